@@ -1,0 +1,33 @@
+# Rank by Rank. All paths are relative, so the checkout may stand at a path with a space.
+# Programs of .venv are called as `python -m`: their own first lines do not survive a move.
+
+PYTHON ?=
+ARGS ?=
+RUN = .venv/bin/python tools/within.py
+
+.PHONY: help setup lab test notebooks bench lock clean
+.DEFAULT_GOAL := help
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## install the course into .venv (lab and test do it by themselves)
+	@PYTHON="$(PYTHON)" sh tools/install.sh
+
+lab: setup ## open JupyterLab on lesson 00; ARGS="--no-browser --port 8899" goes to JupyterLab
+	@$(RUN) tools/lab.py $(ARGS)
+
+test: setup ## run every test, lesson and style check; ARGS="tests/mpi -x" goes to pytest
+	@$(RUN) -m pytest $(ARGS)
+
+notebooks: setup ## rebuild and execute the lessons whose source changed
+	@$(RUN) -m course_lib.teaching.build $(ARGS)
+
+bench: setup ## measure the backend against gloo and raw MPI: table, plot, JSON
+	@$(RUN) -m benchmarks $(ARGS)
+
+lock: setup ## choose the versions in requirements.lock anew (needs uv)
+	@$(RUN) tools/lock.py
+
+clean: ## remove .venv and everything else made here, except workspace/ and downloaded data
+	@sh tools/clean.sh

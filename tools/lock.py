@@ -1,0 +1,63 @@
+"""The one idea: make requirements.lock from pyproject.toml and requirements.in, with uv.
+
+Usage: ``make lock``, or ``python tools/lock.py`` where ``uv`` is installed. One lock serves Linux
+and macOS with every supported Python; where a version differs, a marker says for whom.
+
+What torch needs on a machine with a GPU (the CUDA libraries and triton) is left out: torch
+itself asks for exact versions of them, and its CPU builds for none, so the lock fits both.
+What only Windows needs is left out too, as the course needs an MPI that Windows lacks.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton==")
+WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
+
+HEADER = """\
+# Exact versions of everything the course runs on: Linux and macOS, Python 3.11 to 3.13.
+# Made by `make lock` from pyproject.toml and requirements.in; do not edit.
+#
+# On Linux torch comes with CUDA libraries (several GB), on macOS without.
+# For the CPU builds on Linux give pip PyTorch's own CPU wheel index as well: the README's
+# section on variables says how. Nothing in this file changes for that.
+"""
+
+
+def resolved() -> list[str]:
+    """Return uv's resolution, one ``name==version [; marker]`` per line.
+
+    Raises SystemExit where uv is missing or finds no resolution (uv prints why).
+    """
+    uv = shutil.which("uv")
+    if uv is None:
+        sys.exit("making the lock needs uv; install it with: python -m pip install uv")
+    command = [uv, "pip", "compile", "--quiet", "--universal", "--python-version", "3.11.0"]
+    command += ["--only-binary", ":all:", "--no-annotate", "--no-header", "--extra", "test"]
+    command += ["--constraint", "requirements.in", "pyproject.toml"]
+    answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if answer.returncode != 0:
+        sys.exit("uv found no set of versions that fits; requirements.lock is unchanged")
+    return answer.stdout.splitlines()
+
+
+def main() -> None:
+    """Write requirements.lock."""
+    kept = [
+        line
+        for line in resolved()
+        if not BROUGHT_BY_TORCH.match(line) and not WINDOWS_ONLY.search(line)
+    ]
+    LOCK.write_text(HEADER + "\n".join(kept) + "\n", encoding="utf-8")
+    print(f"wrote {LOCK.name}: {len(kept)} lines")
+
+
+if __name__ == "__main__":
+    main()
