@@ -1,0 +1,50 @@
+"""The one idea: a complete ``torch.distributed`` backend over MPI, from a plain pip install.
+
+Importing this package registers backend ``"mpi4py"`` and rendezvous ``mpi://``::
+
+    import torch.distributed as dist
+    import course_lib.mpi
+
+    dist.init_process_group("mpi4py", init_method="mpi://")
+
+Start the program with ``mpiexec -n 4 python program.py``. For plain MPI, :func:`world` gives
+an mpi4py communicator whose calls have a deadline.
+"""
+
+from torch.distributed import Backend, register_rendezvous_handler
+
+from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
+from . import leaving
+from .errors import (
+    ClosedGroupError,
+    CommunicationError,
+    DeadlineError,
+    MismatchError,
+    RankFailedError,
+    RevokedError,
+)
+from .group import MPIProcessGroup
+from .guard import has_ulfm
+from .rendezvous import create_group, rendezvous
+from .world import GuardedComm, library, renew_world, world
+
+__all__ = [
+    "MPI",
+    "ClosedGroupError",
+    "CommunicationError",
+    "DeadlineError",
+    "GuardedComm",
+    "MPIProcessGroup",
+    "MismatchError",
+    "RankFailedError",
+    "RevokedError",
+    "has_ulfm",
+    "library",
+    "renew_world",
+    "world",
+]
+
+if "MPI4PY" not in Backend._plugins:
+    Backend.register_backend("mpi4py", create_group, extended_api=True, devices=["cpu", "cuda"])
+    register_rendezvous_handler("mpi", rendezvous)
+    leaving.install()

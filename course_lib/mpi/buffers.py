@@ -1,0 +1,173 @@
+"""The one idea: MPI needs contiguous host memory, so other tensors are copied there and back.
+
+A contiguous CPU tensor is handed to MPI where it lies. Anything else (a strided view, a CUDA
+tensor, a dtype that must be widened) gets a host copy: made when the operation is issued,
+waited for on the thread that runs it, and copied back when it is done.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .dtypes import element_type
+from .runtime import MPI
+
+__all__ = ["MAX_COUNT", "Staging", "is_direct", "message", "require_dense"]
+
+# MPI-3 counts are C ints; larger tensors are sent as one element of a larger datatype, or
+# reduced in pieces of this many elements.
+MAX_COUNT = 2**30
+
+
+def require_dense(tensor: torch.Tensor, name: str, what: str) -> None:
+    """Raise unless ``tensor`` is one this backend can communicate.
+
+    Raises:
+        TypeError: if it is no tensor, or sparse, or quantised.
+        ValueError: if it is on a device other than cpu or cuda.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{what}: {name} must be a tensor, not {type(tensor).__name__}")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{what}: {name} is {tensor.layout}; use {name}.to_dense()")
+    if not is_reachable(tensor):
+        raise ValueError(
+            f"{what}: {name} is on device {tensor.device}; this backend moves cpu and cuda "
+            "tensors, so copy it there first"
+        )
+
+
+def is_reachable(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor's device is one the backend can read."""
+    return tensor.device.type in ("cpu", "cuda")
+
+
+def is_host(tensor: torch.Tensor) -> bool:
+    """Return whether MPI may touch the tensor's memory without a copy to the host."""
+    return tensor.device.type == "cpu"
+
+
+def is_direct(tensor: torch.Tensor) -> bool:
+    """Return whether MPI can use the tensor's memory as it lies."""
+    return (
+        is_host(tensor)
+        and tensor.is_contiguous()
+        and not (tensor.is_complex() and tensor.is_conj())
+        and not tensor.is_neg()
+    )
+
+
+def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
+    """Return mpi4py's ``[memory, count, datatype]`` for a direct tensor."""
+    if datatype is None:
+        datatype = element_type(tensor.dtype)
+    count = tensor.numel()
+    memory = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+    if count > MAX_COUNT:
+        return [memory, 1, _large_type(datatype, count)]
+    return [memory, count, datatype]
+
+
+def _large_type(element: MPI.Datatype, count: int) -> MPI.Datatype:
+    """Return a datatype that stands for ``count`` elements, for counts past a C int."""
+    block = element.Create_contiguous(MAX_COUNT)
+    whole, rest = divmod(count, MAX_COUNT)
+    extent = MAX_COUNT * element.Get_size()
+    parts = [block] * whole + [element.Create_contiguous(rest)]
+    offsets = [index * extent for index in range(whole + 1)]
+    large = MPI.Datatype.Create_struct([1] * len(parts), offsets, parts).Commit()
+    # The type must outlive the call that uses it; these calls move gigabytes, so the few
+    # hundred bytes each leaves behind do not matter.
+    return large
+
+
+class Staging:
+    """Host copies for one operation: made on issue, awaited on run, copied back at the end."""
+
+    __slots__ = ("_arrivals", "_returns")
+
+    def __init__(self) -> None:
+        self._arrivals: list[torch.cuda.Event] = []
+        self._returns: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def read(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a direct tensor with the values of ``tensor`` (itself if it is direct).
+
+        Args:
+            tensor: any dense cpu or cuda tensor.
+            dtype: dtype of the returned tensor, that of ``tensor`` if None.
+        """
+        wanted = tensor.dtype if dtype is None else dtype
+        if is_direct(tensor) and wanted == tensor.dtype:
+            return tensor
+        return self._copy_in(tensor, wanted)
+
+    def read_copy(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a direct tensor with the values of ``tensor``, never sharing its memory."""
+        return self._copy_in(tensor, tensor.dtype if dtype is None else dtype)
+
+    def write(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return direct memory to receive ``tensor``'s new values (itself if it is direct)."""
+        wanted = tensor.dtype if dtype is None else dtype
+        if is_direct(tensor) and wanted == tensor.dtype:
+            return tensor
+        host = self._host_memory(tensor, wanted)
+        self._mark(tensor)  # what the device still does with the old values comes first
+        self._returns.append((tensor, host))
+        return host
+
+    def update(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return direct memory that holds the values now and whose new values go back."""
+        host = self.read(tensor, dtype)
+        if host is not tensor:
+            self._returns.append((tensor, host))
+        return host
+
+    def arrive(self) -> None:
+        """Wait until the copies to the host are complete (on the thread that runs MPI)."""
+        for event in self._arrivals:
+            event.synchronize()
+
+    def finish(self) -> None:
+        """Copy results back to the tensors they belong to."""
+        self.arrive()
+        for tensor, host in self._returns:
+            if is_host(tensor):
+                tensor.copy_(host)
+            else:
+                _to_device(tensor, host)
+
+    def _copy_in(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        host = self._host_memory(tensor, dtype)
+        if is_host(tensor):
+            host.copy_(tensor)
+            return host
+        host.copy_(tensor.to(dtype), non_blocking=True)
+        self._mark(tensor)
+        return host
+
+    def _mark(self, tensor: torch.Tensor) -> None:
+        """Remember the place in the device's queue that :meth:`arrive` waits for."""
+        if tensor.is_cuda:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(tensor.device))
+            self._arrivals.append(event)
+
+    @staticmethod
+    def _host_memory(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        pinned = not is_host(tensor) and torch.cuda.is_available()
+        return torch.empty(tensor.shape, dtype=dtype, pin_memory=pinned)
+
+
+def _to_device(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Copy to the device on a stream of its own, and return when the values are there.
+
+    After that every stream sees them, so waiting for the operation needs no stream order.
+    """
+    if not torch.cuda.is_available():
+        tensor.copy_(host)
+        return
+    stream = torch.cuda.Stream(tensor.device)
+    with torch.cuda.stream(stream):
+        tensor.copy_(host, non_blocking=True)
+    stream.synchronize()

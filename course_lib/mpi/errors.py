@@ -1,0 +1,110 @@
+"""The one idea: every way communication can fail has one exception that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch.distributed import DistBackendError
+
+from .runtime import MPI
+
+__all__ = [
+    "ClosedGroupError",
+    "CommunicationError",
+    "DeadlineError",
+    "MismatchError",
+    "RankFailedError",
+    "RevokedError",
+    "translate",
+]
+
+START_AGAIN = (
+    "Make a new group on every rank: dist.destroy_process_group(), then "
+    "dist.init_process_group(...); in a notebook, cluster.reset_communication() does both."
+)
+
+
+class CommunicationError(DistBackendError):
+    """Base of all errors that the backend raises about communication."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the caller's own lines, not what went on inside of them."""
+        from IPython import get_ipython
+
+        ending = _up_to_the_caller(self.__traceback__)
+        return get_ipython().InteractiveTB.structured_traceback(type(self), self, ending)
+
+
+_LIBRARIES = tuple(str(Path(file).resolve().parent) for file in (torch.__file__, __file__))
+
+
+def _up_to_the_caller(tb: TracebackType | None) -> TracebackType | None:
+    """Return ``tb`` without its last frames, as far as they are PyTorch's and ours."""
+    entries = []
+    while tb is not None:
+        entries.append(tb)
+        tb = tb.tb_next
+    while len(entries) > 1 and entries[-1].tb_frame.f_code.co_filename.startswith(_LIBRARIES):
+        entries.pop()
+    ending = None
+    for entry in reversed(entries):
+        ending = TracebackType(ending, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return ending
+
+
+class DeadlineError(CommunicationError):
+    """An operation did not finish within its deadline; the group's ranks were freed."""
+
+
+class RevokedError(CommunicationError):
+    """Another rank gave up or failed, so the communicator was revoked and this rank freed."""
+
+
+class MismatchError(CommunicationError):
+    """The ranks called different collectives, or the same one with different arguments.
+
+    Raised on every rank before any data moves; the group stays usable.
+    """
+
+
+class RankFailedError(CommunicationError):
+    """A rank of the group died."""
+
+
+class ClosedGroupError(CommunicationError):
+    """The process group was destroyed before this call."""
+
+
+_REVOKED = {MPI.ERR_REVOKED} if hasattr(MPI, "ERR_REVOKED") else set()
+_FAILED = {
+    getattr(MPI, name)
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING")
+    if hasattr(MPI, name)
+}
+
+
+def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationError:
+    """Return our error for an MPI error met while doing ``what`` on ``comm``."""
+    code = error.Get_error_class()
+    if code in _FAILED:
+        return RankFailedError(f"{what}: {_describe_dead(comm)} died. {START_AGAIN}")
+    # Open MPI's barrier reports a revoked communicator as MPI_ERR_OTHER.
+    if code in _REVOKED or (_REVOKED and comm != MPI.COMM_NULL and comm.Is_revoked()):
+        return RevokedError(
+            f"{what}: this rank was freed because another rank gave up or failed. {START_AGAIN}"
+        )
+    if code == MPI.ERR_TRUNCATE:
+        return CommunicationError(
+            f"{what}: the message is longer than the receive buffer. "
+            "Give the receiver a tensor of the sender's shape and dtype."
+        )
+    return CommunicationError(f"{what}: {error.Get_error_string()}")
+
+
+def _describe_dead(comm: MPI.Comm) -> str:
+    dead = MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group())
+    if not dead:
+        return "a rank"
+    return ("rank " if len(dead) == 1 else "ranks ") + ", ".join(map(str, dead))

@@ -1,0 +1,214 @@
+"""The one idea: sends and receives are MPI requests, started at once and waited for later.
+
+They never queue behind a collective, nor behind each other. A message that is longer or
+shorter than the receiver's tensor is an error on the receiver.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import guard
+from .buffers import MAX_COUNT, Staging, message
+from .channel import Channel
+from .errors import (
+    CommunicationError,
+    DeadlineError,
+    RankFailedError,
+    RevokedError,
+    translate,
+)
+from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .runtime import MPI
+from .work import devices_of, seconds_of, settle
+
+__all__ = ["PointToPointWork", "start_receive", "start_send"]
+
+_FATAL = (DeadlineError, RevokedError, RankFailedError)
+
+
+def start_send(
+    tensor: torch.Tensor, dest: int, tag: int, channel: Channel, callbacks, seconds: float
+) -> PointToPointWork:
+    """Start sending ``tensor`` to rank ``dest`` of the channel's communicator."""
+    staging = Staging()
+    host = staging.read(tensor)
+    staging.arrive()
+    what = f"send of {_describe(tensor)} to rank {dest} with tag {tag}"
+    request = _start(channel, what, lambda comm: comm.Isend(message(host), dest, tag))
+    return PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+
+
+def start_receive(
+    tensor: torch.Tensor, source: int, tag: int, channel: Channel, callbacks, seconds: float
+) -> PointToPointWork:
+    """Start receiving into ``tensor`` from rank ``source`` (or ``MPI.ANY_SOURCE``)."""
+    staging = Staging()
+    host = staging.write(tensor)
+    sender = "any rank" if source == MPI.ANY_SOURCE else f"rank {source}"
+    what = f"recv of {_describe(tensor)} from {sender} with tag {tag}"
+    request = _start(channel, what, lambda comm: comm.Irecv(message(host), source, tag))
+    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    work.receives = True
+    return work
+
+
+def _start(channel: Channel, what: str, start) -> MPI.Request:
+    try:
+        return start(channel.comm)
+    except MPI.Exception as error:
+        raise translate(error, what, channel.comm) from error
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+class PointToPointWork(dist._Work):
+    """Handle on one send or receive under way."""
+
+    receives = False
+
+    def __init__(
+        self,
+        what: str,
+        request: MPI.Request,
+        tensor: torch.Tensor,
+        host: torch.Tensor,
+        staging: Staging,
+        channel: Channel,
+        callbacks: CallbackQueue,
+        seconds: float,
+    ) -> None:
+        super().__init__()
+        self._what = what
+        self._request = request
+        self._tensor = tensor
+        self._host = host
+        self._staging = staging
+        self._channel = channel
+        self._callbacks = callbacks
+        self._seconds = seconds
+        self._status = MPI.Status()
+        self._lock = threading.Lock()
+        self._done = False
+        self._error: CommunicationError | None = None
+        self._future: OrderedFuture | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the buffer may be used again.
+
+        Raises:
+            DeadlineError: if the other rank does not come within the group's time-out (or
+                ``timeout``); the group is unusable then.
+            CommunicationError: if the message does not fit the tensor, or a rank died.
+        """
+        with self._lock:
+            if not self._done:
+                seconds = seconds_of(timeout)
+                self._finish(self._seconds if seconds < 0 else seconds)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _finish(self, seconds: float) -> None:
+        failure = self._channel.failure
+        try:
+            if failure is not None and not self._request.Test(self._status):
+                raise RevokedError(f"{self._what}: the group failed before: {failure}")
+            guard.call(self._channel.comm, self._what, seconds, self._request.Wait, self._status)
+            self._take_delivery()
+        except MPI.Exception as error:
+            self._error = translate(error, self._what, self._channel.comm)
+        except CommunicationError as error:
+            self._error = error
+        except KeyboardInterrupt:
+            self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
+            raise
+        # A message that does not fit concerns this receive alone; what revoked the
+        # communicator, or left the request behind, concerns the group.
+        if isinstance(self._error, _FATAL) or (self._error and self._request):
+            self._channel.fail(self._error)
+        self._done = True
+
+    def _take_delivery(self) -> None:
+        if not self.receives:
+            return
+        received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
+        if self._host.numel() > MAX_COUNT:
+            received = self._host.numel()  # the count of a large datatype does not fit an int
+        if received != self._host.numel():
+            raise CommunicationError(
+                f"{self._what}: the message holds {received} elements, the tensor has room for "
+                f"{self._host.numel()}. Give the receiver a tensor of the sender's shape and dtype."
+            )
+        self._staging.finish()
+
+    def is_completed(self) -> bool:
+        """Return whether the operation has ended; a receive makes progress by this call."""
+        if self._done:
+            return True
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._done and self._request.Test(self._status):
+                self._complete_tested()
+        except MPI.Exception as error:
+            self._error = translate(error, self._what, self._channel.comm)
+            self._done = True
+        finally:
+            self._lock.release()
+        return self._done
+
+    def _complete_tested(self) -> None:
+        try:
+            self._take_delivery()
+        except CommunicationError as error:
+            self._error = error
+        self._done = True
+
+    def is_success(self) -> bool:
+        """Return whether the operation has ended well."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is none so far."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """The same as :meth:`wait`."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensor sent or received, as a list of one."""
+        return [self._tensor]
+
+    def source_rank(self) -> int:
+        """Return the rank in the group from which the message came."""
+        return self._status.Get_source()
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> OrderedFuture:
+        """Return a future of the list of the tensor; a thread of its own waits for it."""
+        raise_at_end_of_backward(self.wait)
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = OrderedFuture(self._callbacks, devices_of(self._tensor))
+        threading.Thread(target=self._complete_future, name=self._what, daemon=True).start()
+        return self._future
+
+    def _complete_future(self) -> None:
+        error: Any = None
+        try:
+            self.wait()
+        except CommunicationError as failed:
+            error = failed
+        settle(self._future, [self._tensor], error)
