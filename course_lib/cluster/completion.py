@@ -1,0 +1,44 @@
+"""The one idea: in a ``%%px`` cell, Tab completes the names that rank 0 knows."""
+
+from __future__ import annotations
+
+from IPython.core.completer import SimpleCompletion, context_matcher
+
+_IDENTIFIER = "course_lib.engines"
+_WITHIN_S = 0.5
+
+
+def complete_on_engines(shell, cluster) -> None:
+    """Let the completer of ``shell`` ask rank 0 of ``cluster``, instead of any cluster before."""
+
+    @context_matcher(identifier=_IDENTIFIER)
+    def engine_matcher(context):
+        found = _ask(cluster.client, context.token) if _is_parallel(context) else []
+        completions = [SimpleCompletion(text=text, type="engine") for text in found]
+        return {"completions": completions, "suppress": False}
+
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != _IDENTIFIER]
+    matchers.append(engine_matcher)
+
+
+def _is_parallel(context) -> bool:
+    text = context.full_text.lstrip()
+    return text.startswith("%%px") or context.line_with_cursor.lstrip().startswith("%px ")
+
+
+def _ask(client, token: str) -> list[str]:
+    if client is None or client._closed or client.outstanding:
+        return []  # a rank that is busy cannot answer
+    asked = client[0].apply_async(complete, token)
+    return asked.get() if asked.wait(_WITHIN_S) else []
+
+
+def complete(token: str) -> list[str]:
+    """The completions of ``token`` on a rank; runs there."""
+    from IPython import get_ipython
+
+    completer = get_ipython().Completer
+    if "." in token:
+        return list(dict.fromkeys(completer.attr_matches(token)))
+    return list(dict.fromkeys(completer.global_matches(token)))

@@ -1,0 +1,97 @@
+"""The one idea: ipyparallel's controller in a single process that outlives nobody.
+
+Its schedulers and its heart monitor run as threads, which starts faster than nine processes
+and cannot leave one behind. If the keeper is killed, this process sweeps up and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+
+from ipyparallel.controller.app import IPController
+from ipyparallel.controller.heartmonitor import start_heartmonitor
+
+from .lifeline import Lifeline
+from .runtime import RuntimeDir
+
+# An engine counts as registered after its first heartbeat, which ipyparallel sends every 3 s.
+# Beating faster saves seconds at the start; the patience (30 s in all) stays the same.
+_BEAT_MS = 200
+_PATIENCE_BEATS = 150
+
+
+# Below the ranges from which Linux and macOS hand out ports to anybody who asks for one, so
+# that no other program gets a port between our choosing it and ipyparallel's binding it.
+_PORTS = range(10_240, 32_768)
+
+
+class _HeartMonitorThread(threading.Thread):
+    """Runs the heart monitor; answers to the part of the Process interface that is used."""
+
+    def terminate(self) -> None:
+        """Nothing to do: a daemon thread ends with its process."""
+
+
+class Controller(IPController):
+    """ipyparallel's controller, on loopback, with threads only."""
+
+    name = "ipcontroller"
+
+    def next_port(self, pool_name="common"):
+        return free_port()
+
+    def init_hub(self):
+        super().init_hub()
+        process = self.heartmonitor_process
+        self.heartmonitor_process = _HeartMonitorThread(
+            target=start_heartmonitor, kwargs=process._kwargs, name="heartmonitor", daemon=True
+        )
+
+
+_given_out: set[int] = set()
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses; never the same twice."""
+    for port in random.SystemRandom().sample(_PORTS, k=1000):
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue  # in use
+        if port not in _given_out:
+            _given_out.add(port)
+            return port
+    raise RuntimeError(f"no free port between {_PORTS.start} and {_PORTS.stop}")
+
+
+def main() -> None:
+    """Run the controller of the cluster in the directory named by the first argument."""
+    directory = RuntimeDir(sys.argv[1])
+
+    def sweep_and_end() -> None:
+        directory.sweep(spare=os.getpid())
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Lifeline(str(directory.socket), "controller", when_cut=sweep_and_end)
+    Controller.launch_instance(
+        [
+            f"--profile-dir={directory.profile}",
+            "--ip=127.0.0.1",
+            "--location=127.0.0.1",
+            "--IPController.use_threads=True",
+            "--nodb",  # results go to the notebook; keeping them here as well only costs memory
+            f"--HeartMonitor.period={_BEAT_MS}",
+            f"--HeartMonitor.max_heartmonitor_misses={_PATIENCE_BEATS}",
+            "--log-level=INFO",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The one idea: ipyparallel's own launchers, given our command lines and a place for logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
+
+from course_lib import launch
+
+from .runtime import RuntimeDir, python
+
+_TETHER = Path(__file__).with_name("tether.py")
+# A notebook's own variables that mean nothing, or the wrong thing, on an engine.
+_OF_THE_NOTEBOOK = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
+
+
+class _InRuntimeDir:
+    """Mixin: keep the output until the runtime directory goes, so that errors can quote it."""
+
+    @property
+    def directory(self) -> RuntimeDir:
+        return RuntimeDir(Path(self.profile_dir).parent)
+
+    def _log_output(self, stop_data=None):
+        """ipyparallel would print and delete the log here."""
+
+
+class ControllerLauncher(_InRuntimeDir, LocalControllerLauncher):
+    """Starts :mod:`course_lib.cluster.controller`."""
+
+    def _output_file_default(self):
+        return str(self.directory.logs / "controller.log")
+
+    def find_args(self):
+        return python("-m", "course_lib.cluster.controller", str(self.directory.path))
+
+
+class EngineSetLauncher(_InRuntimeDir, MPIEngineSetLauncher):
+    """Starts :mod:`course_lib.cluster.engine` on every rank, by mpiexec."""
+
+    def _output_file_default(self):
+        return str(self.directory.logs / "mpiexec.log")
+
+    def find_args(self):
+        engine = python("-m", "course_lib.cluster.engine", str(self.directory.path))
+        # If the keeper is killed, mpiexec gets SIGTERM, on which it ends its ranks and tidies up.
+        tether = python("-S", str(_TETHER), "SIGTERM")
+        return [*tether, *launch.mpiexec(self.n, *engine)]
+
+    def get_env(self):
+        return super().get_env() | engine_environment(self.directory)
+
+
+def engine_environment(directory: RuntimeDir) -> dict[str, str]:
+    """The variables mpiexec and the engines run under."""
+    variables = launch.environment()
+    for name in _OF_THE_NOTEBOOK:
+        variables.pop(name, None)
+    # The session files of mpiexec and the ranks' shared memory go where the keeper deletes them.
+    variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
+    variables["TMPDIR"] = str(directory.temporary)
+    # All ranks are on this machine: without this every rank also listens on all networks.
+    variables.setdefault("OMPI_MCA_btl", "^tcp")
+    if directory.shared_memory is not None:
+        variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
+        variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)
+    return variables

@@ -1,0 +1,54 @@
+"""The one idea: a process holds a connection to the keeper, and ends when it breaks.
+
+The keeper can end in any way, ``kill -9`` included: the operating system closes its end of
+the connection and a small thread here notices at once. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+
+class Lifeline:
+    """A connection to the keeper's socket, announcing who we are and how far we got.
+
+    Args:
+        path: the keeper's Unix socket.
+        role: ``"engine"`` or ``"controller"``.
+        rank: rank of an engine.
+        when_cut: called in the watching thread once the keeper is gone.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        role: str,
+        rank: int | None = None,
+        when_cut: Callable[[], None] | None = None,
+    ):
+        self._when_cut = when_cut or _end_now
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        self.tell(op=role, rank=rank, pid=os.getpid())
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+
+    def tell(self, **message) -> None:
+        """Send one message to the keeper."""
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _watch(self) -> None:
+        try:
+            while self._socket.recv(4096):
+                pass
+        except OSError:
+            pass  # a reset connection is as cut as a closed one
+        self._when_cut()
+
+
+def _end_now() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,175 @@
+"""The one idea: the notebook's end of the connection that keeps a cluster alive.
+
+As long as a :class:`KeeperLink` is open, the keeper knows that somebody owns the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from .errors import ClusterError
+from .runtime import RuntimeDir, kill, python, tail
+
+_ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
+
+
+class KeeperLink:
+    """Asks the keeper, one question at a time.
+
+    Args:
+        connection: a socket connected to the keeper.
+        directory: the cluster's runtime directory.
+        process: the keeper, if we started it.
+    """
+
+    def __init__(self, connection: socket.socket, directory: RuntimeDir, process=None):
+        self.directory = directory
+        self.process: subprocess.Popen | None = process
+        self._socket = connection
+        self._lock = threading.RLock()
+        self._received = b""
+        self._number = 0
+        self._end: dict | None = None
+        self._owner_pid = os.getpid()
+
+    @classmethod
+    def start_keeper(cls, key: str, n: int, grace: float, timeout: float) -> KeeperLink:
+        """Start a keeper for a new cluster, and own it."""
+        directory = RuntimeDir.create(key)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        config = {
+            "directory": str(directory.path),
+            "n": n,
+            "owner_fd": theirs.fileno(),
+            "owner_pid": os.getpid(),
+            "grace": grace,
+            "timeout": timeout,
+        }
+        environment = os.environ.copy()
+        importable = [environment.get("PYTHONPATH"), str(Path(__file__).parents[2])]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, importable))
+        # Neither the user's IPython settings nor a home directory that is read-only matter there.
+        environment["IPYTHONDIR"] = str(directory.path / "ipython")
+        with theirs, open(directory.keeper_log, "ab") as log:
+            process = subprocess.Popen(
+                python("-m", "course_lib.cluster.keeper", json.dumps(config)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
+        return cls(ours, directory, process)
+
+    @classmethod
+    def adopt(cls, key: str) -> KeeperLink | None:
+        """Become the owner of a running cluster; None if there is none."""
+        for directory in RuntimeDir.find(key):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.connect(str(directory.socket))
+                link = cls(connection, directory)
+                link.ask("own", pid=os.getpid())
+            except (OSError, ClusterError):
+                connection.close()  # just ending, or swept later
+                continue
+            return link
+        return None
+
+    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content) -> dict:
+        """Send a request and return the answer.
+
+        Raises:
+            ClusterError: if the cluster has stopped (the message says why) or does not answer
+                within ``within`` seconds.
+        """
+        with self._lock:
+            self._number += 1
+            message = {"op": operation, "id": self._number, **content}
+            # A keeper that is gone cannot be told, but what it said last is still to be read.
+            with contextlib.suppress(OSError):
+                self._socket.sendall(json.dumps(message).encode() + b"\n")
+            return self._answer(self._number, time.monotonic() + within, operation)
+
+    def tell(self, operation: str, **content) -> None:
+        """Send a request that has no answer."""
+        with self._lock:
+            self._socket.sendall(json.dumps({"op": operation, **content}).encode() + b"\n")
+
+    def _answer(self, number: int, deadline: float, operation: str) -> dict:
+        while self._end is None:
+            line, found, rest = self._received.partition(b"\n")
+            if found:
+                self._received = rest
+                answer = json.loads(line)
+                if answer.get("stopped"):
+                    self._end = answer
+                elif answer["id"] == number:
+                    return answer
+                continue
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                data = self._socket.recv(65536)
+            except TimeoutError:
+                raise ClusterError(
+                    f"the cluster's keeper did not answer {operation!r} in time; "
+                    "start_cluster(replace=True) starts a fresh cluster"
+                ) from None
+            except OSError:
+                data = b""
+            if not data:
+                self._end = {"error": self._last_words()}
+            self._received += data
+        if operation == "stop":
+            return self._end
+        raise ClusterError(
+            f"the cluster has ended: {self.why_it_ended()}\nstart_cluster() starts a fresh one"
+        )
+
+    def why_it_ended(self) -> str | None:
+        """Why the cluster has stopped; None if it has not, as far as we know."""
+        return None if self._end is None else self._end.get("error") or "it was stopped"
+
+    def _last_words(self) -> str:
+        lines = tail(self.directory.keeper_log)
+        return "its keeper was killed or failed" + (f"\nlast log lines:\n{lines}" if lines else "")
+
+    def stop(self, within: float = 15.0) -> None:
+        """Stop the cluster and wait until nothing of it is left.
+
+        Raises:
+            ClusterError: if it still runs after ``within`` seconds.
+        """
+        with self._lock:
+            if self._end is None:
+                self.ask("stop", within=within)
+            self.close()
+            if self.process is not None:
+                try:
+                    self.process.wait(within)
+                except subprocess.TimeoutExpired:
+                    kill(self.process.pid, signal.SIGKILL)
+                    self.process.wait()
+            ours_has_ended = self.process is not None
+            if self.directory.path.exists() and (ours_has_ended or not self.directory.is_held()):
+                self.directory.sweep()
+
+    def close(self) -> None:
+        """Give up the connection; the grace time of the cluster begins."""
+        self._socket.close()
+        if self._end is None:
+            self._end = {"error": "this notebook has let go of it"}
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a forked child, which must leave its parent's cluster alone."""
+        return self._owner_pid == os.getpid()

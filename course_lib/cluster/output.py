@@ -1,0 +1,173 @@
+"""The one idea: what the ranks of a cell say is shown in rank order, each line with its rank.
+
+A line printed by rank 2 reads ``rank 2 | hello``; the value of a last expression reads
+``rank 2 = 42``. The order never depends on who was first, so an executed notebook is
+always the same. While a person waits, the same text is updated in place as it grows.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from IPython import get_ipython
+from IPython.display import display, publish_display_data
+
+_LIVE_INTERVAL_S = 0.2
+_LIVE_LINES = 50  # of each rank while the cell runs; all of them at the end
+_BAR_WIDTH = 20
+
+
+class CellOutput:
+    """The output of one cell on several ranks.
+
+    Args:
+        result: the ``AsyncResult`` of the cell.
+        ranks: where it runs, in ascending order, as the children of ``result``.
+        world_size: ranks in the cluster, which sets the width of the labels.
+    """
+
+    def __init__(self, result, ranks: Sequence[int], world_size: int):
+        self._records = [(rank, child.output.metadata) for rank, child in _children(result, ranks)]
+        self._futures = dict(_children(result, ranks))
+        self._width = len(str(world_size - 1))
+        self._began = time.monotonic()
+        self._handle = None
+        self._shown = ""
+        self._printed = dict.fromkeys(ranks, 0)
+
+    # ---- text --------------------------------------------------------------------------
+
+    def label(self, rank: int) -> str:
+        """``rank 2``, as wide as that of the highest rank."""
+        return f"rank {rank:>{self._width}}"
+
+    def text(self, stream: str, last: int | None = None) -> str:
+        """All lines on ``stream`` ("stdout" or "stderr"), in rank order.
+
+        Args:
+            last: if given, only so many lines of each rank, and how many were left out.
+        """
+        return "".join(self._text_of(rank, record[stream], last) for rank, record in self._records)
+
+    def _text_of(self, rank: int, text: str, last: int | None = None) -> str:
+        lines = text.splitlines()
+        if last is not None and len(lines) > last:
+            lines = [f"... {len(lines) - last} earlier lines", *lines[-last:]]
+        return "".join(f"{self.label(rank)} | {line}".rstrip() + "\n" for line in lines)
+
+    def _result_text(self, rank: int, text: str) -> str:
+        label = f"{self.label(rank)} = "
+        return label + text.replace("\n", "\n" + " " * len(label)) + "\n"
+
+    # ---- at the end --------------------------------------------------------------------
+
+    def show(self, groupby: str = "type") -> None:
+        """Show everything the ranks have produced.
+
+        Args:
+            groupby: "type" (all prints, then all figures, then all results), "engine" (rank by
+                rank), or "order" (like type, but the first figure of every rank comes first).
+        """
+        if groupby == "engine":
+            for rank, record in self._records:
+                _write(self._text_of(rank, record["stdout"]), sys.stdout)
+                _write(self._text_of(rank, record["stderr"]), sys.stderr)
+                self._show_figures([(rank, content) for content in record["outputs"]])
+                self._show_results([(rank, record)])
+            return
+        self._show_streams()
+        figures = [
+            (position, rank, content)
+            for rank, record in self._records
+            for position, content in enumerate(record["outputs"])
+        ]
+        if groupby == "order":
+            figures.sort(key=lambda figure: figure[:2])
+        self._show_figures([(rank, content) for _, rank, content in figures])
+        self._show_results(self._records)
+
+    def _show_streams(self) -> None:
+        if self._handle is not None:
+            self._update(self.text("stdout") + self.text("stderr"))
+            return
+        if any(self._printed.values()):  # in a terminal: the rest of what was shown live
+            self._print_new_lines(complete=True)
+        else:
+            _write(self.text("stdout"), sys.stdout)
+        _write(self.text("stderr"), sys.stderr)
+
+    def _show_figures(self, figures) -> None:
+        for rank, content in figures:
+            print(f"{self.label(rank)} |")
+            publish_display_data(content["data"], content.get("metadata") or {})
+
+    def _show_results(self, records) -> None:
+        text, figures = "", []
+        for rank, record in records:
+            content = record["execute_result"]
+            if not content:
+                continue
+            if set(content["data"]) == {"text/plain"} or get_ipython() is None:
+                text += self._result_text(rank, content["data"]["text/plain"])
+            else:
+                figures.append((rank, content))
+        _write(text, sys.stdout)
+        self._show_figures(figures)
+
+    # ---- while a person waits ----------------------------------------------------------
+
+    def show_live(self, progress: bool) -> None:
+        """Show what there is so far, in place; ``progress`` adds a bar of finished ranks."""
+        if getattr(get_ipython(), "kernel", None) is None:
+            self._print_new_lines(complete=False)
+            return
+        text = self.text("stdout", _LIVE_LINES) + self.text("stderr", _LIVE_LINES)
+        if progress:
+            text += self._progress()
+        if text:
+            self._update(text)
+
+    def _progress(self) -> str:
+        running = [rank for rank, future in self._futures.items() if not future.done()]
+        total = len(self._futures)
+        filled = _BAR_WIDTH * (total - len(running)) // total
+        bar = "\u2588" * filled + "\u2591" * (_BAR_WIDTH - filled)
+        seconds = int(time.monotonic() - self._began)
+        waiting = ", ".join(map(str, running[:8])) + (", ..." if len(running) > 8 else "")
+        finished = f"{total - len(running)} of {total} ranks finished"
+        return f"{bar} {finished}, {seconds} s" + (f", waiting for {waiting}" if running else "")
+
+    def _update(self, text: str) -> None:
+        if text == self._shown:
+            return
+        self._shown = text
+        data = {"text/plain": text.rstrip("\n")}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)
+        else:
+            self._handle.update(data, raw=True)
+
+    def _print_new_lines(self, complete: bool) -> None:
+        for rank, record in self._records:
+            text = record["stdout"]
+            end = len(text) if complete else text.rfind("\n") + 1
+            if end > self._printed[rank]:
+                _write(self._text_of(rank, text[self._printed[rank] : end]), sys.stdout)
+                self._printed[rank] = end
+
+
+def live_interval() -> float:
+    """Seconds between two updates of a live display."""
+    return _LIVE_INTERVAL_S
+
+
+def _children(result, ranks):
+    return list(zip(ranks, result._children, strict=True))
+
+
+def _write(text: str, stream) -> None:
+    if text:
+        stream.write(text)
+        stream.flush()

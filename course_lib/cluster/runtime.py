@@ -1,0 +1,180 @@
+"""The one idea: everything a cluster leaves on disk is in one directory that knows its owner.
+
+Each cluster has a directory of its own (socket, logs, keys, the processes it started) and,
+on Linux, one under /dev/shm for the shared memory of its ranks. Whoever finds such a
+directory without a living keeper may sweep it, processes and all.
+Standard library only: the keeper reads it before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+# A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
+_LONGEST_BASE = 60
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class RuntimeDir:
+    """The directory of one cluster: ``<base>/<key>-<random>`` with mode 0700."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = Path(path)
+        self.socket = self.path / "s"
+        self.profile = self.path / "profile"
+        self.logs = self.path / "log"
+        self.temporary = self.path / "t"
+        self.keeper_log = self.logs / "keeper.log"
+        self.client_file = self.profile / "security" / "ipcontroller-client.json"
+        self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
+        self._processes = self.path / "processes.json"
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, key: str) -> RuntimeDir:
+        """Make a new directory for the cluster of ``key``."""
+        made = cls(base() / f"{_digest(key)}-{secrets.token_hex(3)}")
+        made.path.mkdir(mode=0o700)
+        for directory in (made.logs, made.temporary):
+            directory.mkdir()
+        return made
+
+    @classmethod
+    def find(cls, key: str) -> list[RuntimeDir]:
+        """All directories of ``key``, with or without a living keeper."""
+        return [cls(path) for path in sorted(base().glob(f"{_digest(key)}-*"))]
+
+    @property
+    def shared_memory(self) -> Path | None:
+        """Where the ranks keep their shared segments; None where /dev/shm does not exist."""
+        if not os.access(_SHARED_MEMORY, os.W_OK):
+            return None
+        return _SHARED_MEMORY / f"rank-by-rank-{os.getuid()}-{self.path.name}"
+
+    def rank_log(self, rank: int) -> Path:
+        """Where rank ``rank`` writes what is printed outside of cells."""
+        return self.logs / f"rank-{rank}.log"
+
+    def hold(self) -> None:
+        """Mark this process as the keeper; the mark goes when the process does."""
+        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def is_held(self) -> bool:
+        """Whether a keeper lives. A directory without a mark yet counts as held for 30 s."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            try:
+                return time.time() - self.path.stat().st_mtime < 30
+            except FileNotFoundError:
+                return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def note_processes(self, pids: list[int]) -> None:
+        """Write down which processes belong to the cluster, for whoever has to sweep it."""
+        entries = [(pid, started(pid)) for pid in pids]
+        scratch = self._processes.with_suffix(".new")
+        scratch.write_text(json.dumps(entries))
+        scratch.replace(self._processes)
+
+    def processes(self) -> list[int]:
+        """The noted processes that still live (a reused pid does not count)."""
+        try:
+            entries = json.loads(self._processes.read_text())
+        except FileNotFoundError:
+            return []
+        return [pid for pid, when in entries if when is not None and started(pid) == when]
+
+    def remove(self) -> None:
+        """Delete the directory and the shared memory."""
+        if self.shared_memory is not None:
+            shutil.rmtree(self.shared_memory, ignore_errors=True)
+        for _ in range(10):  # a dying process may still write into it
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                return
+            time.sleep(0.1)
+        shutil.rmtree(self.path)
+
+    def sweep(self, spare: int | None = None) -> None:
+        """Kill what is left of the cluster, except process ``spare``, and delete its traces."""
+        for pid in self.processes():
+            if pid != spare:
+                kill(pid, signal.SIGKILL)
+        self.remove()
+
+
+def sweep_stale() -> None:
+    """Remove every cluster of this user whose keeper is dead."""
+    for path in base().iterdir():
+        stale = RuntimeDir(path)
+        if path.is_dir() and not stale.is_held():
+            stale.sweep()
+
+
+def base() -> Path:
+    """The directory above all clusters of this user; made if missing, private to the user."""
+    parent = Path(os.environ.get("COURSE_RUNTIME_DIR") or tempfile.gettempdir())
+    if len(os.fsencode(parent)) > _LONGEST_BASE:
+        parent = Path("/tmp")
+    path = parent / f"rank-by-rank-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    status = path.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} must belong to you and be private (mode 0700)")
+    return path
+
+
+def started(pid: int) -> float | None:
+    """When process ``pid`` started, or None if it does not run (a zombie does not)."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def kill(pid: int, signum: int) -> None:
+    """Send a signal; a process that is gone already is no error."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The last lines of a log file, or an empty string if there is no such file."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def python(*arguments: str) -> list[str]:
+    """A command line for the running Python that imports from where we were imported."""
+    return [sys.executable, "-P", *arguments]
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:10]
