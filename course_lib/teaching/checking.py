@@ -1,0 +1,194 @@
+"""The one idea: ``check`` says one line: right, not yet and why, or not attempted yet."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from . import trial
+from .catalogue import find
+from .exercise import Exercise
+from .trial import OutOfTimeError, Verdict
+
+__all__ = ["CheckError", "check"]
+
+_FREE_WITHIN_S = 5.0
+_LAST_LINES = 8  # of what each rank printed
+
+
+class CheckError(RuntimeError):
+    """The check could not be made; the message says what to do."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+def check(id: str, function: Callable | None = None) -> None:
+    """Try your answer to exercise ``id`` and print what came of it.
+
+    Args:
+        id: the exercise, e.g. ``"01.ring_pass"``.
+        function: for an exercise in the notebook, your function, if not the one of that name.
+
+    Raises:
+        UnknownExerciseError: if there is no such exercise.
+        CheckError: if the exercise runs on the ranks and no cluster is running.
+    """
+    exercise = find(id)
+    if exercise.where == "engines":
+        verdict, printed = _on_the_ranks(exercise)
+    else:
+        here = inspect.currentframe().f_back.f_globals
+        function = here.get(exercise.function) if function is None else function
+        verdict, printed = _in_the_notebook(exercise, function)
+    print(sentence(exercise, verdict))
+    if printed and verdict.kind != "right":
+        print(f"Your function printed:\n{printed}".rstrip())
+
+
+def sentence(exercise: Exercise, verdict: Verdict) -> str:
+    """Return what the learner is told."""
+    if verdict.kind == "broken":
+        raise CheckError(
+            f"the check of {exercise.id} itself failed, please report:\n{verdict.text}"
+        )
+    if verdict.kind == "right":
+        return f"{exercise.id}: right. {verdict.text}".rstrip()
+    if verdict.kind == "undefined":
+        return (
+            f"{exercise.id}: not attempted yet. There is no function `{exercise.function}`: "
+            "run the cell that defines it."
+        )
+    if verdict.kind == "not attempted":
+        return f"{exercise.id}: not attempted yet."
+    text = verdict.text
+    if verdict.line and verdict.mistake in ("it-raises", "divides-nothing"):
+        text = f"{text}. It happened in {verdict.line}"
+    return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
+
+
+# ---- in the notebook --------------------------------------------------------------------------
+
+
+def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Verdict, str]:
+    """Return the verdict, and the last lines that the learner's function printed."""
+    printed = io.StringIO()
+    try:
+        with _time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
+            verdict = trial.run(exercise.module, exercise.checker, function)
+    except OutOfTimeError:  # between two steps of ours
+        verdict = Verdict("out of time")
+    if verdict.kind == "out of time":
+        verdict = _too_long(exercise, [])
+    elif verdict.kind == "raised":
+        verdict.text = f"your function raised {verdict.text}"
+    return verdict, "".join(printed.getvalue().splitlines(keepends=True)[-_LAST_LINES:])
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTimeError in the code inside when ``seconds`` have passed.
+
+    Only the main thread can be told, which is where a notebook's cells run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(signum, frame):
+        raise OutOfTimeError
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # whoever else set an alarm still wants it
+
+
+# ---- on the ranks -----------------------------------------------------------------------------
+
+
+def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
+    """Return what the ranks make of it together, and what the learner's function printed."""
+    from course_lib.cluster import current_cluster
+    from course_lib.cluster.output import CellOutput
+
+    cluster = current_cluster()
+    if cluster is None:
+        raise CheckError(
+            f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
+            "start_cluster() and then the one with your function"
+        )
+    cluster.require_running()
+    result = cluster.view.apply_async(
+        trial.run_on_rank, exercise.module, exercise.checker, exercise.function
+    )
+    late = _wait(result, exercise.deadline)
+    if late:
+        cluster.signal(signal.SIGINT, late)
+        if not result.wait(_FREE_WITHIN_S):
+            raise CheckError(
+                f"{_too_long(exercise, late).text}, and cannot be interrupted. "
+                "cluster.restart() starts fresh ranks; run the cells above again then"
+            )
+    result.wait_for_output(1.0)
+    verdicts = result.get()
+    for rank in late:  # whatever it made of being interrupted
+        verdicts[rank] = _too_long(exercise, late)
+    if any(verdict.reset for verdict in verdicts):
+        cluster.reset_communication()
+    printed = CellOutput(result, cluster.ids, cluster.n).text("stdout", _LAST_LINES)
+    return together(verdicts), printed
+
+
+def _wait(result, seconds: float) -> list[int]:
+    """Wait for all ranks; return those that have not finished within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not result.wait(0.05):
+        if time.monotonic() > deadline:
+            pairs = zip(result._targets, result._children, strict=True)
+            return [rank for rank, child in pairs if not child.done()]
+    return []
+
+
+def together(verdicts: list[Verdict]) -> Verdict:
+    """Return the one verdict of all ranks: the first in the order in which causes go."""
+    causes = ("broken", "undefined", "not attempted", "raised", "wrong", "out of time", "freed")
+    for kind in causes:
+        for rank, verdict in enumerate(verdicts):
+            if verdict.kind == kind:
+                return _of_rank(rank, verdict, verdicts)
+    return verdicts[0]
+
+
+def _of_rank(rank: int, verdict: Verdict, verdicts: list[Verdict]) -> Verdict:
+    if verdict.kind == "raised":
+        verdict.text = f"on rank {rank} your function raised {verdict.text}"
+    elif verdict.kind == "freed":
+        stuck = [r for r, other in enumerate(verdicts) if other.kind == "freed"]
+        verdict.text = f"it did not end on {_ranks(stuck)}: {verdict.text}"
+        verdict.mistake = "it-hangs"
+    elif verdict.kind == "wrong" and not verdict.line:
+        # The judges tell every rank the same, but only one rank knows the line.
+        verdict.line = next((other.line for other in verdicts if other.line), "")
+    return verdict
+
+
+def _too_long(exercise: Exercise, late: list[int]) -> Verdict:
+    where = f" on {_ranks(late)}" if late else ""
+    text = f"your function did not finish within {exercise.deadline:g} s{where}"
+    return Verdict("out of time", text, "does-not-finish", reset=True)
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,1 @@
+"""The one idea: one module of checks for each lesson, read by the catalogue."""

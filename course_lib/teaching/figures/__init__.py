@@ -1,0 +1,30 @@
+"""The one idea: every picture of the course comes from here, so that they all look and read alike.
+
+- :func:`collective`: who holds what before and after a collective;
+- :func:`point_to_point`: messages between rank lanes in time, blocked calls, deadlocks;
+- :func:`who_sends_to_whom`: the same without time;
+- :func:`measured_and_predicted`: measured points over a predicted line;
+- :func:`curves`: loss and accuracy of several training runs;
+- :func:`rank_colour`: the colour of a rank, in your own plots too.
+"""
+
+from .collectives import collective
+from .curves import curves, measured_and_predicted
+from .figure import Figure
+from .images import images
+from .palette import RANK_COLOURS, rank_colour
+from .point_to_point import Message, Wait, point_to_point, who_sends_to_whom
+
+__all__ = [
+    "RANK_COLOURS",
+    "Figure",
+    "Message",
+    "Wait",
+    "collective",
+    "curves",
+    "images",
+    "measured_and_predicted",
+    "point_to_point",
+    "rank_colour",
+    "who_sends_to_whom",
+]

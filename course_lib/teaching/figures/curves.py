@@ -1,0 +1,193 @@
+"""The one idea: what was measured is drawn as points, what was predicted as a line over them.
+
+Drawn with matplotlib, apart from pyplot's global state, so that a figure never depends on
+what a learner has set or plotted before. The same data gives the same SVG, byte for byte.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from .figure import WIDTH, Figure
+from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK
+
+# Yellow is left out: it is too pale for a thin line on white.
+LINE_COLOURS = tuple(colour for colour in RANK_COLOURS if colour != "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+AXIS_LABELS = {
+    "loss": "loss (cross-entropy, nats)",
+    "accuracy": "accuracy (fraction right)",
+    "samples_per_second": "throughput (samples/s)",
+}
+Series = Sequence[float] | np.ndarray
+
+
+def measured_and_predicted(
+    x: Series,
+    measured: Series | Mapping[str, Series],
+    predicted: Series | Callable | Mapping[str, Series | Callable] | None = None,
+    *,
+    xlabel: str = "message size (bytes)",
+    ylabel: str = "time (seconds)",
+    title: str = "",
+    alt: str = "",
+) -> Figure:
+    """Plot measured points over predicted lines, both axes logarithmic.
+
+    ``x``: positive numbers. ``measured``: one number per x, or a mapping from a label to
+    such numbers. ``predicted``: the same, or a function of x, or a mapping with the same labels;
+    a function is drawn as a smooth line. An axis whose label says bytes or seconds has ticks
+    in KiB and MiB, or in us and ms. ``alt``: alternative text; leave measured numbers out of it
+    so that it is the same in each run.
+    """
+    x = np.asarray(x, dtype=float)
+    measured = measured if isinstance(measured, Mapping) else {"": measured}
+    if not isinstance(predicted, Mapping):
+        predicted = {} if predicted is None else dict.fromkeys(measured, predicted)
+    unknown = set(predicted) - set(measured)
+    if unknown:
+        raise ValueError(f"predicted but not measured: {sorted(unknown)}")
+    for label, values in measured.items():
+        if len(values) != len(x):
+            raise ValueError(f"{len(values)} values of {label or 'measured'!r} for {len(x)} x")
+
+    def plot(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for (label, values), colour, marker in zip(
+            measured.items(), cycle(LINE_COLOURS), cycle(MARKERS)
+        ):
+            model = predicted.get(label)
+            if model is not None:
+                line_x = np.geomspace(x.min(), x.max(), 200) if callable(model) else x
+                line_y = [model(v) for v in line_x] if callable(model) else model
+                name = ", ".join(filter(None, [label, "predicted"]))
+                axes.plot(line_x, line_y, color=colour, linewidth=2, label=name)
+            name = ", ".join(filter(None, [label, "measured"]))
+            axes.plot(x, values, marker, color=colour, mec=INK, mew=0.8, ms=7, label=name)
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
+        _ticks(axes.xaxis, xlabel)
+        _ticks(axes.yaxis, ylabel)
+        _finish_axes(axes)
+        axes.legend(loc="best", frameon=True, facecolor=PAPER, edgecolor=RULE)
+
+    names = ", ".join(filter(None, measured)) or "measured"
+    alt = alt or f"{title or 'Plot'}: {ylabel} over {xlabel}, logarithmic axes; points: {names}" + (
+        "; lines: predicted." if predicted else "."
+    )
+    return draw(plot, alt, height=3.4)
+
+
+def curves(
+    runs: Mapping[str, object],
+    quantities: Sequence[str] = ("loss", "accuracy"),
+    *,
+    x: str | None = None,
+    xlabel: str = "epoch",
+    title: str = "",
+    alt: str = "",
+) -> Figure:
+    """Plot how ``quantities`` went in several training ``runs``, one panel per quantity.
+
+    ``runs``: from a run's label to its history: a mapping from a quantity's name to its numbers,
+    or an object with an attribute of that name. ``x``: the name of what goes along the
+    horizontal axis, in the same histories; without it, 1, 2, 3, ... Raises ValueError if a
+    history lacks a quantity.
+    """
+    if not runs:
+        raise ValueError("no runs: give at least one history")
+
+    def plot(canvas: Canvas) -> None:
+        panels = canvas.subplots(1, len(quantities), squeeze=False)[0]
+        for axes, quantity in zip(panels, quantities, strict=True):
+            for (label, run), colour, marker in zip(
+                runs.items(), cycle(LINE_COLOURS), cycle(MARKERS)
+            ):
+                values = _values(run, quantity, label)
+                along = range(1, len(values) + 1) if x is None else _values(run, x, label)
+                few = marker if len(values) <= 30 else ""
+                axes.plot(along, values, color=colour, marker=few, ms=5, linewidth=2, label=label)
+            axes.set(xlabel=xlabel, ylabel=AXIS_LABELS.get(quantity, quantity))
+            if x is None:
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+            _finish_axes(axes)
+        if title:
+            canvas.suptitle(title, fontsize=13, fontweight="bold")
+        handles, labels = panels[0].get_legend_handles_labels()
+        columns = min(len(runs), 2)
+        canvas.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+    alt = alt or f"{title or 'Curves'}: {' and '.join(quantities)} over {xlabel} for " + (
+        "; ".join(runs) + "."
+    )
+    return draw(plot, alt, height=3.1 + 0.22 * ((len(runs) - 1) // 2) + (0.25 if title else 0))
+
+
+def _values(run: object, quantity: str, label: str) -> np.ndarray:
+    values = run.get(quantity) if isinstance(run, Mapping) else getattr(run, quantity, None)
+    if values is None:
+        raise ValueError(f"the history of {label!r} has no {quantity!r}")
+    return np.asarray(values, dtype=float)
+
+
+def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
+    """Run ``plot`` on a fresh canvas, ``height`` in inches, and return the figure."""
+    style = {
+        "svg.hashsalt": "rank by rank",
+        "svg.fonttype": "path",  # letters as shapes: the same picture whatever fonts are there
+        "font.size": 12,
+        "axes.titlesize": 13,
+        "axes.titleweight": "bold",
+        "figure.facecolor": PAPER,
+        "savefig.facecolor": PAPER,
+        "axes.facecolor": PAPER,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": SOFT_INK,
+        "xtick.color": SOFT_INK,
+        "ytick.color": SOFT_INK,
+        "legend.fontsize": 11,
+    }
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style)
+        canvas = Canvas(figsize=(WIDTH / 72, height), layout="constrained")
+        canvas.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches
+        canvas.set(edgecolor=RULE, linewidth=1)  # the thin frame that the diagrams have too
+        FigureCanvasSVG(canvas)
+        plot(canvas)
+        text = io.StringIO()
+        canvas.savefig(text, format="svg", edgecolor="auto", metadata={"Date": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]  # an <img> needs no XML declaration
+    return Figure(svg, alt)
+
+
+def _finish_axes(axes) -> None:
+    axes.grid(True, which="major", color=RULE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _ticks(axis, label: str) -> None:
+    axis.set_minor_locator(NullLocator())
+    if "bytes" in label:
+        axis.set_major_locator(LogLocator(base=16))
+        axis.set_major_formatter(FuncFormatter(_binary_bytes))
+    elif "second" in label:
+        axis.set_major_formatter(EngFormatter(unit="s"))
+
+
+def _binary_bytes(value: float, _position: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:g} {unit}"
+        value /= 1024
+    return f"{value:g} GiB"

@@ -1,0 +1,71 @@
+"""The one idea: a lesson's source is a script, read into a notebook that is always the same.
+
+``notebooks/source/NN_name.py`` is a jupytext percent script. Cell ids follow from what the cells
+say, so a rebuild of an unchanged source gives the same notebook, and a change of one cell
+changes no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from pathlib import Path
+
+__all__ = ["NOTEBOOKS", "ROOT", "SOURCES", "exercise_cell", "fingerprint", "read_source", "sources"]
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+SOURCES = NOTEBOOKS / "source"
+
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def sources() -> list[Path]:
+    """Return the sources of all lessons, in order."""
+    return sorted(SOURCES.glob("[0-9][0-9]_*.py"))
+
+
+def fingerprint(path: Path) -> str:
+    """Return what tells this version of a source from any other."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_source(path: Path):
+    """Return the notebook of a source, not executed."""
+    import jupytext
+
+    notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")
+    notebook.metadata = type(notebook.metadata)(
+        kernelspec=KERNELSPEC,
+        language_info={"name": "python"},
+        course={"source": f"{path.parent.name}/{path.name}", "sha256": fingerprint(path)},
+    )
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    seen: Counter[str] = Counter()
+    for cell in notebook.cells:
+        text = f"{cell.cell_type}\n{cell.source}"
+        seen[text] += 1
+        cell.id = hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()[:12]
+    return notebook
+
+
+def exercise_cell(id: str) -> str:
+    """Return the text of an exercise's cell, solution and marks included.
+
+    Raises:
+        FileNotFoundError: if the lessons' sources are not beside this package.
+        LookupError: if no source has the exercise.
+    """
+    lesson = id.partition(".")[0]
+    paths = sorted(SOURCES.glob(f"{lesson}_*.py"))
+    if not paths:
+        raise FileNotFoundError(f"no lesson {lesson} in {SOURCES}")
+    header = re.compile(r'^# %%.*\bexercise="' + re.escape(id) + r'".*\n', re.MULTILINE)
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        if found := header.search(text):
+            cell = re.split(r"^# %%(?: .*)?$", text[found.end() :], maxsplit=1, flags=re.MULTILINE)
+            # jupytext writes magics as comments.
+            return re.sub(r"\A# (?=%%?\w)", "", cell[0]).strip("\n")
+    raise LookupError(f"no cell of lesson {lesson} has exercise {id}")

@@ -1,0 +1,151 @@
+"""The one idea: learners work on copies of their own, which nobody ever overwrites.
+
+``python -m course_lib.teaching.workspace`` makes ``workspace/NN_name.ipynb`` from
+``notebooks/NN_name.ipynb``: solutions blanked, outputs cleared. A copy in which nothing was
+changed is brought up to date in place. Beside a copy that was changed, a newer lesson is laid
+as ``NN_name.newer.ipynb``. A note in the workspace, ``.issued.json``, holds the fingerprint of
+everything handed out, which is how changes are recognised.
+
+It runs at each ``make lab``, so it imports nothing but the standard library. It may be
+interrupted at any point: files change in one step, and the next run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .files import PART, write_atomically
+from .lessons import NOTEBOOKS, ROOT
+from .marks import blanked
+
+__all__ = ["WORKSPACE", "for_learners", "main", "make_workspace"]
+
+WORKSPACE = ROOT / "workspace"
+NOTE = ".issued.json"
+
+
+def for_learners(notebook: dict) -> dict:
+    """Return a lesson as a learner gets it: no outputs, no solutions."""
+    cells = []
+    for cell in notebook["cells"]:
+        cell = dict(cell)
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+        if "exercise" in cell["metadata"]:
+            cell["source"] = blanked(_text(cell["source"]))
+        cells.append(cell)
+    return notebook | {"cells": cells}
+
+
+def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> list[str]:
+    """Bring every lesson's copy in ``workspace`` up to date; return what there is to say.
+
+    Raises:
+        FileNotFoundError: if there are no lessons.
+    """
+    paths = sorted(lessons.glob("[0-9][0-9]_*.ipynb"))
+    if not paths:
+        raise FileNotFoundError(f"there are no lessons in {lessons}: run make notebooks")
+    workspace.mkdir(parents=True, exist_ok=True)
+    for part in workspace.glob(f".*{PART}"):  # of a run that was killed
+        part.unlink(missing_ok=True)
+    issued = _read_note(workspace)
+    said = []
+    for path in paths:
+        notebook = for_learners(json.loads(path.read_text(encoding="utf-8")))
+        said += _issue(path.name, notebook, workspace, issued)
+    return said
+
+
+def _issue(name: str, notebook: dict, workspace: Path, issued: dict[str, str]) -> list[str]:
+    """Bring one lesson's copy up to date, without touching a learner's work."""
+    new = fingerprint(notebook)
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    for candidate in _names(name):
+        path = workspace / candidate
+        there = path.exists() or path.is_symlink()
+        current = _fingerprint_of(path) if there else ""
+        if there and current not in (new, issued.get(candidate)):
+            if issued.get(candidate) == new:
+                return []  # the learner's work on the newest version
+            continue
+        if current != new:
+            write_atomically(path, text)
+        if issued.get(candidate) != new:
+            issued[candidate] = new
+            _write_note(workspace, issued)
+        if current == new:
+            return []
+        return [_message(name, candidate, there)]
+    raise AssertionError("names do not end")
+
+
+def _message(name: str, written: str, was_there: bool) -> str:
+    if written != name:
+        return f"{name} has your work in it, so it stays; the newer lesson is {written}"
+    return f"{name}: {'brought up to date' if was_there else 'new'}"
+
+
+def _names(name: str) -> Iterator[str]:
+    stem = name.removesuffix(".ipynb")
+    yield name
+    yield f"{stem}.newer.ipynb"
+    yield from (f"{stem}.newer-{number}.ipynb" for number in itertools.count(2))
+
+
+def fingerprint(notebook: dict) -> str:
+    """Return what tells two notebooks apart as a learner would: by their cells and outputs.
+
+    What Jupyter adds when it saves an untouched notebook does not count.
+    """
+    cells = [
+        [cell["cell_type"], _text(cell["source"]), cell.get("outputs", [])]
+        for cell in notebook["cells"]
+    ]
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()
+
+
+def _fingerprint_of(path: Path) -> str:
+    """Return the fingerprint of a file; of one that is no notebook, one that fits nothing."""
+    try:
+        return fingerprint(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "not a notebook"
+
+
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _read_note(workspace: Path) -> dict[str, str]:
+    """Return what was handed out; without a note, every copy counts as changed."""
+    try:
+        note = json.loads((workspace / NOTE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def _write_note(workspace: Path, issued: dict[str, str]) -> None:
+    write_atomically(workspace / NOTE, json.dumps(issued, indent=1, sort_keys=True) + "\n")
+
+
+def main() -> int:
+    """Make the workspace and say what changed; return the exit status."""
+    try:
+        said = make_workspace()
+    except OSError as error:
+        print(f"workspace: {error}", file=sys.stderr)
+        return 1
+    if said:
+        print("\n".join(f"workspace/{line}" for line in said))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
