@@ -1,0 +1,722 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 Send and receive
+#
+# **The one idea.** Ranks share nothing, so a number gets from one to another only if one of them *sends* it and the other one *receives* it. Every other way of communicating, up to the training of the largest networks, is built from these two.
+#
+# **You will be able to**
+# - write one program in which every rank plays its part;
+# - send Python objects, arrays and tensors, and say what each way costs;
+# - receive when you do not know who sends, or how much;
+# - recognise a deadlock, explain it, and mend it in three ways;
+# - measure the latency and the bandwidth of your machine, and predict from them how long a message takes.
+#
+# **You need first** lesson 00: `%%px`, errors of ranks, deadlines.
+#
+# **Time.** The notebook runs in about 15 s (*measured here*: 4 ranks on 2 cores). Allow 90 minutes to study it with its four exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %% [markdown]
+# ## 1. One program, many ranks
+#
+# All ranks run the same text. What makes them do different things is an `if` that asks for the rank. This style is called *SPMD*: single program, multiple data.
+#
+# - `rank` is this process's number, from 0 to `world_size - 1`. mpi4py also calls it `comm.rank`.
+# - `world_size` is the number of ranks, in mpi4py `comm.size`.
+# - `comm` is a *communicator*: a group of ranks that can send each other messages.
+#
+# **Predict.** What is `role` on ranks 0 to 3 after the next cell? Write a list of four strings.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+role = "server" if rank == 0 else "worker"
+if rank == world_size - 1:
+    role = "last " + role
+print(role)
+assert (rank, world_size) == (comm.rank, comm.size)
+
+# %%
+compare(prediction, cluster.view["role"])
+
+# %% [markdown]
+# It reads like one program and runs as four. A good habit: at each line, ask *who* runs it.
+#
+# ## 2. The first message
+#
+# Rank 0 has settings that rank 1 needs. The sender names the destination, the receiver names the source; ranks 2 and 3 take no part.
+
+# %%
+figures.point_to_point([(0, 1, "settings")], world_size=4, title="Rank 0 sends, rank 1 receives")
+
+# %% [markdown]
+# **Predict.** Rank 0 changes its settings *after* it has sent them. Which learning rate does rank 1 have in the end?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+settings = None
+if rank == 0:
+    settings = {"learning rate": 0.1, "layers": [64, 10]}
+    comm.send(settings, dest=1)
+    settings["learning rate"] = 0.5
+elif rank == 1:
+    settings = comm.recv(source=0)
+print(settings)
+assert rank != 1 or settings["learning rate"] == 0.1
+
+# %%
+compare(prediction, cluster.view["settings"][1]["learning rate"])
+
+# %% [markdown]
+# 0.1: what travels is a copy, taken at the moment of sending. `send` turns the object into bytes (Python calls it *pickling*), the bytes travel, and `recv` makes a new object of them. So you can send almost anything: numbers, lists, dictionaries, whole networks.
+#
+# `comm.recv` *waits* until the message is there. That is why no rank has to ask whether it may go on: data that you have received was certainly sent before.
+#
+# ### Exercise 1: pass a token round the ring
+#
+# A token is a list. It starts on rank 0 and goes round the ring once: 0 to 1, 1 to 2, and so on, and from the last rank home to rank 0. Each rank appends its own rank to it and passes it to its right neighbour.
+
+# %%
+figures.point_to_point(
+    [
+        (0, 1, "[0]", 0, 1),
+        (1, 2, "[0, 1]", 1, 2),
+        (2, 3, "[0, 1, 2]", 2, 3),
+        (3, 0, "[0, 1, 2, 3]", 3, 4.5),
+    ],
+    title="Once round the ring",
+)
+
+# %% [markdown]
+# Write `ring_pass(comm, token)`. Rank 0 is given the token, the others are given `None`. Every rank returns the token as it passed it on; rank 0 returns the token that came home. Take the number of ranks from `comm.size`: the check tries it with fewer. Use the `comm` that your function is given, because the check counts its messages.
+
+
+# %% tags=["exercise"] exercise="01.ring_pass"
+# %%px
+def ring_pass(comm, token):
+    """Pass the token once round all ranks; return it as it left, on rank 0 as it came home."""
+    ### BEGIN SOLUTION
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("01.ring_pass")
+
+# %% [markdown]
+# Stuck? `hint("01.ring_pass")` gives one hint at a time, `solution("01.ring_pass")` shows a worked solution. You may also go on: no later cell needs yours.
+#
+# ## 3. Objects or buffers
+#
+# Pickling is convenient, and it costs: the object is copied into bytes, and on the other side a new object is made. For arrays mpi4py has a second set of methods, with a capital letter: `Send` and `Recv`. They take the memory of the array as it is, and they put the message straight into memory that the *receiver provides*.
+
+# %%
+# %%px
+numbers = np.arange(4.0) if rank == 0 else np.zeros(4)
+if rank == 0:
+    comm.Send(numbers, dest=1)
+elif rank == 1:
+    comm.Recv(numbers, source=0)  # into `numbers`; nothing is returned
+print(numbers)
+assert rank > 1 or numbers.tolist() == [0, 1, 2, 3]
+
+# %% [markdown]
+# How much does it matter? A single message is too short to time. So let two ranks play *ping-pong*: rank 0 sends, rank 1 sends back, and half of the round trip is the time of one message. Of many rounds we keep the fastest one: whatever else your machine does at the time, it can only make a round slower.
+
+# %%
+# %%px
+import time
+from functools import partial
+
+
+def seconds_per_message(send, receive, rounds=50):
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for action in (send, receive) if rank == 0 else (receive, send):
+            action()
+        times.append((time.perf_counter() - start) / 2)
+    return min(times)  # of the round that nothing disturbed
+
+
+# %% [markdown]
+# **Predict.** For an array of 8 MB, by what factor is `send` slower than `Send`?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+seconds = {}
+if rank < 2:
+    other = 1 - rank
+    for length in (1, 1000, 1_000_000):  # float64 numbers of 8 bytes each
+        array, buffer = np.ones(length), np.empty(length)
+        pickled = seconds_per_message(
+            partial(comm.send, array, dest=other), partial(comm.recv, source=other)
+        )
+        buffered = seconds_per_message(
+            partial(comm.Send, array, dest=other), partial(comm.Recv, buffer, source=other)
+        )
+        seconds[8 * length] = pickled, buffered
+
+# %% tags=["nbval-ignore-output"]
+for size, (pickled, buffered) in cluster.view["seconds"][0].items():
+    print(f"{size:9,} bytes: send {pickled * 1e6:7.1f} us, Send {buffered * 1e6:7.1f} us")
+compare(prediction, pickled / buffered, within=0.3)
+
+# %% [markdown]
+# The times are *measured here*, in microseconds (us). Small messages pay for pickling itself. Large ones pay for additional copies, each into fresh memory that the operating system first has to provide. Rule of thumb: **lower case for objects, upper case for arrays**; in a training loop always upper case, or tensors, as follows.
+#
+# ## 4. Tensors: `torch.distributed`
+#
+# PyTorch has its own interface, `torch.distributed`, here under the name `dist`. Underneath works a *backend*, in this course MPI. The ranks first form a *process group*.
+
+# %%
+# %%px
+from datetime import timedelta
+
+import course_lib.mpi  # makes the backend "mpi4py" known
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size)
+
+# %% [markdown]
+# This is the classic first program: rank 0 adds 1 to a tensor of zeros and sends it to rank 1.
+#
+# **Predict.** What do ranks 0 to 3 hold at the end? Write a list of four lists.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+tensor = torch.zeros(2)
+if rank == 0:
+    tensor += 1
+    dist.send(tensor, dst=1)
+elif rank == 1:
+    dist.recv(tensor, src=0)
+print(tensor)
+assert tensor.tolist() == ([1.0, 1.0] if rank < 2 else [0.0, 0.0])
+
+# %%
+compare(prediction, cluster.view["tensor"])
+
+# %% [markdown]
+# `dist.send` and `dist.recv` work like `Send` and `Recv`: the receiver provides the memory. Nothing but the bytes travels. The message does *not* say which shape or dtype it has, so both sides have to know it beforehand.
+#
+# What if they disagree? Rank 0 sends two float32 numbers; rank 1 provides room for one.
+
+# %%
+# %%px
+if rank == 0:
+    dist.send(torch.ones(2), dst=1)
+elif rank == 1:
+    try:
+        dist.recv(torch.zeros(1), src=0)
+    except course_lib.mpi.CommunicationError as error:
+        print(error)
+
+# %% [markdown]
+# An error, and a clear one. But a message that *fits* is not checked any further.
+#
+# **Predict.** Rank 0 sends `[1., 1.]` as float32. Rank 1 receives into two int32 numbers. What does it hold: an error, `[1, 1]`, or something else? Write `"an error"` or a list.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+received = torch.zeros(2, dtype=torch.int32)
+if rank == 0:
+    dist.send(torch.ones(2), dst=1)
+elif rank == 1:
+    dist.recv(received, src=0)
+    print(received)
+    assert torch.equal(received.view(torch.float32), torch.ones(2))  # the same bits
+
+# %%
+compare(prediction, cluster.view["received"][1])
+
+# %% [markdown]
+# No error, and 1065353216 twice: the bits of the float 1.0, read as an integer. Both take 4 bytes, so nothing was missing. A wrong dtype or a transposed shape travels silently: **the receiver needs a tensor of the right shape and dtype, and nobody checks it for you.** If it can vary, send the shape first.
+#
+# ## 5. Blocking and non-blocking
+#
+# `send` and `recv` are *blocking*: they return when you may use the memory again. `isend` and `irecv` only *start* the transfer and return at once, with a handle. You go on with other work, and call `wait()` on the handle when you need the result. In between, the memory belongs to the transfer: do not read what is being received, and do not change what is being sent.
+#
+# Below rank 1 starts to receive and then tells rank 0 to go ahead, so the message cannot be there before.
+#
+# **Predict.** What does rank 1's tensor hold before `wait()`, and what after it? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+values = []
+tensor = torch.zeros(1)
+if rank == 1:
+    work = dist.irecv(tensor, src=0)
+    values.append(tensor.item())  # only to show it: never read it before wait()
+    comm.send("go ahead", dest=0)
+    work.wait()
+    values.append(tensor.item())
+elif rank == 0:
+    comm.recv(source=1)
+    dist.isend(torch.tensor([7.0]), dst=1).wait()
+print(values)
+assert rank != 1 or values == [0.0, 7.0]
+
+# %%
+compare(prediction, cluster.view["values"][1])
+
+# %% [markdown]
+# In mpi4py the same are `comm.isend`, `comm.irecv` and `comm.Isend`, `comm.Irecv`, which return a *request* with a `wait()`.
+#
+# ## 6. Tags: which message is it?
+#
+# Two messages between the same two ranks arrive in the order in which they were sent: they never overtake each other. If you want to pick one, give them *tags*, whole numbers of your choice. A receive with a tag takes the first message with that tag.
+#
+# **Predict.** Rank 0 sends a weight with tag 1 and then a gradient with tag 2. Rank 1 receives tag 2 first. What does it get? Write a string.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+first = second = None
+if rank == 0:
+    comm.send("weight", dest=1, tag=1)
+    comm.send("gradient", dest=1, tag=2)
+elif rank == 1:
+    first = comm.recv(source=0, tag=2)
+    second = comm.recv(source=0, tag=1)
+    print(first, "before", second)
+    assert (first, second) == ("gradient", "weight")
+
+# %%
+compare(prediction, cluster.view["first"][1])
+
+# %% [markdown]
+# Without a tag `recv` takes any tag, so it would have taken the weight. `torch.distributed` has tags as well: `dist.send(tensor, dst=1, tag=2)`.
+#
+# ## 7. Any source: whoever comes first
+#
+# A server with many workers does not know who will be ready next. It receives from `MPI.ANY_SOURCE`, and asks the *status* afterwards who it was.
+
+# %% tags=["nbval-ignore-output"]
+# %%px
+from mpi4py import MPI
+
+if rank == 0:
+    status = MPI.Status()
+    for _ in range(world_size - 1):
+        greeting = comm.recv(source=MPI.ANY_SOURCE, status=status)
+        print(f"{greeting!r} from rank {status.source}")
+else:
+    comm.send(f"hello, I am {rank}", dest=0)
+
+# %% [markdown]
+# Run that cell a few times: the order may change. It is the only place in this lesson where the result depends on who is faster. Use `ANY_SOURCE` where the order does not matter, and nowhere else.
+#
+# In `torch.distributed`, leave out the source; the sender's rank is what `recv` returns.
+
+# %%
+# %%px
+if rank == 0:
+    senders, tensor = [], torch.zeros(1)
+    for _ in range(world_size - 1):
+        senders.append(dist.recv(tensor))
+        assert tensor.item() == 10 * senders[-1]
+    print(sorted(senders))
+else:
+    dist.send(torch.tensor([10.0 * rank]), dst=0)
+
+# %% [markdown]
+# ### Probe: look before you receive
+#
+# And if you do not know how *long* the message will be? `Probe` waits until a message is there, without receiving it. Its status tells the source and the length, so you can provide memory of the right size. Name the source in the receive that follows: by then another rank's message may be there too.
+
+# %%
+# %%px
+lengths = {}
+if rank == 0:
+    for _ in range(world_size - 1):
+        comm.Probe(source=MPI.ANY_SOURCE, status=status)
+        sender, length = status.source, status.Get_count(MPI.DOUBLE)
+        numbers = np.empty(length)
+        comm.Recv(numbers, source=sender)
+        assert np.all(numbers == sender)
+        lengths[sender] = length
+else:
+    comm.Send(np.full(100 * rank, float(rank)), dest=0)
+print(sorted(lengths.items()))
+assert rank != 0 or lengths == {source: 100 * source for source in range(1, world_size)}
+
+# %% [markdown]
+# ### Exercise 2: handshake
+#
+# Rank 0 is a server, the others are workers, and each worker has a large payload for the server (think of a gradient). So that the server is not flooded, there is a protocol, in lower-case `send` and `recv`:
+#
+# 1. the worker sends `"hello"`;
+# 2. when the server gets to it, it answers `"I am ready for you"`;
+# 3. only then the worker sends its payload, and the server receives it before it turns to the next worker.
+
+# %%
+figures.point_to_point(
+    [
+        (1, 0, "hello", 0, 0.7),
+        (2, 0, "hello", 0.1, 1.0),
+        (0, 1, "ready", 1.3, 2.2),
+        (1, 0, "payload", 2.3, 3.3),
+        (0, 2, "ready", 3.5, 4.5),
+        (2, 0, "payload", 4.6, 5.6),
+    ],
+    [(2, 0.2, 4.5, "waits")],
+    title="One worker at a time",
+)
+
+# %% [markdown]
+# Write `handshake(comm, payload)`. The server serves the workers in the order in which they say hello, whoever comes first. It returns a dictionary from each worker's rank to its payload; workers return `None`. Lesson 09 builds a parameter server on this handshake.
+
+
+# %% tags=["exercise"] exercise="01.handshake"
+# %%px
+def handshake(comm, payload):
+    """Return {worker: payload} on rank 0, by hello, "I am ready for you", payload."""
+    ### BEGIN SOLUTION
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        assert comm.recv(source=0) == "I am ready for you"
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("01.handshake")
+
+# %% [markdown]
+# Stuck? `hint("01.handshake")`, `solution("01.handshake")`.
+#
+# ## 8. Deadlock
+#
+# Ranks 0 and 1 want to swap a number. Both receive first and send afterwards.
+#
+# **Predict.** Which ranks get an error in the next cell? Write a list of ranks. (The deadline is set to 2 s.)
+
+# %%
+prediction = None
+
+# %% tags=["raises-exception"]
+# %%px
+comm.timeout = 2.0  # seconds
+swapped = False
+if rank < 2:
+    number = comm.recv(source=1 - rank)  # both ranks wait here
+    comm.send(rank, dest=1 - rank)
+swapped = True
+
+# %%
+compare(prediction, [r for r in cluster.ids if not cluster.view["swapped"][r]])
+
+# %%
+figures.point_to_point(
+    [],
+    [(0, 0, None, "recv from 1"), (1, 0, None, "recv from 0")],
+    title="Each waits for the other",
+)
+
+# %% [markdown]
+# Rank 0 would send after it has received; rank 1 would too. Neither ever gets there. A circle of ranks, each waiting for the next one, is called a *deadlock*. Nothing is wrong with either rank's program on its own, and no computer is fast enough to help: it has to be mended in the order of the calls.
+#
+# First bring the ranks back in step:
+
+# %%
+cluster.reset_communication()
+
+# %% [markdown]
+# **Fix 1: take turns.** One of the two sends first, the other one receives first. In a longer row of ranks: the even ones send first.
+
+# %%
+# %%px
+if rank % 2 == 0:
+    comm.send(rank, dest=rank + 1)
+    number = comm.recv(source=rank + 1)
+else:
+    number = comm.recv(source=rank - 1)
+    comm.send(rank, dest=rank - 1)
+print(number)
+assert number == (rank + 1 if rank % 2 == 0 else rank - 1)
+
+# %% [markdown]
+# **Fix 2: do not wait.** Start the send, receive, and then wait for the send to finish.
+
+# %%
+# %%px
+partner = rank + 1 if rank % 2 == 0 else rank - 1
+work = dist.isend(torch.tensor([rank]), dst=partner)
+number = torch.zeros(1, dtype=torch.int64)
+dist.recv(number, src=partner)
+work.wait()
+print(number.item())
+assert number.item() == partner
+
+# %% [markdown]
+# **Fix 3: leave it to the library.** `sendrecv` sends and receives in one call that cannot lock up with its counterpart.
+
+# %%
+# %%px
+number = comm.sendrecv(rank, dest=partner, source=partner)
+print(number)
+assert number == partner
+
+# %% [markdown]
+# ### Break it on purpose: a deadlock that waits for a larger model
+#
+# And if both *send* first? MPI may take a small message off the sender's hands at once and deliver it later (it is then *buffered*); a large one has to wait for its receiver. The standard says *may*.
+#
+# **Predict.** All ranks send first and receive afterwards: 8 numbers (64 bytes), then 131,072 numbers (1 MiB). Write a list of two: `"ok"` or `"stuck"` for each.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+outcome = []
+for length in (8, 131_072):
+    pair = comm.Split(color=rank // 2)  # a communicator of two ranks, with a deadline of its own
+    pair.timeout = 1.0
+    array, buffer = np.ones(length), np.zeros(length)
+    try:
+        pair.Send(array, dest=1 - pair.rank)
+        pair.Recv(buffer, source=1 - pair.rank)
+        outcome.append("ok")
+    except course_lib.mpi.CommunicationError:
+        outcome.append("stuck")
+print(outcome)
+
+# %%
+compare(prediction, cluster.view["outcome"][0])
+
+# %% [markdown]
+# - **Symptom.** A program that has run for months stands still after someone made the network larger. Or it runs with one MPI and not with another.
+# - **Diagnosis.** Everybody is in a send. The program was wrong all the time: it relied on buffering.
+# - **Fix.** One of the three above. To find such places, replace `Send` by `Ssend` for a test: the *synchronous* send always waits for its receiver, so it locks up with small messages too.
+#
+# ### Exercise 3: shift round the ring
+#
+# Write `shift(comm, array)`. Every rank has a NumPy array (of the same length everywhere). It sends it to its right neighbour, all at the same time, and returns what it receives from its left neighbour, in a new array. It must work for arrays of any size, and it must not change the array it was given.
+
+# %%
+figures.who_sends_to_whom([(0, 1, "A"), (1, 2, "B"), (2, 3, "C"), (3, 0, "D")], title="All at once")
+
+
+# %% tags=["exercise"] exercise="01.shift"
+# %%px
+def shift(comm, array):
+    """Send the array to the right neighbour and return the array of the left one."""
+    ### BEGIN SOLUTION
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(array)
+    request = comm.Isend(array, dest=right)
+    comm.Recv(received, source=left)
+    request.wait()
+    return received
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("01.shift")
+
+# %% [markdown]
+# Stuck? `hint("01.shift")`, `solution("01.shift")`. The fastest all-reduce of lesson 03 is made of such shifts.
+#
+# ## 9. What does a message cost?
+#
+# A simple model serves the whole course. A message of `n` bytes takes
+#
+# $$t(n) = \alpha + \beta n$$
+#
+# - **α**, the *latency*, in seconds: what even an empty message takes;
+# - **β**, in seconds per byte; its inverse **1/β** is the *bandwidth*, in bytes per second.
+#
+# Let us find both for your machine. Ping-pong again, from 1 byte to 4 MiB.
+#
+# **Predict.** What is the latency between two ranks on your machine, in microseconds? (A function call in Python takes about 0.05 us, a hard disk about 10,000 us.)
+
+# %%
+prediction = None
+
+# %%
+# %%px
+sizes = [4**k for k in range(12)]  # bytes: 1, 4, 16, ... 4 MiB
+times = []
+if rank < 2:
+    for size in sizes:
+        array, buffer = np.ones(size, dtype=np.uint8), np.empty(size, dtype=np.uint8)
+        send = partial(comm.Send, array, dest=other)
+        receive = partial(comm.Recv, buffer, source=other)
+        times.append(seconds_per_message(send, receive, rounds=100))
+
+# %% [markdown]
+# Which straight line fits the points best? The times range over a factor of 50 or more. If we made the errors in *seconds* small, only the largest messages would count, and α could come out as anything. So we make the *relative* errors small: α and β minimise the sum of
+#
+# $$\left(\frac{\alpha + \beta n_i - t_i}{t_i}\right)^2$$
+#
+# over all measured sizes $n_i$ with times $t_i$. Each term is linear in α and β, so this is an ordinary least-squares problem: find α and β for which $\alpha / t_i + \beta\, n_i / t_i$ is as close to 1 as possible.
+
+# %%
+import numpy as np
+
+sizes, times = np.array(cluster.view["sizes"][0]), np.array(cluster.view["times"][0])
+rows = np.stack([1 / times, sizes / times], axis=1)
+(alpha, beta), *_ = np.linalg.lstsq(rows, np.ones(len(times)))
+worst = np.max(np.abs((alpha + beta * sizes - times) / times))
+assert alpha > 0
+assert beta > 0
+
+# %% tags=["nbval-ignore-output"]
+print(f"latency      alpha  = {alpha * 1e6:.1f} us")
+print(f"bandwidth   1/beta  = {1 / beta / 1e9:.1f} GB/s")
+print(f"the line misses a point by {worst:.0%} at most")
+compare(prediction, alpha * 1e6, within=0.5, unit="us")
+
+# %% tags=["nbval-ignore-output"]
+figures.measured_and_predicted(
+    sizes,
+    times,
+    lambda n: alpha + beta * n,
+    title="Ping-pong between two ranks",
+    alt="Time of one message over its size, both axes logarithmic: flat up to some kilobytes, "
+    "then rising in proportion to the size. Points: measured; line: alpha + beta n.",
+)
+
+# %% [markdown]
+# On the left, where the curve is flat, you pay for the message; on the right, for the bytes. They are equal at n = α/β bytes. Below that size, sending twice as much costs nearly nothing, so it pays to join small messages. You will meet this again as the *buckets* of lesson 08.
+#
+# The points do not lie on the line exactly. MPI changes its method at some sizes (it buffers small messages, as you have seen), and large messages do not fit into the processor's cache. A model of two numbers that is right to within about a half, for sizes from 1 byte to 4 million, is a good bargain.
+#
+# ### Use it
+#
+# **Predict** with the model: the gradient of LeNet, the network of lesson 05, has 61,706 float32 numbers of 4 bytes. How many microseconds does it take from one rank to another? This time the notebook predicts, too.
+
+# %%
+# %%px
+seconds = None
+if rank < 2:
+    gradient, buffer = torch.ones(61_706).numpy(), torch.empty(61_706).numpy()
+    send = partial(comm.Send, gradient, dest=other)
+    seconds = seconds_per_message(send, partial(comm.Recv, buffer, source=other))
+
+# %% tags=["nbval-ignore-output"]
+n = 4 * 61_706
+print(f"equal shares at n = alpha / beta = {alpha / beta:,.0f} bytes")
+prediction = float(alpha + beta * n) * 1e6
+compare(prediction, cluster.view["seconds"][0] * 1e6, within=0.5, unit="us")
+
+# %% [markdown]
+# (*Predicted* from the fit, *measured here*. Do not expect better than a factor of two or three: in four runs while this lesson was written, prediction and measurement differed by factors of 1.1, 1.8, 2.3 and 2.7, most when something else was busy on the machine.) Between machines both numbers are worse, and the model is the same: measure α and β of the network, and you know what training on it will cost before you try. Lessons 03 and 06 do that.
+#
+# ## 10. Who writes first?
+#
+# Four ranks append a line to the same file. Nothing tells them in which order.
+
+# %% tags=["nbval-ignore-output"]
+import tempfile
+from pathlib import Path
+
+folder = tempfile.TemporaryDirectory()  # goes away with this notebook
+log = Path(folder.name) / "log.txt"
+cluster.view["log"] = str(log)
+# %px with open(log, "a") as file: file.write(f"line of rank {rank}\n")
+print(log.read_text())
+
+# %% [markdown]
+# The order is that of chance. (In a `%%px` cell you never see this: there the output is put in order for you.) On a cluster, where many ranks write into one log, you may want the order.
+#
+# ### Exercise 4: write in order, without a barrier
+#
+# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text, and the messages between the ranks make certain that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which all ranks wait for all others), and no sleeping: a fast machine would still be in order by luck only. `world_size - 1` messages are enough.
+
+
+# %% tags=["exercise"] exercise="01.write_in_order"
+# %%px
+def write_in_order(comm, text, write):
+    """Call write(text) once on every rank, in rank order."""
+    ### BEGIN SOLUTION
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    write(text)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("01.write_in_order")
+
+# %% [markdown]
+# Stuck? `hint("01.write_in_order")`, `solution("01.write_in_order")`.
+#
+# ## Recap
+#
+# | | objects (mpi4py) | arrays (mpi4py) | tensors (`torch.distributed`) |
+# |---|---|---|---|
+# | blocking | `send`, `recv` | `Send`, `Recv` | `dist.send`, `dist.recv` |
+# | non-blocking | `isend`, `irecv`, `wait()` | `Isend`, `Irecv`, `wait()` | `dist.isend`, `dist.irecv`, `wait()` |
+# | both at once | `sendrecv` | `Sendrecv` | `dist.batch_isend_irecv` |
+# | the receiver provides | nothing | memory of the right size and dtype | a tensor of the right shape and dtype |
+# | from anyone | `source=MPI.ANY_SOURCE` | the same | leave out `src` |
+# | who was it? | `status.source` | `status.source` | what `dist.recv` returns |
+# | how long is it? | need not know | `Probe`, `status.Get_count` | send the length first |
+#
+# - Messages between two ranks with the same tag never overtake each other.
+# - Everybody receives first: deadlock. Everybody sends first: a deadlock from some size on.
+# - A message costs α + βn seconds. Few large ones are cheaper than many small ones.
+#
+# **Next:** lesson 02, Collectives: what all ranks do together.
+#
+# **Further reading**
+# - Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard, Version 4.1*, 2023, chapter 3, Point-to-Point Communication. <https://www.mpi-forum.org/docs/>
+# - L. Dalcin, Y.-L. L. Fang, *mpi4py: Status Update After 12 Years of Development*, Computing in Science & Engineering 23(4), 47-54, 2021. <https://doi.org/10.1109/MCSE.2021.3083216>
+# - S. Arnold, *Writing Distributed Applications with PyTorch*, PyTorch tutorials. <https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html>
+# - R. W. Hockney, *The communication challenge for MPP: Intel Paragon and Meiko CS-2*, Parallel Computing 20(3), 389-398, 1994. <https://doi.org/10.1016/S0167-8191(06)80021-9> (Latency and bandwidth from a ping-pong.)
