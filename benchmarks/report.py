@@ -1,0 +1,237 @@
+"""The one idea: samples become medians, ratios against the targets, one table and one plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+COLOURS = {"ours": "#0072B2", "gloo": "#D55E00", "raw": "#009E73"}  # Okabe-Ito
+LABELS = {"ours": "course_lib.mpi", "gloo": "gloo", "raw": "raw MPI.Allreduce"}
+MIB = 2**20
+
+
+def milliseconds(samples: list[float]) -> str:
+    """Return median and quartiles in ms."""
+    low, _, high = quantiles(samples, n=4)
+    return f"{1e3 * median(samples):.3g} ({1e3 * low:.3g} to {1e3 * high:.3g})"
+
+
+def size_name(count: int) -> str:
+    """Return e.g. ``64 KiB``."""
+    for unit, factor in (("MiB", MIB), ("KiB", 1024)):
+        if count >= factor:
+            return f"{count // factor} {unit}"
+    return f"{count} B"
+
+
+def ratio(row: dict, above: str, below: str, of: Callable[[list[float]], float] = median) -> float:
+    """Return one variant's time over another's: medians, or what ``of`` makes of the samples."""
+    return of(row["samples"][above]) / of(row["samples"][below])
+
+
+def geometric_mean(values: list[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+class Target(NamedTuple):
+    """One comparison: what was wanted and got, by medians, and by the fastest samples."""
+
+    what: str
+    wanted: str
+    measured: str
+    fastest: str
+    met: bool
+    cause: str = ""
+
+
+def targets(runs: list[dict]) -> list[Target]:
+    """Return every target with what was measured."""
+    rows = []
+    for run in runs:
+        rows += gloo_targets(run["ranks"], run["all_reduce"])
+        if run["ranks"] == 2:
+            rows += raw_targets(run["all_reduce"])
+        rows += [step_target(run["ranks"], row) for row in run["ddp_step"]]
+    return rows
+
+
+def gloo_targets(ranks: int, sweep: list[dict]) -> list[Target]:
+    """Return the rows that compare all_reduce with gloo."""
+    speedups = [ratio(row, "gloo", "ours") for row in sweep]
+    fastest = [ratio(row, "gloo", "ours", min) for row in sweep]
+    wanted = 8 if ranks == 2 else 4
+    what = f"all_reduce against gloo, {ranks} ranks"
+
+    def worst(values: list[float]) -> str:
+        return f"{min(values):.2f}x ({size_name(sweep[values.index(min(values))]['bytes'])})"
+
+    mean, mean_of_fastest = geometric_mean(speedups), geometric_mean(fastest)
+    large = "memory, not the library, limits the largest sizes; there the two are close"
+    return [
+        Target(
+            f"{what}, every size", "> 1x", worst(speedups), worst(fastest), min(speedups) > 1, large
+        ),
+        Target(
+            f"{what}, geometric mean",
+            f">= {wanted}x",
+            f"{mean:.1f}x",
+            f"{mean_of_fastest:.1f}x",
+            mean >= wanted,
+        ),
+    ]
+
+
+def raw_targets(sweep: list[dict]) -> list[Target]:
+    """Return the rows that compare with raw MPI."""
+
+    def extra(row: dict, of: Callable[[list[float]], float]) -> float:
+        return 1e6 * (of(row["samples"]["ours"]) - of(row["samples"]["raw"]))
+
+    small = extra(sweep[0], median)
+    rows = [
+        Target(
+            "all_reduce over raw MPI, 4 B",
+            "<= +25 us",
+            f"+{small:.1f} us",
+            f"+{extra(sweep[0], min):.1f} us",
+            small <= 25,
+        )
+    ]
+    for row in sweep:
+        if row["bytes"] >= MIB:
+            over = ratio(row, "ours", "raw")
+            transfer = 1e6 * median(row["samples"]["raw"])
+            cause = (
+                f"raw MPI takes {transfer:.0f} us here, of which 15% is {0.15 * transfer:.0f} us; "
+                f"ours takes {extra(row, median):.0f} us more, of which {small:.0f} us is what "
+                "any call costs (at 4 B)"
+            )
+            what = f"all_reduce over raw MPI, {size_name(row['bytes'])}"
+            fastest = f"{ratio(row, 'ours', 'raw', min):.2f}x"
+            rows.append(Target(what, "<= 1.15x", f"{over:.2f}x", fastest, over <= 1.15, cause))
+    return rows
+
+
+def step_target(ranks: int, row: dict) -> Target:
+    """Return the row of one model's training step; only two ranks have a target."""
+    share = ratio(row, "ours", "gloo")
+    floor = ratio(row, "alone", "gloo")
+    cause = f"the step without any communication takes {floor:.2f}x of gloo's step"
+    return Target(
+        f"DDP step against gloo, {row['model']}, {ranks} ranks",
+        "<= 0.55x" if ranks == 2 else "(none)",
+        f"{share:.2f}x",
+        f"{ratio(row, 'ours', 'gloo', min):.2f}x",
+        ranks != 2 or share <= 0.55,
+        cause,
+    )
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows] + [""]
+
+
+def markdown(result: dict) -> str:
+    """Return the whole report on what ``python -m benchmarks`` collected."""
+    lines = [
+        "# Benchmarks",
+        "",
+        f"{result['machine']}; {result['runs'][0]['library']}, torch {result['runs'][0]['torch']},"
+        f" Python {result['python']}, one thread per rank. Milliseconds: median (quartiles) of"
+        f" samples taken in turns in the same ranks. Load average at the start: {result['load']}."
+        " Made by `make bench`.",
+        "",
+    ]
+    for run in result["runs"]:
+        lines += [f"## {run['ranks']} ranks", "", "all_reduce of float32:", ""]
+        lines += table(
+            ["size", "course_lib.mpi", "gloo", "raw MPI", "gloo / ours", "ours / raw"],
+            [
+                [
+                    size_name(row["bytes"]),
+                    *(milliseconds(row["samples"][name]) for name in ("ours", "gloo", "raw")),
+                    f"{ratio(row, 'gloo', 'ours'):.1f}",
+                    f"{ratio(row, 'ours', 'raw'):.2f}",
+                ]
+                for row in run["all_reduce"]
+            ],
+        )
+        lines += ["What small messages cost, in ms:", ""]
+        lines += table(
+            ["size", "on the caller's thread", "handed to the progress thread", "unchecked"],
+            [
+                [
+                    size_name(row["bytes"]),
+                    *(milliseconds(row["samples"][name]) for name in ("ours", "thread")),
+                    milliseconds(row["samples"]["unchecked"]),
+                ]
+                for row in run["all_reduce"]
+                if "thread" in row["samples"]
+            ],
+        )
+        lines += ["Training step under DDP, batch of 32 images per rank:", ""]
+        lines += table(
+            ["model (parameters)", "course_lib.mpi", "gloo", "no communication", "ours / gloo"],
+            [
+                [
+                    f"{row['model']} ({row['parameters']:,})",
+                    *(milliseconds(row["samples"][name]) for name in ("ours", "gloo", "alone")),
+                    f"{ratio(row, 'ours', 'gloo'):.2f}",
+                ]
+                for row in run["ddp_step"]
+            ],
+        )
+    rows = targets(result["runs"])
+    lines += [
+        "## Targets",
+        "",
+        "Targets are about medians. Other load on the machine slows gloo more than MPI, so the "
+        "ratio of the fastest samples stands beside: where it tells another story, trust neither.",
+        "",
+    ]
+    lines += table(
+        ["what", "target", "by medians", "by fastest samples", "met"],
+        [[*row[:4], "yes" if row.met else "**no**"] for row in rows],
+    )
+    missed = [row for row in rows if not row.met]
+    if missed:
+        lines += ["Missed:", ""]
+        lines += [
+            f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
+            for row in missed
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def plot(result: dict, path: Path) -> None:
+    """Draw time over size, one panel per number of ranks, with quartiles as bands."""
+    runs = result["runs"]
+    figure = Figure(figsize=(4.6 * len(runs), 3.8), layout="constrained")
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for panel, run in zip(panels, runs, strict=True):
+        sizes = [row["bytes"] for row in run["all_reduce"]]
+        for name, colour in COLOURS.items():
+            cuts = [quantiles(row["samples"][name], n=4) for row in run["all_reduce"]]
+            low, middle, high = ([1e3 * value for value in cut] for cut in zip(*cuts, strict=True))
+            panel.plot(sizes, middle, color=colour, marker="o", markersize=3, label=LABELS[name])
+            panel.fill_between(sizes, low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        ticks = [4, 1024, 64 * 1024, MIB, 64 * MIB]
+        panel.set_xticks(ticks, [size_name(tick) for tick in ticks], fontsize=8)
+        panel.set_xlabel("size of the tensor")
+        panel.set_title(f"all_reduce, {run['ranks']} ranks", fontsize=10)
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("time per call (ms)")
+    panels[0].legend(frameon=False, fontsize=9)
+    figure.savefig(path)
