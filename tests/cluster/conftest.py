@@ -1,0 +1,221 @@
+"""The one idea: real kernels and real clusters, and a count of what they leave behind.
+
+Every cluster of these tests lives under a runtime directory of its own, whose path is on the
+command line of each of its processes: that is how leftovers are found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client import KernelManager
+
+SHARED_MEMORY = Path("/dev/shm")
+START_WITHIN_S = 60
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def wait_until(condition, within: float, what: str):
+    """Poll ``condition`` until it is true, and return its value; fail after ``within`` s."""
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within} s: {what}")
+        time.sleep(0.05)
+    return value
+
+
+class Traces:
+    """What clusters under one runtime directory have left: processes, directories, segments."""
+
+    def __init__(self, base: Path):
+        self.base = base
+
+    def processes(self, part: str = "") -> list[psutil.Process]:
+        """The living processes of our clusters whose command line contains ``part``."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                command = " ".join(process.cmdline())
+                zombie = process.status() == psutil.STATUS_ZOMBIE
+            except psutil.NoSuchProcess:
+                continue
+            if str(self.base) in command and part in command and not zombie:
+                found.append(process)
+        return found
+
+    def engines(self) -> list[psutil.Process]:
+        return [p for p in self.processes("cluster.engine") if "-n" not in p.cmdline()]
+
+    def directories(self) -> list[Path]:
+        return list(self.base.glob("rank-by-rank-*/*"))
+
+    def segments(self) -> list[Path]:
+        if not SHARED_MEMORY.exists():
+            return []
+        return [path for path in SHARED_MEMORY.iterdir() if path not in self.segments_before]
+
+    @property
+    def segments_before(self) -> set[Path]:
+        if not hasattr(self, "_before"):
+            self._before = set(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.exists() else set()
+        return self._before
+
+    def left(self) -> list:
+        """Everything that is left; empty when the clusters are gone without a trace."""
+        segments = [path for path in self.segments() if "rank-by-rank" in path.name]
+        return [*self.processes(), *self.directories(), *segments]
+
+    def gone_within(self, seconds: float) -> None:
+        wait_until(lambda: not self.left(), seconds, f"nothing left, still: {self.left()}")
+
+
+@pytest.fixture(scope="module")
+def traces():
+    """Point this module's clusters at a directory of their own; afterwards nothing is left."""
+    base = Path(tempfile.mkdtemp(prefix="rbr", dir="/tmp"))
+    before = os.environ.get("COURSE_RUNTIME_DIR")
+    os.environ["COURSE_RUNTIME_DIR"] = str(base)
+    found = Traces(base)
+    assert found.segments() == []
+    try:
+        yield found
+        found.gone_within(15)
+    finally:
+        for process in found.processes():
+            process.kill()
+        if before is None:
+            del os.environ["COURSE_RUNTIME_DIR"]
+        else:
+            os.environ["COURSE_RUNTIME_DIR"] = before
+        shutil.rmtree(base, ignore_errors=True)
+
+
+class Output(list):
+    """The outputs of one cell, as nbformat has them."""
+
+    def text(self, stream: str = "stdout") -> str:
+        return "".join(o["text"] for o in self if o["output_type"] == stream)
+
+    @property
+    def error(self) -> dict | None:
+        return next((o for o in self if o["output_type"] == "error"), None)
+
+    @property
+    def traceback(self) -> str:
+        return ANSI.sub("", "\n".join(self.error["traceback"]))
+
+    @property
+    def displayed(self) -> list[dict]:
+        return [o["data"] for o in self if o["output_type"] in ("display_data", "execute_result")]
+
+
+class Kernel:
+    """A real IPython kernel that runs cells and collects their output.
+
+    Args:
+        watched: as if a person watched; otherwise as when a notebook is executed unattended.
+    """
+
+    def __init__(self, watched: bool = False):
+        environment = os.environ | {"IPP_NONINTERACTIVE": "0" if watched else "1"}
+        self.manager = KernelManager()
+        self.manager.start_kernel(env=environment)
+        self._connect()
+
+    def _connect(self) -> None:
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=30)
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.process.pid
+
+    def begin(self, code: str) -> str:
+        """Start a cell; return its message id."""
+        return self.client.execute(code)
+
+    def finish(self, message_id: str, within: float = 30) -> Output:
+        """Collect the output of a cell until it ends."""
+        outputs, displays = Output(), {}
+        deadline = time.monotonic() + within
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(deadline - time.monotonic(), 0.01))
+            if message["parent_header"].get("msg_id") != message_id:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and content["execution_state"] == "idle":
+                return outputs
+            if kind == "stream":
+                outputs.append({"output_type": content["name"], "text": content["text"]})
+            elif kind == "update_display_data":
+                displays[content["transient"]["display_id"]].append(content["data"])
+            elif kind in ("display_data", "execute_result"):
+                output = {"output_type": kind, "data": content["data"], "updates": []}
+                displays[content.get("transient", {}).get("display_id")] = output["updates"]
+                outputs.append(output)
+            elif kind == "error":
+                outputs.append({"output_type": kind, **content})
+
+    def run(self, code: str, within: float = 30) -> Output:
+        """Run a cell to its end."""
+        return self.finish(self.begin(code), within)
+
+    def must(self, code: str, within: float = 30) -> Output:
+        """Run a cell that has to succeed."""
+        outputs = self.run(code, within)
+        assert outputs.error is None, outputs.traceback
+        return outputs
+
+    def start_cluster(self, n: int, arguments: str = "") -> str:
+        code = f"from course_lib.cluster import start_cluster; cluster = start_cluster({n}"
+        return self.must(f"{code}{', ' + arguments if arguments else ''})", START_WITHIN_S).text()
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=False)
+        self._connect()
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def shut_down(self, now: bool = False) -> None:
+        self.client.stop_channels()
+        if self.manager.has_kernel:
+            self.manager.shutdown_kernel(now=now)
+
+
+@pytest.fixture
+def new_kernel(traces):
+    """A function that starts a kernel, which is shut down after the test."""
+    kernels = []
+
+    def start(watched: bool = False) -> Kernel:
+        kernels.append(Kernel(watched))
+        return kernels[-1]
+
+    yield start
+    for kernel in kernels:
+        kernel.shut_down()
+
+
+@pytest.fixture(scope="module")
+def kernel(traces):
+    """One kernel with a cluster of four, for a whole module."""
+    shared = Kernel()
+    shared.banner = shared.start_cluster(4)
+    yield shared
+    shared.shut_down()
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until():
+    return wait_until

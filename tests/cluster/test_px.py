@@ -1,0 +1,289 @@
+"""The one idea: what a learner sees of a ``%%px`` cell, in a real kernel with four ranks."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def px(body: str, options: str = "") -> str:
+    return f"%%px {options}".rstrip() + "\n" + textwrap.dedent(body)
+
+
+def test_banner(kernel):
+    first, titles, *rows = kernel.banner.splitlines()
+    assert re.fullmatch(r"4 ranks ready in \d+\.\d s", first)
+    assert titles.startswith("rank  device")
+    assert len(rows) == 4
+
+
+def test_prints_are_in_rank_order_and_labelled(kernel):
+    # The higher the rank, the earlier it prints.
+    cell = """
+        import time
+        time.sleep(0.1 * (world_size - rank))
+        for i in range(2):
+            print("line", i, "of", rank)
+    """
+    expected = "".join(f"rank {r} | line {i} of {r}\n" for r in range(4) for i in range(2))
+    for _ in range(3):
+        assert kernel.must(px(cell)).text() == expected
+
+
+def test_prints_of_one_rank_are_in_order(kernel):
+    kernel.must("cluster.view.execute('import sys, subprocess', block=True);")
+    cell = """
+        for i in range(300):
+            print(i, end=" " if i % 100 else "\\n", flush=i % 7 == 0)
+    """
+    out = kernel.must(px(cell, "--targets 1")).text()
+    assert re.sub(r"rank 1 \|", " ", out).split() == [str(i) for i in range(300)]
+
+
+def test_standard_error_is_labelled_too(kernel):
+    out = kernel.must(px("import sys\nprint('oh', file=sys.stderr)"))
+    assert out.text("stderr") == "".join(f"rank {r} | oh\n" for r in range(4))
+
+
+def test_results(kernel):
+    assert kernel.must(px("rank * 10")).text() == "".join(
+        f"rank {r} = {r * 10}\n" for r in range(4)
+    )
+    out = kernel.must("%px torch.zeros(2, 1) + rank").text()
+    assert out.startswith("rank 0 = tensor([[0.],\n                 [0.]])\nrank 1 = tensor([[1.")
+
+
+def test_figures_are_in_rank_order(kernel):
+    cell = """
+        from IPython.display import SVG, display
+        for i in range(2):
+            display(SVG(f"<svg><text>rank {rank} figure {i}</text></svg>"))
+    """
+
+    def shown(options=""):
+        displayed = kernel.must(px(cell, options)).displayed
+        return [re.search(r"rank (\d) figure (\d)", d["image/svg+xml"]).groups() for d in displayed]
+
+    by_rank = [(str(r), str(i)) for r in range(4) for i in range(2)]
+    assert shown() == by_rank
+    assert shown("--group-outputs=engine") == by_rank
+    assert shown("--group-outputs=order") == sorted(by_rank, key=lambda pair: pair[1])
+
+
+@pytest.mark.parametrize(
+    ("targets", "ranks"),
+    [("2", [2]), ("-1", [3]), ("0,2", [0, 2]), ("2,0", [0, 2]), ("1:3", [1, 2]), ("all", range(4))],
+)
+def test_targets(kernel, targets, ranks):
+    out = kernel.must(px("print(rank)", f"--targets {targets}")).text()
+    assert out == "".join(f"rank {r} | {r}\n" for r in ranks)
+
+
+@pytest.mark.parametrize("targets", ["4", "0,9", "x", "1:y"])
+def test_targets_that_do_not_exist(kernel, targets):
+    error = kernel.run(px("print(rank)", f"--targets {targets}")).error
+    assert error["ename"] == "ClusterError"
+    assert targets in error["evalue"]
+
+
+def test_without_blocking(kernel):
+    pending = kernel.must(px("print('later'); rank", "--noblock -o pending"))
+    assert pending.text() == ""
+    shown = kernel.must("%pxresult").text()
+    assert shown.splitlines()[3:5] == ["rank 3 | later", "rank 0 = 0"]
+    assert kernel.must("print(len(pending.get()))").text() == "4\n"
+    kernel.must(px("1 / 0", "--noblock"))
+    assert kernel.run("%pxresult").error["ename"] == "RemoteCellError"
+
+
+def test_local_runs_here_too(kernel):
+    cell = "where = 'rank' if 'rank' in globals() else 'notebook'\nprint(where)"
+    out = kernel.must(px(cell, "--local")).text().splitlines()
+    assert out == ["notebook"] + [f"rank {r} | rank" for r in range(4)]
+    assert kernel.run(px("assert 'rank' in globals()", "--local")).error["ename"] == (
+        "AssertionError"
+    )
+
+
+def test_one_rank_raises(kernel):
+    kernel.must(px("def divide(by):\n    return 1 / by"))
+    out = kernel.run(px("print('before', rank)\nx = divide(rank - 2)"))
+    assert out.text() == "".join(f"rank {r} | before {r}\n" for r in range(4))
+    assert (out.error["ename"], out.error["evalue"]) == (
+        "RemoteCellError",
+        "rank 2: ZeroDivisionError: division by zero",
+    )
+    assert out.traceback.startswith("rank 2 raised:\n")
+    assert out.traceback.endswith("ZeroDivisionError: division by zero\n\nranks 0, 1, 3: finished")
+    assert "ipyparallel" not in out.traceback
+
+
+def test_traceback_names_cell_and_line_of_the_notebook(kernel):
+    number = int(kernel.must("print(get_ipython().execution_count)").text())
+    kernel.must(px("def fail():\n    raise ValueError(rank)"))
+    traceback = kernel.run(px("x = 1\n\nfail()")).traceback
+    assert f"Cell In[{number + 2}], line 4" in traceback
+    assert f"Cell In[{number + 1}], line 3, in fail()" in traceback
+
+
+def test_causes_come_before_consequences(kernel):
+    cell = """
+        class DeadlineError(RuntimeError): pass
+        class RevokedError(RuntimeError): pass
+        raise [RevokedError("freed"), DeadlineError("waited"), KeyError("cause"),
+               RevokedError("freed")][rank]
+    """
+    out = kernel.run(px(cell))
+    assert out.error["evalue"] == "rank 2: KeyError: 'cause'"
+    assert out.traceback.splitlines()[-2:] == [
+        "rank 1: DeadlineError: waited",
+        "ranks 0, 3: RevokedError: freed",
+    ]
+    out = kernel.run(px("if rank < 2: raise [RevokedError, DeadlineError][rank](rank)"))
+    assert out.error["evalue"] == "rank 1: DeadlineError: 1"
+    assert out.traceback.splitlines()[-2:] == ["rank 0: RevokedError: 0", "ranks 2, 3: finished"]
+
+
+def test_a_syntax_error_is_shown_once(kernel):
+    out = kernel.run(px("ok = 1\nx = = 3"))
+    assert out.error["evalue"] == "rank 0: SyntaxError: invalid syntax (line 3)"
+    assert out.traceback.count("^") == 1
+    assert out.traceback.splitlines()[-1].startswith("ranks 1, 2, 3: SyntaxError")
+
+
+def test_magics_on_the_ranks(kernel):
+    out = kernel.must(px("%%capture said\nprint('inside')")).text()
+    assert out == ""
+    assert kernel.must("%px said.stdout").text().startswith("rank 0 = 'inside\\n'")
+
+
+def test_a_failing_cell_is_caught_as_ipyparallel_errors_are(kernel):
+    code = """
+        import ipyparallel
+        try:
+            get_ipython().run_cell_magic("px", "", "1 / 0")
+        except ipyparallel.RemoteError as failure:
+            print(failure.ename, failure.rank, len(failure.failures), failure.finished)
+    """
+    assert kernel.must(textwrap.dedent(code)).text() == "ZeroDivisionError 0 4 []\n"
+
+
+def test_names_on_the_ranks_complete_with_tab(kernel):
+    kernel.must("%px only_on_the_ranks = torch.ones(2)")
+
+    def completions(cell):
+        reply = kernel.client.complete(cell, len(cell), reply=True, timeout=10)
+        return reply["content"]["matches"]
+
+    assert completions("%%px\nonly_on") == ["only_on_the_ranks"]
+    assert completions("%px only_on") == ["only_on_the_ranks"]
+    assert any(m.endswith(".flatten") for m in completions("%%px\nonly_on_the_ranks.flatt"))
+    assert completions("only_on") == []
+
+
+def test_interrupt_reaches_the_ranks(kernel, wait_until, tmp_path):
+    cell = f"""
+        import pathlib, time
+        print("started")
+        pathlib.Path(r"{tmp_path}", str(rank)).touch()
+        for _ in range(600):
+            time.sleep(0.1)
+    """
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 10, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=10)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert out.text() == "".join(f"rank {r} | started\n" for r in range(4))
+    assert kernel.must("print(len(cluster.client.outstanding))").text() == "0\n"
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0")
+
+
+def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path):
+    cell = f"""
+        import pathlib, signal, time
+        until = time.monotonic() + 7
+        if rank == 1:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pathlib.Path(r"{tmp_path}", str(rank)).touch()
+        while time.monotonic() < until:
+            time.sleep(0.1)
+    """
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 10, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=10)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "ranks [1] did not stop within 5 s; cluster.restart()" in out.traceback
+    kernel.must("cluster.view.apply_sync(int);")
+
+
+def test_after_a_failure_communication_is_reset_and_variables_are_kept(kernel):
+    kernel.must("%px comm.timeout = 2; kept = rank * 11")
+    out = kernel.run(px("if rank == 3: raise ValueError('wrong')\ncomm.barrier()"))
+    assert out.error["evalue"] == "rank 3: ValueError: wrong"
+    others = "\n".join(out.traceback.splitlines()[-3:])
+    assert re.search("DeadlineError|RevokedError", others)
+    kernel.must("cluster.reset_communication(timeout_s=20)")
+    out = kernel.must("%px comm.allreduce(1), comm.timeout, kept").text()
+    assert out == "".join(f"rank {r} = (4, 20, {r * 11})\n" for r in range(4))
+
+
+def test_interrupt_frees_ranks_that_wait_for_a_message(kernel, wait_until, tmp_path):
+    cell = f"""
+        import pathlib
+        pathlib.Path(r"{tmp_path}", str(rank)).touch()
+        message = comm.recv(source=(rank + 1) % world_size)
+    """
+    running = kernel.begin(px(cell))
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4, 10, "all ranks run the cell")
+    kernel.interrupt()
+    out = kernel.finish(running, within=8)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "interrupted on all ranks" in out.traceback
+    kernel.must("cluster.reset_communication()")
+    assert kernel.must("%px comm.allreduce(1), kept").text().startswith("rank 0 = (4, 0)\n")
+
+
+def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
+    code = """
+        import os
+        child = os.fork()
+        if child == 0:
+            try:
+                exit_function = __import__("course_lib.cluster.handle").cluster.handle._at_exit
+                exit_function()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0);
+    """
+    kernel.must(textwrap.dedent(code))
+    assert kernel.must("%px rank").text().startswith("rank 0 = 0\n")
+
+
+def test_live_output_is_in_rank_order_too(new_kernel):
+    kernel = new_kernel(watched=True)
+    kernel.start_cluster(2)
+    cell = """
+        import time
+        for i in range(4):
+            print("step", i)
+            time.sleep(0.4)
+        if rank: time.sleep(1.5)
+    """
+    out = kernel.must(px(cell))
+    final = "\n".join(f"rank {r} | step {i}" for r in range(2) for i in range(4))
+    (shown,) = [o for o in out if o["output_type"] == "display_data"]
+    updates = [shown["data"]["text/plain"], *(u["text/plain"] for u in shown["updates"])]
+    assert updates[-1] == final
+    assert "rank 0 | step 0" in updates[0]
+    assert "step 3" not in updates[0]
+    assert any("1 of 2 ranks finished, 2 s, waiting for 1" in update for update in updates)
+    assert kernel.must(px("print('quick')")).text() == "rank 0 | quick\nrank 1 | quick\n"
+    failed = kernel.run(px("print('a'); time.sleep(1); x = 1 / (rank - 1)"))
+    assert failed.error["evalue"] == "rank 1: ZeroDivisionError: division by zero"
+    assert failed.displayed == [{"text/plain": "rank 0 | a\nrank 1 | a"}]

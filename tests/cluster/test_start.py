@@ -1,0 +1,141 @@
+"""The one idea: a cluster of four is up in ten seconds, and every rank is who it should be."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from course_lib.cluster import ClusterError, current_cluster, start_cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def cluster(traces):
+    began = time.monotonic()
+    started = start_cluster(4)
+    started.seconds = time.monotonic() - began
+    yield started
+    started.stop()
+    started.stop()  # twice does no harm
+    assert "stopped" in repr(started)
+    traces.gone_within(1)
+
+
+def test_four_ranks_with_torch_are_ready_in_ten_seconds(cluster):
+    assert cluster.seconds <= 10
+    loaded = cluster.view.apply_sync(lambda: "torch.distributed" in __import__("sys").modules)
+    assert loaded == [True] * 4
+
+
+def test_engine_ids_are_mpi_ranks(cluster):
+    def who():
+        from mpi4py import MPI
+
+        return MPI.COMM_WORLD.Get_rank()
+
+    assert cluster.ids == [0, 1, 2, 3] == cluster.client.ids
+    assert cluster.view.apply_sync(who) == [0, 1, 2, 3]
+    assert [row.rank for row in cluster.ranks] == [0, 1, 2, 3]
+
+
+def test_names_on_every_rank(cluster):
+    assert cluster.view["rank"] == [0, 1, 2, 3]
+    assert cluster.view["world_size"] == [4] * 4
+    names = "comm.allreduce(rank), dist.__name__, np.__name__, torch.get_num_threads(), device.type"
+    cluster.view.execute(f"answer = [{names}]", block=True)
+    device = "cuda" if cluster.ranks[0].device.startswith("cuda") else "cpu"
+    assert cluster.view["answer"] == [[6, "torch.distributed", "numpy", 1, device]] * 4
+
+
+def test_table(cluster):
+    titles, *rows = cluster.table().splitlines()
+    assert titles.split() == ["rank", "device", "threads", "MPI", "library", "pid", "host"]
+    assert [row.split()[0] for row in rows] == ["0", "1", "2", "3"]
+    without_pid_and_host = {re.sub(r"\s+\d+  \S+$", "", row)[4:] for row in rows}
+    assert len(without_pid_and_host) == 1
+    pids = [row.pid for row in cluster.ranks]
+    assert [psutil.pid_exists(pid) for pid in pids] == [True] * 4
+
+
+def test_everything_of_ours_listens_on_loopback_only(cluster, traces):
+    """All but mpiexec: its daemon always opens one port for daemons on other hosts."""
+    ours = [p for p in traces.processes("course_lib") if p.name().startswith("python")]
+    assert len(ours) == 2 + 4
+    addresses = {
+        connection.laddr.ip
+        for process in ours
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses
+    assert addresses <= {"127.0.0.1", "::1"}
+
+
+def test_starting_again_keeps_the_variables(cluster, capsys):
+    cluster.view["kept"] = 42
+    assert start_cluster(4) is cluster
+    assert "4 ranks found running; their variables are kept" in capsys.readouterr().out
+    assert cluster.view["kept"] == [42] * 4
+    assert current_cluster() is cluster
+
+
+def test_another_size_is_refused_with_the_way_out(cluster):
+    with pytest.raises(ClusterError, match=r"start_cluster\(2, replace=True\) replaces it"):
+        start_cluster(2)
+    assert cluster.is_running
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "4", None, True, 10**9])
+def test_a_number_that_is_none_is_refused(cluster, n):
+    with pytest.raises(ValueError, match=r"^n must be (a whole number|from 1 to \d+) .*, not "):
+        start_cluster(n)
+
+
+def test_reset_of_communication_keeps_variables(cluster):
+    cluster.init_process_group()
+    cluster.view.execute("group = dist.group.WORLD; before = comm; kept = rank", block=True)
+    cluster.reset_communication(timeout_s=20)
+    code = """
+t = torch.ones(1); dist.all_reduce(t)
+answer = [kept, t.item(), comm.allreduce(1), dist.group.WORLD is group, comm is before]
+"""
+    cluster.view.execute(code, block=True).get()
+    assert cluster.view["answer"] == [[rank, 4.0, 4, False, False] for rank in range(4)]
+
+
+def test_repr_and_length(cluster):
+    assert len(cluster) == 4
+    assert repr(cluster).startswith("<Cluster of 4 ranks, on ")
+
+
+SCRIPT = """
+from course_lib.cluster import start_cluster
+{body}
+"""
+BODIES = {
+    "forgets": "cluster = start_cluster(2); print(cluster.view['rank'])",
+    "raises": "cluster = start_cluster(2); print(cluster.view['rank']); 1 / 0",
+    "uses with": "with start_cluster(2) as cluster: print(cluster.restart().view['rank'])",
+}
+
+
+@pytest.mark.parametrize("manner", BODIES)
+def test_a_plain_script_leaves_nothing_behind(cluster, traces, manner):
+    before = {item for item in traces.left() if not isinstance(item, psutil.Process)}
+    pids = {process.pid for process in traces.processes()}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(body=BODIES[manner])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "[0, 1]" in done.stdout, done.stderr
+    assert (done.returncode == 0) == (manner != "raises")
+    assert {item for item in traces.left() if not isinstance(item, psutil.Process)} == before
+    assert {process.pid for process in traces.processes()} == pids

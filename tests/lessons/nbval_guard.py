@@ -1,0 +1,29 @@
+"""The one idea: a cell that nbval lets pass although it tells nothing has to fail.
+
+A plugin for the runs of nbval (``-p tests.lessons.nbval_guard``). By itself nbval passes a cell
+that was expected to raise and did not, if its output is ignored; a cell whose magic stands below
+a comment, so that nothing of it runs; and a cell that was never executed, whatever it prints.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.teaching.lint import code_problems
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """Run one cell, and fail it for what nbval does not look at."""
+    result = yield
+    problems = list(code_problems(item.cell))
+    if item.cell.source and item.cell.execution_count is None:
+        problems.append("the stored notebook has never run this cell")
+    raised = any(output.output_type == "error" for output in item.test_outputs or ())
+    if item.options["check_exception"] and not raised:
+        problems.append("the cell is tagged raises-exception, and did not raise")
+    if any("UsageError" in output.get("text", "") for output in item.test_outputs or ()):
+        problems.append("IPython did not know what to do with a line of the cell")
+    if problems:
+        item.raise_cell_error("; ".join(problems))
+    return result

@@ -1,0 +1,83 @@
+"""Every lesson runs: as it is shown, with its solutions, and as learners get it, without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.teaching.build import in_step, target
+from course_lib.teaching.catalogue import all_exercises
+from course_lib.teaching.execute import execute, problems
+from course_lib.teaching.lessons import read_source, sources
+from course_lib.teaching.lint import lint
+from course_lib.teaching.workspace import make_workspace
+from tests.lessons.nbval import run_nbval
+
+SOURCES = sources()
+
+each_lesson = pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
+
+
+def exercises_of(source: Path) -> list[str]:
+    return [id for id in all_exercises() if id.startswith(f"{source.name[:2]}.")]
+
+
+def checks(notebook) -> dict[str, str]:
+    """Return what each check printed, by the exercise that its cell follows."""
+    said, exercise = {}, None
+    for cell in notebook.cells:
+        if "check" in cell.metadata.get("tags", ()):
+            said[exercise] = "".join(output.get("text", "") for output in cell.outputs).strip()
+        exercise = cell.metadata.get("exercise", exercise)
+    return said
+
+
+def test_there_are_lessons_with_exercises() -> None:
+    assert SOURCES
+    assert all(len(exercises_of(source)) >= 3 for source in SOURCES)
+
+
+@each_lesson
+def test_the_source_keeps_the_rules(source: Path) -> None:
+    assert [str(problem) for problem in lint(source) if not problem.warning] == []
+
+
+@each_lesson
+def test_source_and_notebook_are_in_step(source: Path) -> None:
+    assert in_step(source), "run make notebooks"
+    built = nbformat.read(target(source), as_version=4)
+    fresh = read_source(source)
+    assert [(c.id, c.cell_type, c.source, c.metadata) for c in built.cells] == [
+        (c.id, c.cell_type, c.source, c.metadata) for c in fresh.cells
+    ]
+
+
+@each_lesson
+def test_the_stored_outputs_hide_no_failure(source: Path) -> None:
+    notebook = nbformat.read(target(source), as_version=4)
+    assert problems(notebook) == []
+    said = checks(notebook)
+    assert sorted(said) == sorted(exercises_of(source))
+    assert all(text.startswith(f"{id}: right.") for id, text in said.items())
+
+
+@pytest.mark.timeout(300)
+@each_lesson
+def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path) -> None:
+    run = run_nbval(target(source), tmp_path)
+    assert run.passed, run.output
+
+
+@pytest.mark.timeout(300)
+@each_lesson
+def test_the_blanked_lesson_runs_to_its_end(source: Path, tmp_path: Path) -> None:
+    make_workspace(workspace=tmp_path)
+    notebook = nbformat.read(tmp_path / target(source).name, as_version=4)
+    assert "BEGIN SOLUTION" not in str(notebook)
+    execute(notebook, tmp_path)
+    assert checks(notebook) == {id: f"{id}: not attempted yet." for id in exercises_of(source)}
+    # A check that was right would not have been blanked: all else has to be as in the lesson.
+    found = [p for p in problems(notebook) if "the worked solution is not right" not in p]
+    assert found == []

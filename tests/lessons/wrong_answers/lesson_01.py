@@ -1,0 +1,395 @@
+"""The usual wrong answers to lesson 01: from a mistake's name to a function that makes it."""
+
+WRONG_ANSWERS = {
+    "01.ring_pass": {
+        "ring-not-closed": """
+def ring_pass(comm, token):
+    if comm.rank > 0:
+        token = comm.recv(source=comm.rank - 1)
+    token = [*token, comm.rank]
+    if comm.rank < comm.size - 1:
+        comm.send(token, dest=comm.rank + 1)
+    return token
+""",
+        "falls-off-the-end": """
+def ring_pass(comm, token):
+    if comm.rank > 0:
+        token = comm.recv(source=comm.rank - 1)
+    token = [*token, comm.rank]
+    comm.send(token, dest=comm.rank + 1)
+    return comm.recv(source=comm.size - 1) if comm.rank == 0 else token
+""",
+        "everyone-receives-first": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+""",
+        "wrong-direction": """
+def ring_pass(comm, token):
+    right, left = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+""",
+        "not-a-ring": """
+def ring_pass(comm, token):
+    if comm.rank > 0:
+        return comm.recv(source=0)
+    for dest in range(1, comm.size):
+        comm.send([*token, *range(dest + 1)], dest=dest)
+    return [*token, *range(comm.size)]
+""",
+        "does-not-sign": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = comm.recv(source=left)
+    comm.send(token, dest=right)
+    return token
+""",
+        "keeps-the-old-token": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank > 0:
+        token = comm.recv(source=left)
+    token = [*token, comm.rank]
+    comm.send(token, dest=right)
+    if comm.rank == 0:
+        comm.recv(source=left)
+    return token
+""",
+        "rank-0-signs-twice": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+    token = [*comm.recv(source=left), comm.rank]
+    if comm.rank > 0:
+        comm.send(token, dest=right)
+    return token
+""",
+        "never-received": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank > 0:
+        token = comm.recv(source=left)
+    token = [*token, comm.rank]
+    comm.send(token, dest=right)
+    return token
+""",
+        "returns-nothing": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    comm.send([*comm.recv(source=left), comm.rank], dest=right)
+""",
+        "uses-a-collective": """
+def ring_pass(comm, token):
+    token = comm.bcast(token, root=0)
+    return [*token, *range(comm.rank + 1 if comm.rank else comm.size)]
+""",
+        "size-is-fixed": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % 4, (comm.rank - 1) % 4
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+""",
+    },
+    "01.shift": {
+        "everyone-sends-first": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    comm.Send(array, dest=(comm.rank + 1) % comm.size)
+    comm.Recv(received, source=(comm.rank - 1) % comm.size)
+    return received
+""",
+        "everyone-receives-first": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    comm.Recv(received, source=(comm.rank - 1) % comm.size)
+    comm.Send(array, dest=(comm.rank + 1) % comm.size)
+    return received
+""",
+        "wrong-direction": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    request = comm.Isend(array, dest=(comm.rank - 1) % comm.size)
+    comm.Recv(received, source=(comm.rank + 1) % comm.size)
+    request.wait()
+    return received
+""",
+        "overwrites-its-own": """
+def shift(comm, array):
+    request = comm.Irecv(array, source=(comm.rank - 1) % comm.size)
+    copy = array.copy()
+    comm.Send(copy, dest=(comm.rank + 1) % comm.size)
+    request.wait()
+    return array
+""",
+        "does-not-wait": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    comm.Isend(array, dest=(comm.rank + 1) % comm.size)
+    comm.Recv(received, source=(comm.rank - 1) % comm.size)
+    return received
+""",
+        "returns-its-own": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    request = comm.Isend(array, dest=(comm.rank + 1) % comm.size)
+    comm.Recv(received, source=(comm.rank - 1) % comm.size)
+    request.wait()
+    return array
+""",
+        "pickles": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return comm.sendrecv(array, dest=right, source=left)
+""",
+        "uses-a-collective": """
+def shift(comm, array):
+    return comm.allgather(array)[comm.rank - 1]
+""",
+        "falls-off-the-end": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    request = comm.Isend(array, dest=comm.rank + 1)
+    comm.Recv(received, source=comm.rank - 1)
+    request.wait()
+    return received
+""",
+    },
+    "01.handshake": {
+        "nobody-speaks-first": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        assert comm.recv(source=0) == "I am ready for you"
+        comm.send("hello", dest=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "does-not-wait-for-ready": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.send(payload, dest=0)
+        comm.recv(source=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "fixed-order": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads = {}
+    for worker in range(1, comm.size):
+        comm.recv(source=worker)
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "payload-from-anyone": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=MPI.ANY_SOURCE)
+    return payloads
+""",
+        "not-one-at-a-time": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    workers, status = [], MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        workers.append(status.source)
+    for worker in workers:
+        comm.send("I am ready for you", dest=worker)
+    return {worker: comm.recv(source=worker) for worker in workers}
+""",
+        "no-answer": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "stops-too-early": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    status = MPI.Status()
+    comm.recv(source=MPI.ANY_SOURCE, status=status)
+    worker = status.source
+    comm.send("I am ready for you", dest=worker)
+    return {worker: comm.recv(source=worker)}
+""",
+        "wrong-words": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        comm.send("ready", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "wrong-value": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = [], MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        worker = status.source
+        comm.send("I am ready for you", dest=worker)
+        payloads.append(comm.recv(source=worker))
+    return payloads
+""",
+        "uses-a-collective": """
+def handshake(comm, payload):
+    payloads = comm.gather(payload, root=0)
+    return None if comm.rank else dict(enumerate(payloads[1:], start=1))
+""",
+    },
+    "01.write_in_order": {
+        "uses-a-barrier": """
+def write_in_order(comm, text, write):
+    for turn in range(comm.size):
+        if turn == comm.rank:
+            write(text)
+        comm.Barrier()
+""",
+        "nobody-waits": """
+def write_in_order(comm, text, write):
+    import time
+
+    time.sleep(0.1 * comm.rank)
+    write(text)
+""",
+        "nobody-begins": """
+def write_in_order(comm, text, write):
+    comm.recv(source=(comm.rank - 1) % comm.size)
+    write(text)
+    comm.send("your turn", dest=(comm.rank + 1) % comm.size)
+""",
+        "first-waits": """
+def write_in_order(comm, text, write):
+    if comm.rank == 0:
+        for source in range(1, comm.size):
+            comm.recv(source=source)
+        write(text)
+    else:
+        comm.send("I am here", dest=0)
+        comm.recv(source=comm.rank - 1)
+        write(text)
+    if comm.rank < comm.size - 1:
+        comm.recv(source=comm.rank + 1)
+""",
+        "writes-for-others": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.send(text, dest=0)
+        return
+    write(text)
+    for source in range(1, comm.size):
+        write(comm.recv(source=source))
+""",
+        "passes-on-before-writing": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+    write(text)
+""",
+        "writes-before-its-turn": """
+def write_in_order(comm, text, write):
+    write(text)
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+""",
+        "falls-off-the-end": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    write(text)
+    comm.send("your turn", dest=comm.rank + 1)
+""",
+        "sends-too-much": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    write(text)
+    comm.send("your turn", dest=(comm.rank + 1) % comm.size)
+    if comm.rank == 0:
+        comm.recv(source=comm.size - 1)
+""",
+        "uses-a-collective": """
+def write_in_order(comm, text, write):
+    for turn in range(comm.size):
+        if turn == comm.rank:
+            write(text)
+        comm.bcast("next", root=turn)
+""",
+    },
+}

@@ -1,0 +1,150 @@
+"""The one idea: sends meet their receives by source, tag and order, from any rank too."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from tests.mpi.cases.collectives import same, total, values
+from tests.ranks import case
+
+several = case(sizes=(2, 3, 4))
+
+
+@several
+def case_ring(rank, size):
+    for count in (0, 1, 10, 100_000):
+        received = torch.zeros(count)
+        work = dist.isend(values(rank, count), (rank + 1) % size)
+        source = dist.recv(received, (rank - 1) % size)
+        work.wait()
+        assert source == (rank - 1) % size
+        same(received, values((rank - 1) % size, count))
+
+
+@several
+def case_send_and_recv(rank, size):
+    tensor = values(rank, 3)
+    if rank == 0:
+        for peer in range(1, size):
+            dist.send(tensor, peer)
+            dist.send(tensor * 2, group_dst=peer)
+    else:
+        dist.recv(tensor, 0)
+        same(tensor, values(0, 3))
+        dist.recv(tensor, group_src=0)
+        same(tensor, values(0, 3) * 2)
+
+
+@several
+def case_any_source(rank, size):
+    """A receive from any rank says who sent it."""
+    if rank == 0:
+        seen = []
+        for _ in range(size - 1):
+            tensor = torch.zeros(2)
+            source = dist.recv(tensor)
+            same(tensor, values(source, 2))
+            seen.append(source)
+        assert sorted(seen) == list(range(1, size))
+    else:
+        dist.send(values(rank, 2), 0)
+
+
+@several
+def case_tags(rank, size):
+    """Messages are told apart by tag, whatever the order they are received in."""
+    if rank == 0:
+        works = [dist.isend(torch.tensor([float(tag)]), 1, tag=tag) for tag in range(5)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        for tag in (3, 0, 4, 1, 2):
+            tensor = torch.zeros(1)
+            dist.recv(tensor, 0, tag=tag)
+            assert tensor.item() == tag
+
+
+@several
+def case_order_is_kept(rank, size):
+    if rank == 0:
+        works = [dist.isend(torch.tensor([float(i)]), 1) for i in range(50)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        tensors = [torch.zeros(1) for _ in range(50)]
+        works = [dist.irecv(tensor, 0) for tensor in tensors]
+        for work in works:
+            work.wait()
+        assert [tensor.item() for tensor in tensors] == list(range(50))
+
+
+@several
+def case_batch_isend_irecv(rank, size):
+    """Everyone exchanges with everyone; receives first, which must not deadlock."""
+    inbox = [torch.zeros(1000) for _ in range(size)]
+    others = [peer for peer in range(size) if peer != rank]
+    ops = [dist.P2POp(dist.irecv, inbox[peer], peer) for peer in others]
+    ops += [dist.P2POp(dist.isend, values(rank, 1000), peer) for peer in others]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    for peer in others:
+        same(inbox[peer], values(peer, 1000))
+
+
+@several
+def case_strided_message(rank, size):
+    if rank == 0:
+        dist.send(values(0, 4, 4).t()[1:3], 1)
+    elif rank == 1:
+        target = torch.zeros(4, 4)
+        dist.recv(target[:, ::2].t(), 0)
+        expected = torch.zeros(4, 4)
+        expected[:, ::2] = values(0, 4, 4).t()[1:3].t()
+        same(target, expected)
+
+
+@several
+def case_does_not_queue_behind_a_collective(rank, size):
+    """Rank 0 enters an all_reduce first; rank 1 does so only after its message came."""
+    tensor = values(rank, 3)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        for peer in range(1, size):
+            dist.send(torch.ones(1), peer)
+    else:
+        dist.recv(torch.zeros(1), 0)
+        work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    same(tensor, total(size, 3))
+
+
+@several
+def case_future_of_a_receive(rank, size):
+    if rank == 0:
+        work = dist.isend(values(0, 3), 1)
+        work.get_future().wait()
+    elif rank == 1:
+        tensor = torch.zeros(3)
+        result = dist.irecv(tensor, 0).get_future().then(lambda done: done.value()[0] + 1).wait()
+        same(result, values(0, 3) + 1)
+
+
+@several
+def case_polling_completes(rank, size):
+    """is_completed() becomes true without wait()."""
+    import time
+
+    if rank == 0:
+        work = dist.isend(values(0, 200_000), 1)
+    elif rank == 1:
+        tensor = torch.zeros(200_000)
+        work = dist.irecv(tensor, 0)
+    else:
+        return
+    deadline = time.monotonic() + 8
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "is_completed() never became true"
+    assert work.is_success()
+    if rank == 1:
+        same(tensor, values(0, 200_000))

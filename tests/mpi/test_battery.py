@@ -1,0 +1,62 @@
+"""The one idea: every case of the battery is a test of its own, per MPI and number of ranks.
+
+One ``mpiexec`` is started per MPI and number of ranks, for the cases that were selected.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ranks
+
+OPERATIONS = ("collectives", "point_to_point", "objects", "dtypes", "groups", "functional")
+TRAINING = ("data_parallel", "sharded", "pipelines")
+# MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
+LAUNCHES = {
+    ("openmpi", 1): OPERATIONS + TRAINING,
+    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("openmpi", 3): OPERATIONS + TRAINING,
+    ("openmpi", 4): OPERATIONS + TRAINING,
+    ("mpich", 1): OPERATIONS + TRAINING,
+    ("mpich", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("mpich", 3): OPERATIONS + TRAINING,
+    ("mpich", 4): OPERATIONS + TRAINING,
+}
+PARAMETERS = [
+    pytest.param(mpi, n, case, id=f"{mpi}-{n}-{case.removeprefix('tests.mpi.cases.')}")
+    for (mpi, n), modules in LAUNCHES.items()
+    for module in modules
+    for case in ranks.cases_of(f"tests.mpi.cases.{module}", n, mpi)
+]
+
+
+@pytest.fixture(scope="session")
+def mpich(tmp_path_factory):
+    """Return an MPICH in a folder of its own."""
+    return ranks.wheel(ranks.MPICH, tmp_path_factory.mktemp("mpich"))
+
+
+@pytest.fixture(scope="session")
+def battery(request):
+    """Return a function that gives the battery of one MPI and number of ranks."""
+    selected: dict[tuple[str, int], list[str]] = {}
+    for item in request.session.items:
+        if item.name.startswith("test_case["):
+            params = item.callspec.params
+            selected.setdefault((params["mpi"], params["n"]), []).append(params["case"])
+    started: dict[tuple[str, int], ranks.Battery] = {}
+
+    def get(mpi: str, n: int) -> ranks.Battery:
+        if (mpi, n) not in started:
+            library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
+            started[mpi, n] = ranks.Battery(n, selected[mpi, n], library)
+        return started[mpi, n]
+
+    return get
+
+
+@pytest.mark.timeout(400)  # the first case of a launch waits for all of them
+@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
+def test_case(battery, mpi, n, case):
+    outcome = battery(mpi, n).outcome(case)
+    assert outcome.status == "passed", f"{outcome.status}\n{outcome.story}"

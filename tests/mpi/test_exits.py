@@ -1,0 +1,234 @@
+"""However a rank leaves, the others are free in time, and no process or segment stays behind."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.mpi.launches import Finished, run
+
+START = """
+import os, signal, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import course_lib.mpi as mpi
+dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds={timeout}))
+rank, size = dist.get_rank(), dist.get_world_size()
+ones = torch.ones(3)
+dist.all_reduce(ones)
+if os.environ.get("SEGMENTS") and not os.listdir(os.environ["SEGMENTS"]):
+    print("no segment where this test looks for them")
+"""
+# Importing torch on four ranks and two cores takes this long at most.
+START_SECONDS = 25
+
+
+class Exits:
+    """Runs programs and looks for what they leave."""
+
+    def __init__(self, segments: Path) -> None:
+        self.segments = segments
+
+    def run(
+        self,
+        n: int,
+        program: str,
+        timeout: float = 30,
+        within: float = 5,
+        mpi: str = "openmpi",
+        ulfm: bool = True,
+    ) -> Finished:
+        """Run ``program`` after START; fail if it takes long or leaves something."""
+        mark = f"mark-{uuid.uuid4().hex}"
+        finished = run(
+            n,
+            "-c",
+            START.format(timeout=timeout) + program,
+            mark,
+            limit=START_SECONDS + within,
+            mpi=mpi,
+            ulfm=ulfm,
+            variables={
+                "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
+                "SEGMENTS": str(self.segments) if mpi == "openmpi" and n > 1 else "",
+            },
+            reap=False,
+        )
+        assert finished.code is not None, f"still running:\n{finished.output}"
+        assert "no segment where" not in finished.output
+        assert "Fatal Python error" not in finished.output, finished.output
+        left = remaining(mark)
+        assert not left, f"left behind: {left}\n{finished.output}"
+        assert not list(self.segments.iterdir())
+        return finished
+
+
+def remaining(mark: str, within: float = 5) -> list[list[str]]:
+    """Return the processes with ``mark`` on their command line that do not end in time."""
+    deadline = time.monotonic() + within
+    while True:
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            ours = mark in (process.info["cmdline"] or [])
+            if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        if not found or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for process in found:
+        process.kill()
+    return [process.info["cmdline"][-2:] for process in found]
+
+
+@pytest.fixture
+def exits(tmp_path: Path) -> Exits:
+    segments = tmp_path / "segments"
+    segments.mkdir()
+    return Exits(segments)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+@pytest.mark.parametrize("end", ["", "dist.destroy_process_group()"], ids=["plain", "destroyed"])
+def test_clean_exit(exits: Exits, end: str, mpi: str) -> None:
+    program = """
+groups = [dist.new_group() for _ in range(3)]
+dist.all_reduce(ones, group=groups[1], async_op=True).get_future().then(lambda done: 1).wait()
+works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody waits for these
+"""
+    finished = exits.run(2, program + end, mpi=mpi)
+    assert finished.code == 0, finished.output
+    assert "rror" not in finished.output, finished.output
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_pending_receive_does_not_keep_a_rank(exits: Exits, n: int) -> None:
+    program = "work = dist.irecv(torch.ones(3), src=(rank + 1) % size) if size > 1 else None"
+    finished = exits.run(n, program, within=12)
+    assert finished.code == 0, finished.output
+
+
+def test_uncaught_error_frees_the_others(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    raise ValueError("the reason")
+began = time.monotonic()
+try:
+    dist.all_reduce(ones)
+except mpi.CommunicationError as error:
+    print(f"rank {rank} was freed after {time.monotonic() - began:.1f} s", flush=True)
+    assert time.monotonic() - began < 2
+    sys.exit(4)
+"""
+    finished = exits.run(3, program)
+    assert finished.code not in (0, None), finished.output
+    assert "ValueError: the reason" in finished.output
+    assert "rank 0 was freed" in finished.output, finished.output
+    assert "rank 2 was freed" in finished.output, finished.output
+
+
+def test_uncaught_error_ends_the_job_without_fault_tolerance(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    raise ValueError("the reason")
+dist.all_reduce(ones)
+"""
+    finished = exits.run(2, program, mpi="mpich")
+    assert finished.code not in (0, None), finished.output
+    assert "ValueError: the reason" in finished.output
+
+
+def test_error_on_every_rank(exits: Exits) -> None:
+    finished = exits.run(2, "dist.all_reduce(ones, async_op=True)\nraise ValueError('all of us')")
+    assert finished.code not in (0, None)
+    assert finished.output.count("ValueError: all of us") == 2
+
+
+def test_sys_exit_on_one_rank(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    sys.exit(3)
+try:
+    dist.all_reduce(ones)
+except mpi.CommunicationError as error:
+    print("freed:", type(error).__name__, flush=True)
+"""
+    finished = exits.run(2, program, timeout=2, within=8)
+    assert finished.code == 3, finished.output
+    assert "freed: " in finished.output, finished.output
+
+
+def test_pending_work_without_a_partner(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    work = dist.all_reduce(ones, async_op=True)
+"""
+    exits.run(2, program, timeout=2, within=16)
+
+
+def test_error_in_a_collective_then_exit(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    try:
+        dist.all_reduce(ones)
+    except mpi.DeadlineError:
+        print("the deadline passed", flush=True)
+else:
+    time.sleep(2)
+"""
+    finished = exits.run(2, program, timeout=1, within=10)
+    assert finished.code == 0, finished.output
+    assert "the deadline passed" in finished.output
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_deadline_without_fault_tolerance(exits: Exits, mpi: str) -> None:
+    program = """
+groups = [dist.new_group() for _ in range(3)]
+calls = [
+    lambda group: dist.all_reduce(ones, group=group),
+    lambda group: dist.recv(ones, src=0, group=group),
+    lambda group: dist.all_reduce(ones, group=group, async_op=True).wait(),
+]
+if rank == 1:
+    for call, group in zip(calls, groups):
+        began = time.monotonic()
+        try:
+            call(group)
+        except mpi.DeadlineError:
+            assert time.monotonic() - began < 3
+            print("the deadline passed", flush=True)
+else:
+    time.sleep(8)
+"""
+    finished = exits.run(2, program, timeout=1, within=15, mpi=mpi, ulfm=False)
+    # The stuck threads cannot be freed, so this rank ends without MPI's consent.
+    assert finished.code not in (0, None), finished.output
+    assert finished.output.count("the deadline passed") == 3, finished.output
+
+
+def test_killed_rank(exits: Exits) -> None:
+    program = """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+began = time.monotonic()
+try:
+    for _ in range(1000):
+        dist.all_reduce(ones)
+except mpi.CommunicationError as error:
+    print("survivor:", type(error).__name__, f"{time.monotonic() - began:.1f} s", flush=True)
+    assert time.monotonic() - began < 2
+"""
+    finished = exits.run(3, program, within=10)
+    assert finished.output.count("survivor: ") == 2, finished.output
+    assert "RankFailedError" in finished.output, finished.output
+
+
+def test_ranks_of_another_launcher_are_refused() -> None:
+    program = START.format(timeout=5)
+    finished = run(1, "-c", program, variables={"WORLD_SIZE": "2", "RANK": "0"})
+    assert finished.code not in (0, None)
+    assert "start this program with mpiexec" in finished.output, finished.output

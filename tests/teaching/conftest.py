@@ -1,0 +1,27 @@
+"""Exercises of our own, and two ranks that know them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from course_lib.cluster import start_cluster
+from course_lib.teaching import catalogue
+
+
+@pytest.fixture(scope="module")
+def own_exercises():
+    """Make the exercises of lesson 90 known."""
+    folder = Path(__file__).parent / "own_exercises"
+    catalogue.FOLDERS[folder] = "tests.teaching.own_exercises"
+    yield
+    del catalogue.FOLDERS[folder]
+
+
+@pytest.fixture(scope="module")
+def cluster(own_exercises, root):
+    """Two ranks with a process group, which can import the exercises of lesson 90."""
+    with start_cluster(2, init_process_group=True, replace=True) as running:
+        running.view.execute(f"import sys, time; sys.path.insert(0, {str(root)!r})", silent=True)
+        yield running

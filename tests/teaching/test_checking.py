@@ -1,0 +1,228 @@
+"""A check says one line, whatever the learner's function does, and the ranks work afterwards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
+from course_lib.teaching.checking import CheckError, check, together
+from course_lib.teaching.trial import Verdict
+
+RANKS_AGREE = """
+assert comm.allreduce(1) == world_size, "comm works"
+number = torch.ones(1)
+dist.all_reduce(number)
+assert number.item() == world_size, "the process group works"
+assert treasure == 10 * rank, "variables are kept"
+"""
+
+
+@pytest.fixture
+def told(cluster, capsys):
+    """A function that defines the learner's function on the ranks and returns what is said."""
+    cluster.view.execute("treasure = 10 * rank", silent=True)
+
+    def tell(code: str) -> str:
+        cluster.view.execute(code, silent=True)
+        capsys.readouterr()
+        began = time.monotonic()
+        check("90.total")
+        assert time.monotonic() - began < 8, "a check never freezes the notebook"
+        said = capsys.readouterr().out.strip()
+        cluster.view.execute(RANKS_AGREE, silent=True)
+        return said
+
+    return tell
+
+
+def test_right_on_the_ranks(told) -> None:
+    said = told("def total(comm):\n    print('noise')\n    return comm.allreduce(comm.rank + 1)")
+    assert said == "90.total: right. Every rank has the sum."
+
+
+def test_wrong_on_one_rank_alone(told) -> None:
+    said = told("def total(comm):\n    return comm.allreduce(comm.rank + 1) * comm.rank")
+    assert said == "90.total: not yet: rank 0 returned its own rank (own-rank)"
+
+
+def test_a_wrong_answer_comes_with_what_was_printed(told) -> None:
+    said = told("def total(comm):\n    print('I am', comm.rank)\n    return comm.rank")
+    assert said.splitlines() == [
+        "90.total: not yet: rank 0 returned its own rank (own-rank)",
+        "Your function printed:",
+        "rank 0 | I am 0",
+        "rank 1 | I am 1",
+    ]
+
+
+def test_an_exception_is_shown_with_its_line(told) -> None:
+    said = told("# %%px\ndef total(comm):\n    size = comm.size\n    return size / (size - 2)")
+    assert said == (
+        "90.total: not yet: on rank 0 your function raised ZeroDivisionError: division by zero. "
+        "It happened in line 4: `return size / (size - 2)` (it-raises)"
+    )
+
+
+def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> None:
+    said = told(
+        "def total(comm):\n"
+        "    if comm.rank == 1:\n"
+        "        return {}['total']\n"
+        "    return comm.allreduce(0)"
+    )
+    assert said == (
+        "90.total: not yet: on rank 1 your function raised KeyError: 'total'. "
+        "It happened in line 3: `return {}['total']` (it-raises)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks"),
+    [
+        ("def total(comm):\n    return comm.recv()", "ranks 0, 1"),
+        ("def total(comm):\n    while comm.rank == 1: pass\n    return 3", "rank 1"),
+        ("def total(comm):\n    time.sleep(60)", "ranks 0, 1"),
+        (
+            "def total(comm):\n    try:\n        comm.recv()\n    except Exception:\n"
+            "        while True: pass",
+            "ranks 0, 1",
+        ),
+        ("def total(comm):\n    dist.recv(torch.ones(1), src=1 - comm.rank)", "ranks 0, 1"),
+    ],
+    ids=["deadlock", "endless loop on one rank", "sleep", "caught and endless", "torch"],
+)
+def test_a_function_that_does_not_end_is_recognised(told, code: str, ranks: str) -> None:
+    expected = f"your function did not finish within 3 s on {ranks} (does-not-finish)"
+    assert told(code) == f"90.total: not yet: {expected}"
+
+
+def test_a_message_left_behind_disturbs_nobody(told) -> None:
+    said = told(
+        "def total(comm):\n    comm.isend('left behind', dest=1 - comm.rank)\n"
+        "    return comm.allreduce(comm.rank + 1)"
+    )
+    assert "right" in said
+    assert "right" in told(
+        "def total(comm):\n    assert not comm.iprobe(), 'nothing is left of the call before'\n"
+        "    return comm.allreduce(comm.rank + 1)"
+    )
+
+
+def test_not_attempted_and_undefined(told) -> None:
+    said = told("def total(comm):\n    raise NotImplementedError('write this')")
+    assert said == "90.total: not attempted yet."
+    assert told("del total") == (
+        "90.total: not attempted yet. There is no function `total`: run the cell that defines it."
+    )
+
+
+def test_a_check_that_fails_itself_is_an_error_not_a_verdict(cluster) -> None:
+    cluster.view.execute("def total(comm):\n    return -1", silent=True)
+    with pytest.raises(CheckError, match=r"itself failed, please report(?s:.*)does not know"):
+        check("90.total")
+
+
+# ---- in the notebook --------------------------------------------------------------------------
+
+
+def said_of(capsys, double) -> str:
+    capsys.readouterr()
+    check("90.double", double)
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_in_the_notebook(capsys) -> None:
+    assert said_of(capsys, lambda x: 2 * x) == "90.double: right. 4 became 8."
+    wrong = said_of(capsys, lambda x: x * x)
+    assert wrong == "90.double: not yet: 4 became 16: that is its square (squared)"
+
+    def raises(x):
+        return [x][x]
+
+    line = raises.__code__.co_firstlineno + 1
+    assert said_of(capsys, raises) == (
+        "90.double: not yet: your function raised IndexError: list index out of range. "
+        f"It happened in line {line}: `return [x][x]` (it-raises)"
+    )
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_an_endless_loop_in_the_notebook(capsys) -> None:
+    def endless(x):
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:
+                x += 1
+
+    expected = "your function did not finish within 1 s (does-not-finish)"
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    began = time.monotonic()
+    assert said_of(capsys, endless) == f"90.double: not yet: {expected}"
+    assert time.monotonic() - began < 10
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
+    assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 50, "another one's alarm is set again"
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_in_another_thread_there_is_no_alarm_and_no_harm(capsys) -> None:
+    thread = threading.Thread(target=check, args=("90.double", lambda x: 2 * x))
+    thread.start()
+    thread.join()
+    assert "right" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_the_function_of_that_name_is_found_where_check_is_called(capsys) -> None:
+    exec("def double(x):\n    return 2 * x\ncheck('90.double')", {"check": check})
+    assert "right" in capsys.readouterr().out
+    exec("check('90.double')", {"check": check})
+    assert "There is no function `double`" in capsys.readouterr().out
+
+
+def test_an_unknown_exercise_is_named_with_its_neighbours() -> None:
+    with pytest.raises(UnknownExerciseError, match=r"no exercise '01.ring'.* 01.ring_pass"):
+        check("01.ring")
+    with pytest.raises(UnknownExerciseError, match="there are 00"):
+        check("ring")
+
+
+def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
+    ids = [id for id in all_exercises() if find(id).where == "notebook" and id < "90"]
+    code = (
+        "import sys\n"
+        "from course_lib.teaching import check, hint, solution\n"
+        f"for id in {ids!r}:\n"
+        "    check(id, lambda *args: None); hint(id); solution(id)\n"
+        "hint('01.ring_pass'); solution('02.scatter')\n"
+        "assert not {'torch', 'mpi4py'} & set(sys.modules), 'a kernel is no rank'\n"
+        "try:\n"
+        "    check('01.ring_pass')\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "there is no cluster: run the cell with start_cluster() and then" in done.stdout
+
+
+# ---- what the ranks say together --------------------------------------------------------------
+
+
+def test_causes_come_before_consequences() -> None:
+    right, freed = Verdict("right", "Good."), Verdict("freed", "recv: not finished")
+    wrong, raised = Verdict("wrong", "no", "m"), Verdict("raised", "KeyError: 1", "it-raises", "l")
+    assert together([right, right]).kind == "right"
+    assert together([freed, wrong, right]).mistake == "m"
+    assert together([freed, wrong, raised]).text == "on rank 2 your function raised KeyError: 1"
+    assert together([right, freed, freed]).text.startswith("it did not end on ranks 1, 2: recv")
+    assert together([wrong, Verdict("not attempted")]).kind == "not attempted"
+    assert together([wrong, Verdict("broken", "Traceback")]).kind == "broken"

@@ -1,0 +1,63 @@
+"""The torchvision shim: it works without the operator library and stays out of its way with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WITHOUT_LIBRARY = """
+import torch
+real = torch.ops.load_library
+def refuse(path):
+    raise OSError("no operators here")
+torch.ops.load_library = refuse
+from course_lib.training import vision
+assert vision._kept, "nothing was declared"
+tv = vision.torchvision
+assert tv.transforms.functional.hflip(torch.tensor([[1, 2]])).tolist() == [[2, 1]]
+assert len(tv.datasets.FakeData(size=3)) == 3
+import torchvision.models
+torchvision.models.resnet18()
+assert vision.declare_missing_operators() == []
+print("works")
+"""
+
+WITH_LIBRARY = """
+import torch
+# Stands for the operator library: it registers a working nms, as loading the real one does.
+library = torch.library.Library("torchvision", "DEF")
+library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+library.impl("nms", lambda dets, scores, threshold: scores.argsort(descending=True), "CPU")
+from course_lib.training import vision
+assert vision._kept == [], "declared although the operators were there"
+assert torch.ops.torchvision.nms(torch.ones(2, 4), torch.tensor([1.0, 2.0]), 0.5).tolist() == [1, 0]
+assert len(vision.torchvision.datasets.FakeData(size=3)) == 3
+print("works")
+"""
+
+REAL_LIBRARY = """
+import torch
+from course_lib.training import vision
+print("loads" if vision.operators_load() else "does not load", len(vision._kept))
+"""
+
+
+def run(program: str) -> str:
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def test_torchvision_works_without_its_operator_library() -> None:
+    assert run(WITHOUT_LIBRARY) == "works"
+
+
+def test_nothing_changes_where_the_operators_are_there() -> None:
+    assert run(WITH_LIBRARY) == "works"
+
+
+def test_declares_exactly_when_the_installed_library_does_not_load() -> None:
+    assert run(REAL_LIBRARY) in ("loads 0", "does not load 1")
