@@ -17,6 +17,7 @@ __all__ = [
     "MismatchError",
     "RankFailedError",
     "RevokedError",
+    "freed",
     "translate",
 ]
 
@@ -92,15 +93,20 @@ def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationE
         return RankFailedError(f"{what}: {_describe_dead(comm)} died. {START_AGAIN}")
     # Open MPI's barrier reports a revoked communicator as MPI_ERR_OTHER.
     if code in _REVOKED or (_REVOKED and comm != MPI.COMM_NULL and comm.Is_revoked()):
-        return RevokedError(
-            f"{what}: this rank was freed because another rank gave up or failed. {START_AGAIN}"
-        )
+        return freed(what)
     if code == MPI.ERR_TRUNCATE:
         return CommunicationError(
             f"{what}: the message is longer than the receive buffer. "
             "Give the receiver a tensor of the sender's shape and dtype."
         )
     return CommunicationError(f"{what}: {error.Get_error_string()}")
+
+
+def freed(what: str) -> RevokedError:
+    """Return the error of a rank whose communicator another rank revoked during ``what``."""
+    return RevokedError(
+        f"{what}: this rank was freed because another rank gave up or failed. {START_AGAIN}"
+    )
 
 
 def _describe_dead(comm: MPI.Comm) -> str:

@@ -19,10 +19,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .errors import START_AGAIN, CommunicationError, DeadlineError, RevokedError, translate
+from .errors import (
+    START_AGAIN,
+    CommunicationError,
+    DeadlineError,
+    RevokedError,
+    freed,
+    translate,
+)
 from .runtime import MPI
 
-__all__ = ["Operation", "begin", "call", "end", "has_ulfm", "revoke", "watch"]
+__all__ = ["Operation", "begin", "call", "confirm_sent", "end", "has_ulfm", "revoke", "watch"]
 
 _POLL_SECONDS = 0.1
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
@@ -140,6 +147,19 @@ def call(comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any]
     if operation.reason:
         raise operation.error()
     return result
+
+
+def confirm_sent(comm: MPI.Comm, what: str) -> None:
+    """Check that a send which MPI calls complete was not just swept away by a revocation.
+
+    When a communicator is revoked, Open MPI 5.0.11 ends synchronous and long sends that nobody
+    has received, and sometimes (17 of 120 in a trial) reports them as successful.
+
+    Raises:
+        RevokedError: if ``comm`` has been revoked, so that the message may never have arrived.
+    """
+    if _HAS_ULFM and comm.Is_revoked():
+        raise freed(what)
 
 
 def _call_on_helper_thread(comm, what, seconds, function, args):

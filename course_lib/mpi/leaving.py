@@ -7,9 +7,13 @@ uncaught exception frees the others, which would otherwise wait for it until the
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import sys
+import termios
+import time
 from types import TracebackType
+from typing import TextIO
 
 from . import guard
 from .group import live_groups
@@ -17,7 +21,8 @@ from .runtime import MPI
 
 __all__ = ["install"]
 
-_failed = False
+_READING_SECONDS = 1.0
+_must_abort = False
 
 
 def install() -> None:
@@ -36,18 +41,18 @@ def install() -> None:
 
 def _free_the_others() -> None:
     """After an uncaught exception, end what other ranks may be waiting for."""
-    global _failed
-    _failed = True
+    global _must_abort
+    # Nothing but an abort frees ranks that are stuck in an MPI without fault tolerance. It
+    # has to wait: PyTorch calls this hook with stderr held back, to put "[rank1]:" before it.
+    _must_abort = not guard.has_ulfm() and bool(live_groups) and MPI.COMM_WORLD.Get_size() > 1
     for group in list(live_groups):
         group.abort()
-    if not guard.has_ulfm() and live_groups and MPI.COMM_WORLD.Get_size() > 1:
-        # Nothing else frees ranks that are stuck in this MPI.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
 
 
 def _leave() -> None:
+    if _must_abort:
+        _let_the_launcher_read()
+        MPI.COMM_WORLD.Abort(1)
     for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
         group.shutdown()
     if guard.is_stuck():
@@ -56,3 +61,26 @@ def _leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _let_the_launcher_read() -> None:
+    """Wait until the launcher has taken what this rank printed, at most a second.
+
+    MPICH's launcher kills a job that aborts without emptying its pipes first, and the
+    traceback that says why would be lost.
+    """
+    deadline = time.monotonic() + _READING_SECONDS
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        while _unread(stream) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _unread(stream: TextIO) -> int:
+    """Return the number of bytes in the pipe behind ``stream``, 0 where there is none."""
+    answer = bytearray(4)
+    try:
+        fcntl.ioctl(stream.fileno(), termios.FIONREAD, answer)
+    except OSError:  # a file, a notebook's stream, or a system that does not say
+        return 0
+    return int.from_bytes(answer, sys.byteorder)

@@ -138,6 +138,7 @@ class PointToPointWork(dist._Work):
 
     def _take_delivery(self) -> None:
         if not self.receives:
+            guard.confirm_sent(self._channel.comm, self._what)
             return
         received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
         if self._host.numel() > MAX_COUNT:

@@ -57,10 +57,11 @@ class GuardedComm(MPI.Intracomm):
 
         A plain ``request.wait()`` has no deadline of its own; this has.
         """
-        return [
-            guard.call(self, "wait", self.timeout, _wait_for_request, request)
-            for request in requests
-        ]
+        received = []
+        for request in requests:
+            received.append(guard.call(self, "wait", self.timeout, _wait_for_request, request))
+            guard.confirm_sent(self, "wait")
+        return received
 
 
 def _wait_for_request(request: MPI.Request) -> object:
@@ -69,11 +70,15 @@ def _wait_for_request(request: MPI.Request) -> object:
 
 def _guarded(name: str):
     plain = getattr(MPI.Intracomm, name)
+    sends = "send" in name.lower()
 
     @functools.wraps(plain)
     def method(self, *args, **kwargs):
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        return guard.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
+        result = guard.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
+        if sends:
+            guard.confirm_sent(self, name)
+        return result
 
     return method
 
