@@ -12,6 +12,7 @@ import time
 
 from . import guard
 from .errors import START_AGAIN, DeadlineError, translate
+from .requests import NON_BLOCKING, GuardedRequest
 from .runtime import MPI
 
 __all__ = ["GuardedComm", "duplicate_world", "library", "renew_world", "world"]
@@ -53,10 +54,7 @@ class GuardedComm(MPI.Intracomm):
         return self
 
     def wait(self, *requests: MPI.Request) -> list[object]:
-        """Wait for ``requests`` within the deadline and return what each received.
-
-        A plain ``request.wait()`` has no deadline of its own; this has.
-        """
+        """Wait for ``requests``, each within the deadline, and return what each received."""
         received = []
         for request in requests:
             received.append(guard.call(self, "wait", self.timeout, _wait_for_request, request))
@@ -86,6 +84,25 @@ def _guarded(name: str):
 for _name in _BLOCKING:
     if hasattr(MPI.Intracomm, _name):
         setattr(GuardedComm, _name, _guarded(_name))
+
+
+def _guarded_start(name: str):
+    plain = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(plain)
+    def method(self, *args, **kwargs):
+        __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
+        try:
+            return GuardedRequest(plain(self, *args, **kwargs), self, name)
+        except MPI.Exception as error:
+            raise translate(error, name, self) from error
+
+    return method
+
+
+for _name in NON_BLOCKING:
+    if hasattr(MPI.Intracomm, _name):
+        setattr(GuardedComm, _name, _guarded_start(_name))
 
 
 def _guarded_maker(name: str):

@@ -324,6 +324,8 @@ def case_guarded_world(rank: int, size: int) -> None:
         lambda comm: comm.bcast(None, root=0),
         lambda comm: comm.Ssend(torch.ones(3).numpy(), dest=0),
         lambda comm: comm.wait(comm.Irecv(torch.ones(3).numpy(), source=0)),
+        lambda comm: comm.irecv(source=0).wait(),
+        lambda comm: comm.Issend(torch.ones(3).numpy(), dest=0).Wait(),
         lambda comm: comm.Split(0, rank),
         lambda comm: comm.allgather(rank),
         lambda comm: comm.Probe(source=0),
@@ -335,6 +337,9 @@ def case_guarded_world(rank: int, size: int) -> None:
         dist.barrier()
         comm = course_lib.mpi.renew_world()
         assert comm.allgather(rank) == list(range(size))
+    request = comm.isend({"from": rank}, dest=(rank + 1) % size)
+    assert comm.irecv(source=(rank - 1) % size).wait() == {"from": (rank - 1) % size}
+    request.wait()
     child = comm.Split(rank % 2, rank)
     child.timeout = 5.0
     assert child.allreduce(1) == len(range(rank % 2, size, 2))
