@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy
 import torch
+import torch.nn.functional as F
 
-from .download import DataUnavailableError, fetch_once
+from .download import DataUnavailableError, fetch_once, on_disk
 
-__all__ = ["NAMES", "DataSet", "DataUnavailableError", "data_root", "load"]
+__all__ = ["NAMES", "DataSet", "DataUnavailableError", "data_root", "load", "load_available"]
 
 _COURSE_DATA = Path(__file__).resolve().parents[2] / "data"
 _DIGITS_FILE = _COURSE_DATA / "digits.npz"
@@ -84,6 +85,53 @@ def load(
     if name not in _TORCHVISION_NAME:
         raise ValueError(f"no data set is called {name!r}; choose one of {', '.join(NAMES)}")
     return _load_from_torchvision(name, data_root(root))
+
+
+def load_available(
+    *names: str, size: int | None = None, root: str | os.PathLike[str] | None = None
+) -> tuple[DataSet, DataSet, str]:
+    """Return training set, test set and name of the first data set that is on disk already.
+
+    Nothing is downloaded, so all ranks that see the same files choose the same data set.
+
+    Args:
+        names: in order of preference, e.g. ``"mnist", "digits"``; "digits" is always there.
+        size: height and width in pixels that images are resized to (bilinear; smoothed first
+            where they shrink); None leaves them as they are.
+        root: where downloaded data lie; see :func:`data_root`.
+
+    Raises:
+        ValueError: for an unknown name, none at all, or a size that is not positive.
+        DataUnavailableError: if none of them is there, or the one chosen is damaged.
+    """
+    if not names:
+        raise ValueError(f"name at least one data set: {', '.join(NAMES)}")
+    if unknown := [name for name in names if name not in NAMES]:
+        raise ValueError(f"no data set is called {unknown[0]!r}; choose from {', '.join(NAMES)}")
+    if size is not None and size < 1:
+        raise ValueError(f"images are resized to at least 1 pixel a side, not {size}")
+    for name in names:
+        if name == "digits" or _on_disk(name, data_root(root)):
+            train, test = load(name, root)
+            return _resized(train, size), _resized(test, size), name
+    raise DataUnavailableError(
+        f"none of {', '.join(names)} lies below the data root {data_root(root)}; load() downloads "
+        'one, or add "digits" to the names, which comes with the course'
+    )
+
+
+def _on_disk(name: str, root: Path) -> bool:
+    from .vision import torchvision
+
+    return on_disk(root, getattr(torchvision.datasets, _TORCHVISION_NAME[name]))
+
+
+def _resized(data: DataSet, size: int | None) -> DataSet:
+    if size is None or data.images.shape[-2:] == (size, size):
+        return data
+    smaller = size < max(data.images.shape[-2:])
+    images = F.interpolate(data.images, size=(size, size), mode="bilinear", antialias=smaller)
+    return DataSet(images, data.labels)
 
 
 def _load_digits() -> tuple[DataSet, DataSet]:

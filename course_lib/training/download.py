@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-__all__ = ["DataUnavailableError", "fetch_once"]
+__all__ = ["DataUnavailableError", "fetch_once", "on_disk"]
 
 DOWNLOAD_SECONDS = 600.0
 _SILENCE_SECONDS = 20.0  # a server that says nothing for so long is taken to be out of reach
@@ -38,7 +38,7 @@ def fetch_once(
     Raises:
         DataUnavailableError: if they are not there and cannot be downloaded.
     """
-    if _is_there(root, dataset_class):
+    if on_disk(root, dataset_class):
         return
     if os.environ.get("COURSE_OFFLINE") == "1":
         raise _unavailable(name, root, "COURSE_OFFLINE=1 forbids downloads")
@@ -46,7 +46,7 @@ def fetch_once(
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / f".{name}.lock", timeout=seconds)
         with lock:
-            if not _is_there(root, dataset_class):
+            if not on_disk(root, dataset_class):
                 _download(root, dataset_class)
     except Timeout as error:
         raise _unavailable(
@@ -66,7 +66,8 @@ def _download(root: Path, dataset_class: Callable[..., Any]) -> None:
         socket.setdefaulttimeout(patience)
 
 
-def _is_there(root: Path, dataset_class: Callable[..., Any]) -> bool:
+def on_disk(root: Path, dataset_class: Callable[..., Any]) -> bool:
+    """Return whether the files of a torchvision data set lie below ``root``, damaged or not."""
     folder = root / getattr(dataset_class, "base_folder", dataset_class.__name__)
     if not folder.is_dir():
         return False

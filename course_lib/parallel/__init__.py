@@ -1,0 +1,10 @@
+"""The one idea: the algorithms that turn one training loop into one on many ranks.
+
+- ``initial_weights``: every replica starts from one rank's parameters and buffers,
+- ``gradient_sync``: replicas average their gradients,
+- ``shards``: the part of a data set that belongs to a rank,
+- ``invariants``: what must hold on all ranks, checked on all ranks,
+- ``batch_norm``: batch normalisation over the samples of all ranks.
+
+Importing this package imports none of them.
+"""

@@ -1,0 +1,191 @@
+"""The one idea: batch norm over R ranks needs the statistics of the whole batch, so they talk.
+
+Each rank alone would normalise by its own shard's mean and variance, and R ranks would no
+longer equal one process. Forward: the ranks exchange count, mean and sum of squared deviations
+per channel, which combine exactly (Chan, Golub, LeVeque 1983, "Algorithms for computing the
+sample variance", The American Statistician 37(3), equation 1.5). Backward: the gradient reaches
+every sample through mean and variance, so two sums per channel are exchanged again.
+
+``torch.nn.SyncBatchNorm`` does the same on GPUs and refuses CPUs; this one runs on both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+__all__ = ["SyncBatchNorm", "convert_sync_batch_norm"]
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation over the batches of all ranks, of any sizes, empty ones included.
+
+    Parameters, buffers and ``state_dict`` are those of ``torch.nn.BatchNorm2d``. Without a
+    process group, and in ``eval`` mode, it computes what that computes. The gradients of weight
+    and bias are this rank's share; gradient sync adds the shares up as it does for any layer.
+
+    Args:
+        num_features: channels C of inputs (N, C, ...).
+        eps: added to the variance.
+        momentum: of the running statistics; None for their plain mean.
+        affine: whether there are weight and bias.
+        track_running_stats: whether there are running statistics.
+        group: process group, the default one if None.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        group: dist.ProcessGroup | None = None,
+        **factory: Any,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)
+        self.group = group
+
+    def _check_input_dim(self, inputs: torch.Tensor) -> None:
+        if inputs.dim() < 2 or inputs.size(1) != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm over {self.num_features} channels takes inputs of shape "
+                f"(N, {self.num_features}, ...), not {tuple(inputs.shape)}"
+            )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the normalised inputs, of shape (N, C, ...) and dtype of ``inputs``.
+
+        Raises:
+            ValueError: for inputs of another shape; on every rank, if there is not more than
+                one value per channel on all ranks together.
+        """
+        alone = not dist.is_available() or not dist.is_initialized()
+        if not self.training or alone:
+            return super().forward(inputs)
+        self._check_input_dim(inputs)
+        outputs, mean, variance, count = _Normalise.apply(
+            inputs, self.weight, self.bias, self.eps, self.group
+        )
+        if self.track_running_stats:
+            self._update_running_stats(mean, variance, count)
+        return outputs
+
+    @torch.no_grad()
+    def _update_running_stats(
+        self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor
+    ) -> None:
+        self.num_batches_tracked += 1
+        rate = self.momentum
+        if rate is None:
+            rate = 1.0 / float(self.num_batches_tracked)
+        unbiased = variance * (count / (count - 1))
+        self.running_mean.lerp_(mean.to(self.running_mean), rate)
+        self.running_var.lerp_(unbiased.to(self.running_var), rate)
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs, weight, bias, eps, group):
+        wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        count, mean, variance = _statistics(wide, group)
+        if count <= 1:
+            raise ValueError(
+                "batch norm in training needs more than 1 value per channel, all ranks together; "
+                f"this rank's inputs have shape {tuple(inputs.shape)}"
+            )
+        scale = (variance + eps).rsqrt()
+        normalised = (wide - _wide(mean, wide)) * _wide(scale, wide)
+        ctx.save_for_backward(normalised, scale, weight, count)
+        ctx.group, ctx.dtype = group, inputs.dtype
+        ctx.mark_non_differentiable(mean, variance, count)
+        outputs = normalised
+        if weight is not None:
+            outputs = outputs * _wide(weight, wide) + _wide(bias, wide)
+        return outputs.to(inputs.dtype), mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad, *_):
+        normalised, scale, weight, count = ctx.saved_tensors
+        grad = grad.to(normalised.dtype)
+        grad_bias, grad_weight = _sum(grad), _sum(grad * normalised)
+        sums = torch.stack([grad_bias, grad_weight])
+        dist.all_reduce(sums, group=ctx.group)
+        mean, projection = (_wide(total, grad) for total in sums / count)
+        if weight is not None:
+            scale = scale * weight
+        grad_inputs = (grad - mean - normalised * projection) * _wide(scale, grad)
+        if weight is None:
+            return grad_inputs.to(ctx.dtype), None, None, None, None
+        own = (grad_weight.to(weight.dtype), grad_bias.to(weight.dtype))
+        return grad_inputs.to(ctx.dtype), *own, None, None
+
+
+def _statistics(
+    values: torch.Tensor, group: dist.ProcessGroup | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return count (a number), mean and biased variance (C,) over the values of all ranks."""
+    channels = values.size(1)
+    count = values.numel() // channels
+    mean = _sum(values) / max(count, 1)
+    deviations = _sum((values - _wide(mean, values)).square())
+    own = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
+    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everyone, own, group=group)
+    means, deviations, counts = torch.stack(everyone).split([channels, channels, 1], dim=1)
+    total = counts.sum()
+    mean = (counts * means).sum(dim=0) / total
+    deviations = (deviations + counts * (means - mean).square()).sum(dim=0)
+    return total, mean, deviations / total
+
+
+def _sum(values: torch.Tensor) -> torch.Tensor:
+    """Return the sums over all but the channels, (C,)."""
+    return values.transpose(0, 1).flatten(1).sum(dim=1)
+
+
+def _wide(per_channel: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return (C,) as (1, C, 1, ...), to broadcast against ``like``."""
+    return per_channel.view(1, -1, *(1 for _ in range(like.dim() - 2)))
+
+
+def convert_sync_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """Replace every ``torch.nn.BatchNorm*d`` in ``model`` by :class:`SyncBatchNorm`.
+
+    Parameters and running statistics are the same tensors as before, so an optimizer made
+    earlier stays valid.
+
+    Returns:
+        ``model``, or its replacement if it is a batch norm itself.
+    """
+    converted: dict[nn.Module, nn.Module] = {}
+
+    def convert(module: nn.Module) -> nn.Module:
+        if module not in converted:
+            converted[module] = _converted(module, group)
+            for name, child in list(module._modules.items()):
+                if child is not None:
+                    converted[module]._modules[name] = convert(child)
+        return converted[module]
+
+    return convert(model)
+
+
+def _converted(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
+    if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        return module
+    new = SyncBatchNorm(
+        module.num_features,
+        module.eps,
+        module.momentum,
+        module.affine,
+        module.track_running_stats,
+        group,
+    )
+    new._parameters, new._buffers = module._parameters, module._buffers
+    return new.train(module.training)

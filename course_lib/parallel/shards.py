@@ -1,0 +1,82 @@
+"""The one idea: every rank knows by arithmetic alone which samples are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+
+__all__ = ["Uneven", "shard", "shard_indices"]
+
+Uneven = Literal["raise", "drop", "pad", "keep"]
+_CHOICES = ("raise", "drop", "pad", "keep")
+
+
+def shard_indices(
+    length: int, rank: int, world_size: int, uneven: Uneven = "raise"
+) -> torch.Tensor:
+    """Return the indices of one rank's samples, int64 (samples,), in order and contiguous.
+
+    What happens if ``length`` is no multiple of ``world_size``:
+
+    ========= ====================================================================
+    "raise"   an error says so (and names the other three)
+    "drop"    the last ``length % world_size`` samples belong to nobody
+    "pad"     the last ranks get samples from the beginning again, as
+              ``torch.utils.data.DistributedSampler`` does; they count twice
+    "keep"    sizes differ by one, the first ranks have more; then a mean over
+              ranks weighs samples unevenly unless each rank weighs its loss
+    ========= ====================================================================
+
+    Raises:
+        ValueError: for an uneven length with "raise", or arguments out of range.
+    """
+    if uneven not in _CHOICES:
+        raise ValueError(f"uneven must be one of {', '.join(_CHOICES)}, not {uneven!r}")
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank must be from 0 to world_size - 1, not rank {rank} of world_size {world_size}"
+        )
+    if length < 0:
+        raise ValueError(f"length must be at least 0, not {length}")
+    each, left_over = divmod(length, world_size)
+    if left_over and uneven == "raise":
+        raise ValueError(
+            f"{length} samples do not divide evenly among {world_size} ranks; choose "
+            'uneven="drop", "pad" or "keep"'
+        )
+    if uneven == "keep":
+        start = rank * each + min(rank, left_over)
+        return torch.arange(start, start + each + (rank < left_over))
+    if uneven == "pad" and left_over:
+        each += 1
+        return torch.arange(rank * each, (rank + 1) * each) % length
+    return torch.arange(rank * each, (rank + 1) * each)
+
+
+def shard(data: Any, rank: int, world_size: int, uneven: Uneven = "raise") -> Any:
+    """Return one rank's part of ``data``: what :func:`shard_indices` says.
+
+    Args:
+        data: a tensor or array (first dimension is shared out), a sequence such as a list, a
+            data set with ``images`` and ``labels``, or a number of samples.
+        rank: whose part, 0 to ``world_size`` - 1.
+        world_size: number of parts.
+        uneven: what to do if the length is no multiple of ``world_size``.
+
+    Returns:
+        Of the kind of ``data``; for a number the indices, int64 (samples,).
+
+    Raises:
+        ValueError: see :func:`shard_indices`.
+    """
+    if isinstance(data, int):
+        return shard_indices(data, rank, world_size, uneven)
+    chosen = shard_indices(len(data), rank, world_size, uneven)
+    if isinstance(data, Sequence):
+        part = [data[index] for index in chosen.tolist()]
+        return tuple(part) if isinstance(data, tuple) else part
+    if hasattr(data, "images") and hasattr(data, "labels"):
+        return type(data)(*data[chosen])
+    return data[chosen]
