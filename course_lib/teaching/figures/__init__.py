@@ -5,15 +5,19 @@
 - :func:`who_sends_to_whom`: the same without time;
 - :func:`measured_and_predicted`: measured points over a predicted line;
 - :func:`curves`: loss and accuracy of several training runs;
+- :func:`sequence`: recorded messages between columns of ranks, who works and who waits;
+- :func:`histogram`: how often each whole number came, and the mean;
 - :func:`rank_colour`: the colour of a rank, in your own plots too.
 """
 
 from .collectives import collective
 from .curves import curves, measured_and_predicted
 from .figure import Figure
+from .histogram import histogram
 from .images import images
 from .palette import RANK_COLOURS, rank_colour
 from .point_to_point import Message, Wait, point_to_point, who_sends_to_whom
+from .sequence import sequence
 
 __all__ = [
     "RANK_COLOURS",
@@ -22,9 +26,11 @@ __all__ = [
     "Wait",
     "collective",
     "curves",
+    "histogram",
     "images",
     "measured_and_predicted",
     "point_to_point",
     "rank_colour",
+    "sequence",
     "who_sends_to_whom",
 ]
