@@ -7,9 +7,11 @@
 - :func:`curves`: loss and accuracy of several training runs;
 - :func:`sequence`: recorded messages between columns of ranks, who works and who waits;
 - :func:`histogram`: how often each whole number came, and the mean;
+- :func:`buckets`: gradients becoming ready and buckets on their way in a backward pass;
 - :func:`rank_colour`: the colour of a rank, in your own plots too.
 """
 
+from .buckets import Backward, buckets
 from .collectives import collective
 from .curves import curves, measured_and_predicted
 from .figure import Figure
@@ -21,9 +23,11 @@ from .sequence import sequence
 
 __all__ = [
     "RANK_COLOURS",
+    "Backward",
     "Figure",
     "Message",
     "Wait",
+    "buckets",
     "collective",
     "curves",
     "histogram",
