@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,8 +22,48 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(scope="session")
+def mpich(tmp_path_factory: pytest.TempPathFactory) -> ranks.Library:
+    """Return an MPICH in a folder of its own."""
+    return ranks.wheel(ranks.MPICH, tmp_path_factory.mktemp("mpich"))
+
+
+@pytest.fixture(scope="module")
+def battery(request: pytest.FixtureRequest) -> Callable[[str, int, str], None]:
+    """Return a function that fails unless a case passes on ``n`` ranks of an MPI.
+
+    For tests with the parameters ``mpi``, ``n`` and ``case``. All selected cases of a module
+    that share MPI and number of ranks run in one start of mpiexec.
+    """
+    selected: dict[tuple[str, int], list[str]] = {}
+    for item in request.session.items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.path == request.path and {"mpi", "n", "case"} <= params.keys():
+            selected.setdefault((params["mpi"], params["n"]), []).append(params["case"])
+    started: dict[tuple[str, int], ranks.Battery] = {}
+
+    def check(mpi: str, n: int, case: str) -> None:
+        if (mpi, n) not in started:
+            library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
+            started[mpi, n] = ranks.Battery(n, selected[mpi, n], library)
+        outcome = started[mpi, n].outcome(case)
+        assert outcome.status == "passed", f"{outcome.status}\n{outcome.story}"
+
+    return check
+
+
 # The quick and the basic first: what a later test stands on has been tested before it.
-ORDER = ("setup", "training", "mpi", "cluster", "teaching", "lessons", "browser")
+ORDER = (
+    "setup",
+    "training",
+    "mpi",
+    "parallel",
+    "scripts",
+    "cluster",
+    "teaching",
+    "lessons",
+    "browser",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -102,15 +102,23 @@ def run(
     limit: float,
     library: Library = OPEN_MPI,
     variables: Mapping[str, str] | None = None,
+    ulfm: bool = True,
+    leave_within: float = 2,
 ) -> Run:
-    """Run ``python *argv`` on ``n`` ranks and wait at most ``limit`` seconds."""
+    """Run ``python *argv`` on ``n`` ranks and wait at most ``limit`` seconds.
+
+    Args:
+        variables: more for the ranks' environment.
+        ulfm: whether the MPI is fault tolerant, where it can be.
+        leave_within: seconds that ranks may outlive mpiexec.
+    """
     identity = uuid.uuid4().hex
     environment = launch.environment() | {RUN_ID: identity, "PYTHONUNBUFFERED": "1"}
     environment |= dict(library.variables) | dict(variables or {})
     paths = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with mock.patch.dict(os.environ, library.variables):
-        command = launch.mpiexec(n, sys.executable, *argv)
+        command = launch.mpiexec(n, sys.executable, *argv, ulfm=ulfm)
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
@@ -128,7 +136,7 @@ def run(
             returncode = None
         finally:
             seconds = time.monotonic() - start
-            left_behind = _end(process, identity)
+            left_behind = _end(process, identity, leave_within)
         output.seek(0)
         return Run(returncode, output.read(), seconds, left_behind)
 
@@ -144,14 +152,14 @@ def ranks_of(identity: str) -> list[psutil.Process]:
     return found
 
 
-def _end(process: subprocess.Popen, identity: str) -> list[str]:
+def _end(process: subprocess.Popen, identity: str, leave_within: float) -> list[str]:
     """Kill what is left of a run and return its command lines, none if it ended by itself."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     # Ranks end together with mpiexec, give or take a moment.
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + leave_within
     while (remaining := ranks_of(identity)) and time.monotonic() < deadline:
         time.sleep(0.02)
     names = []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import uuid
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.mpi.launches import Finished, run
+from tests import ranks
 
 START = """
 import os, signal, sys, time
@@ -30,8 +28,9 @@ START_SECONDS = 25
 class Exits:
     """Runs programs and looks for what they leave."""
 
-    def __init__(self, segments: Path) -> None:
+    def __init__(self, segments: Path, mpich: Callable[[], ranks.Library]) -> None:
         self.segments = segments
+        self.mpich = mpich
 
     def run(
         self,
@@ -41,54 +40,34 @@ class Exits:
         within: float = 5,
         mpi: str = "openmpi",
         ulfm: bool = True,
-    ) -> Finished:
+    ) -> ranks.Run:
         """Run ``program`` after START; fail if it takes long or leaves something."""
-        mark = f"mark-{uuid.uuid4().hex}"
-        finished = run(
+        finished = ranks.run(
             n,
             "-c",
             START.format(timeout=timeout) + program,
-            mark,
             limit=START_SECONDS + within,
-            mpi=mpi,
+            library=self.mpich() if mpi == "mpich" else ranks.OPEN_MPI,
             ulfm=ulfm,
             variables={
                 "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
                 "SEGMENTS": str(self.segments) if mpi == "openmpi" and n > 1 else "",
             },
-            reap=False,
+            leave_within=5,
         )
-        assert finished.code is not None, f"still running:\n{finished.output}"
+        assert finished.returncode is not None, f"still running:\n{finished.output}"
         assert "no segment where" not in finished.output
         assert "Fatal Python error" not in finished.output, finished.output
-        left = remaining(mark)
-        assert not left, f"left behind: {left}\n{finished.output}"
+        assert not finished.left_behind, f"{finished.left_behind}\n{finished.output}"
         assert not list(self.segments.iterdir())
         return finished
 
 
-def remaining(mark: str, within: float = 5) -> list[list[str]]:
-    """Return the processes with ``mark`` on their command line that do not end in time."""
-    deadline = time.monotonic() + within
-    while True:
-        found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            ours = mark in (process.info["cmdline"] or [])
-            if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        if not found or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    for process in found:
-        process.kill()
-    return [process.info["cmdline"][-2:] for process in found]
-
-
 @pytest.fixture
-def exits(tmp_path: Path) -> Exits:
+def exits(tmp_path: Path, request: pytest.FixtureRequest) -> Exits:
     segments = tmp_path / "segments"
     segments.mkdir()
-    return Exits(segments)
+    return Exits(segments, lambda: request.getfixturevalue("mpich"))
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
@@ -100,7 +79,7 @@ dist.all_reduce(ones, group=groups[1], async_op=True).get_future().then(lambda d
 works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody waits for these
 """
     finished = exits.run(2, program + end, mpi=mpi)
-    assert finished.code == 0, finished.output
+    assert finished.returncode == 0, finished.output
     assert "rror" not in finished.output, finished.output
 
 
@@ -108,7 +87,7 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
 def test_pending_receive_does_not_keep_a_rank(exits: Exits, n: int) -> None:
     program = "work = dist.irecv(torch.ones(3), src=(rank + 1) % size) if size > 1 else None"
     finished = exits.run(n, program, within=12)
-    assert finished.code == 0, finished.output
+    assert finished.returncode == 0, finished.output
 
 
 def test_uncaught_error_frees_the_others(exits: Exits) -> None:
@@ -124,7 +103,7 @@ except mpi.CommunicationError as error:
     sys.exit(4)
 """
     finished = exits.run(3, program)
-    assert finished.code not in (0, None), finished.output
+    assert finished.returncode not in (0, None), finished.output
     assert "ValueError: the reason" in finished.output
     assert "rank 0 was freed" in finished.output, finished.output
     assert "rank 2 was freed" in finished.output, finished.output
@@ -137,13 +116,13 @@ if rank == 1:
 dist.all_reduce(ones)
 """
     finished = exits.run(2, program, mpi="mpich")
-    assert finished.code not in (0, None), finished.output
+    assert finished.returncode not in (0, None), finished.output
     assert "ValueError: the reason" in finished.output
 
 
 def test_error_on_every_rank(exits: Exits) -> None:
     finished = exits.run(2, "dist.all_reduce(ones, async_op=True)\nraise ValueError('all of us')")
-    assert finished.code not in (0, None)
+    assert finished.returncode not in (0, None)
     assert finished.output.count("ValueError: all of us") == 2
 
 
@@ -157,7 +136,7 @@ except mpi.CommunicationError as error:
     print("freed:", type(error).__name__, flush=True)
 """
     finished = exits.run(2, program, timeout=2, within=8)
-    assert finished.code == 3, finished.output
+    assert finished.returncode == 3, finished.output
     assert "freed: " in finished.output, finished.output
 
 
@@ -180,7 +159,7 @@ else:
     time.sleep(2)
 """
     finished = exits.run(2, program, timeout=1, within=10)
-    assert finished.code == 0, finished.output
+    assert finished.returncode == 0, finished.output
     assert "the deadline passed" in finished.output
 
 
@@ -206,7 +185,7 @@ else:
 """
     finished = exits.run(2, program, timeout=1, within=15, mpi=mpi, ulfm=False)
     # The stuck threads cannot be freed, so this rank ends without MPI's consent.
-    assert finished.code not in (0, None), finished.output
+    assert finished.returncode not in (0, None), finished.output
     assert finished.output.count("the deadline passed") == 3, finished.output
 
 
@@ -229,6 +208,6 @@ except mpi.CommunicationError as error:
 
 def test_ranks_of_another_launcher_are_refused() -> None:
     program = START.format(timeout=5)
-    finished = run(1, "-c", program, variables={"WORLD_SIZE": "2", "RANK": "0"})
-    assert finished.code not in (0, None)
+    finished = ranks.run(1, "-c", program, limit=60, variables={"WORLD_SIZE": "2", "RANK": "0"})
+    assert finished.returncode not in (0, None)
     assert "start this program with mpiexec" in finished.output, finished.output

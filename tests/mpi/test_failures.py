@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mpi.launches import Case, Suite
+from tests import ranks
 
-WRONG_CALLS = Suite(("mismatches", "bad_input", "staging"))
-ALL_SIZES = [("openmpi", 1), ("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2)]
+WRONG_CALLS = ("mismatches", "bad_input", "staging")
 # Freeing a rank that is stuck needs fault tolerance, which only Open MPI has.
-MISSING_RANKS = Suite(("deadlines",))
-SOME_SIZES = [("openmpi", 2), ("openmpi", 3)]
+MISSING_RANKS = ("deadlines",)
+LAUNCHES = {
+    ("openmpi", 1): WRONG_CALLS,
+    ("openmpi", 2): WRONG_CALLS + MISSING_RANKS,
+    ("openmpi", 3): WRONG_CALLS + MISSING_RANKS,
+    ("openmpi", 4): WRONG_CALLS,
+    ("mpich", 2): WRONG_CALLS,
+}
+PARAMETERS = [
+    pytest.param(mpi, n, case, id=f"{mpi}-{n}-{case.removeprefix('tests.mpi.failures.')}")
+    for (mpi, n), modules in LAUNCHES.items()
+    for module in modules
+    for case in ranks.cases_of(f"tests.mpi.failures.{module}", n, mpi)
+]
 
 
-def name(value: object) -> str:
-    return value.name.removeprefix("case_") if isinstance(value, Case) else str(value)
-
-
-@pytest.mark.parametrize(("mpi", "size", "case"), WRONG_CALLS.parameters(ALL_SIZES), ids=name)
-def test_wrong_call(mpi: str, size: int, case: Case) -> None:
-    WRONG_CALLS.check(mpi, size, case)
-
-
-@pytest.mark.parametrize(("mpi", "size", "case"), MISSING_RANKS.parameters(SOME_SIZES), ids=name)
-def test_missing_rank(mpi: str, size: int, case: Case) -> None:
-    MISSING_RANKS.check(mpi, size, case)
+@pytest.mark.timeout(400)  # the first case of a launch waits for all of them
+@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
+def test_case(battery, mpi, n, case):
+    battery(mpi, n, case)
