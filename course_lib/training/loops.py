@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from torch import nn
 from .data import DataSet
 from .history import History
 
-__all__ = ["accuracy", "batches", "set_seed", "train"]
+__all__ = ["accuracy", "batches", "set_seed", "set_seed_of_rank", "train"]
 
 
 def set_seed(seed: int) -> None:
@@ -24,22 +25,44 @@ def set_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def batches(samples: int, batch_size: int, *, seed: int) -> Iterator[torch.Tensor]:
-    """Yield shuffled index batches int64 (<= batch_size,), the same for the same seed."""
+def set_seed_of_rank(seed: int, rank: int) -> int:
+    """Seed the generators with a number of the rank's own, and return it.
+
+    For what must differ between ranks, such as dropout and augmentation. The number is derived
+    by hashing, so that (seed, rank + 1) and (seed + 1, rank) are unrelated, unlike with sums.
+
+    Raises:
+        ValueError: for a negative seed or rank.
+    """
+    own = int(numpy.random.SeedSequence([seed, rank]).generate_state(1)[0])
+    set_seed(own)
+    return own
+
+
+def batches(samples: int, batch_size: int, *, seed: int, first: int = 0) -> Iterator[torch.Tensor]:
+    """Yield shuffled index batches int64 (<= batch_size,), the same for the same seed.
+
+    Args:
+        samples: number of samples.
+        batch_size: indices in each batch; the last one may have fewer.
+        seed: of the order.
+        first: number of the first batch to yield, to go on in the middle of an epoch.
+    """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(samples, generator=generator)
-    yield from order.split(batch_size)
+    if first * batch_size < samples:
+        yield from order[first * batch_size :].split(batch_size)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: DataSet, batch_size: int = 1024) -> float:
     """Return the fraction of ``data`` that ``model`` classifies correctly, from 0 to 1."""
-    training = model.training
+    training, device = model.training, _device_of(model)
     model.eval()
     right = 0
     for start in range(0, len(data), batch_size):
         images, labels = data[start : start + batch_size]
-        right += int((model(images).argmax(dim=1) == labels).sum())
+        right += int((model(images.to(device)).argmax(dim=1) == labels.to(device)).sum())
     model.train(training)
     return right / len(data)
 
@@ -54,8 +77,9 @@ def train(
     batch_size: int,
     seed: int = 0,
     label: str = "one process",
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
 ) -> History:
-    """Train with cross-entropy in this process alone.
+    """Train with cross-entropy in this process alone, on the device of the model.
 
     Args:
         model: gives logits (N, classes).
@@ -66,20 +90,29 @@ def train(
         batch_size: samples a step.
         seed: for the order of the samples; epoch e uses seed + e.
         label: name of the run in figures.
+        scheduler: its ``step`` is called after every optimizer step.
 
     Returns:
-        One entry an epoch.
+        One entry an epoch; ``phases`` has the seconds spent in "data" (choosing and moving the
+        batch), "forward" (with the loss), "backward" and "update".
     """
     history = History(label=label)
+    device = _device_of(model)
     for epoch in range(epochs):
         start = time.perf_counter()
         total_loss = 0.0
         for chosen in batches(len(training), batch_size, seed=seed + epoch):
-            images, labels = training[chosen]
-            loss = F.cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            with _timed(history, "data", device):
+                images, labels = (tensor.to(device) for tensor in training[chosen])
+            with _timed(history, "forward", device):
+                loss = F.cross_entropy(model(images), labels)
+            with _timed(history, "backward", device):
+                optimizer.zero_grad()
+                loss.backward()
+            with _timed(history, "update", device):
+                optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
             total_loss += loss.item() * len(labels)
         seconds = time.perf_counter() - start
         history.record(
@@ -89,3 +122,15 @@ def train(
             samples=len(training),
         )
     return history
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+@contextlib.contextmanager
+def _timed(history: History, phase: str, device: torch.device) -> Iterator[None]:
+    with history.phase(phase):
+        yield
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # a GPU works on while Python has gone ahead

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["MLP", "LeNet", "parameter_count"]
+__all__ = ["MLP", "LeNet", "ResNet", "parameter_count"]
 
 
 class MLP(nn.Module):
@@ -74,6 +76,77 @@ class LeNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits float32 (N, classes) for images (N, channels, size, size)."""
         return self.classifier(self.features(images))
+
+
+class _Residual(nn.Module):
+    """Two 3 x 3 convolutions, added to their input."""
+
+    def __init__(self, wide: int, out: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(wide, out, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = norm(out)
+        self.second = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.second_norm = norm(out)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or wide != out:
+            projection = nn.Conv2d(wide, out, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, norm(out))
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        inner = F.relu(self.first_norm(self.first(maps)))
+        return F.relu(self.second_norm(self.second(inner)) + self.shortcut(maps))
+
+
+class ResNet(nn.Module):
+    """Residual network for small images, of any size from 8 pixels a side.
+
+    Source: He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", 2015,
+    arXiv:1512.03385, section 4.2: a 3 x 3 convolution, stages of residual blocks with 16, 32 and
+    64 maps of which each but the first halves the size, global average pooling, one linear
+    layer; ``blocks=(n, n, n)`` has 6n + 2 layers. Where the size changes the shortcut is a
+    1 x 1 convolution (their option B; for small images they take option A, zeros).
+
+    Args:
+        blocks: residual blocks in each stage.
+        channels: channels of an image.
+        classes: number of classes.
+        width: maps of the first stage; each further one has twice as many.
+        norm: makes the normalisation of so many maps, e.g. ``torch.nn.BatchNorm2d``, or
+            ``lambda maps: torch.nn.GroupNorm(4, maps)``.
+
+    Raises:
+        ValueError: if there is no stage, or one without a block.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[int] = (1, 1, 1),
+        channels: int = 1,
+        classes: int = 10,
+        width: int = 16,
+        norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    ) -> None:
+        super().__init__()
+        if not blocks or min(blocks) < 1:
+            raise ValueError(f"each stage needs at least one block, not blocks={tuple(blocks)}")
+        stem = [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm(width), nn.ReLU()]
+        layers: list[nn.Module] = stem
+        maps = width
+        for stage, count in enumerate(blocks):
+            out = width * 2**stage
+            for block in range(count):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(_Residual(maps, out, stride, norm))
+                maps = out
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(maps, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits float32 (N, classes) for images (N, channels, height, width)."""
+        return self.classifier(self.features(images).mean(dim=(2, 3)))
 
 
 def parameter_count(model: nn.Module) -> int:

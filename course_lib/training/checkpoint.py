@@ -1,0 +1,244 @@
+"""The one idea: a run that stops and resumes ends with the very bits of one that never stopped.
+
+For that a checkpoint holds everything the next step depends on: model, optimizer, scheduler,
+the place in the order of samples, and each rank's random number generators. The file appears
+whole or not at all: it is written beside its place and then renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
+
+_FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, read, or applied; raised on all ranks of the group."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stood.
+
+    Attributes:
+        epoch: epochs finished.
+        step: steps done in the epoch after those; the next is batch number ``step``.
+        sampler_seed: seed of the order of the samples.
+        extra: whatever else was saved.
+    """
+
+    epoch: int
+    step: int
+    sampler_seed: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any = None,
+    step: int,
+    epoch: int,
+    sampler_seed: int,
+    extra: dict[str, Any] | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Write a checkpoint; where there is a process group, every rank calls it.
+
+    Rank 0 writes its model, optimizer and scheduler, which are every replica's, together with
+    the generators of all ranks (Python, NumPy, PyTorch on CPU and the current CUDA device).
+    When it returns, on any rank, the file is complete on rank 0's disk.
+
+    Args:
+        path: file to write; an older one is replaced only when the new one is complete.
+        model: plain, or inside of DataParallel or DistributedDataParallel.
+        optimizer: its state is saved.
+        scheduler: anything with ``state_dict``, or None.
+        step: steps done in the current epoch.
+        epoch: epochs finished.
+        sampler_seed: seed of the order of the samples.
+        extra: tensors, numbers, strings, and lists and dicts of them.
+        group: process group, the default one if None (and there is one).
+
+    Raises:
+        CheckpointError: on every rank, if rank 0 could not write.
+    """
+    generators = _exchange(_generator_states(), group)
+
+    def write() -> None:
+        content = {
+            "format": _FORMAT,
+            "model": _plain(model).state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": None if scheduler is None else scheduler.state_dict(),
+            "place": {"epoch": epoch, "step": step, "sampler_seed": sampler_seed},
+            "extra": extra or {},
+            "generators": generators,
+        }
+        _write_whole(Path(path), content)
+
+    _together(write if _rank(group) == 0 else lambda: None, f"could not write {path}", group)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Any = None,
+    group: dist.ProcessGroup | None = None,
+    restore_generators: bool = True,
+) -> Checkpoint:
+    """Restore a run; where there is a process group, every rank calls it and reads the file.
+
+    Args:
+        path: file that :func:`save_checkpoint` wrote, readable on every rank.
+        model: of the same architecture; its tensors are filled in place.
+        optimizer: of the same kind, over the same parameters.
+        scheduler: given if and only if one was saved.
+        group: process group, the default one if None (and there is one).
+        restore_generators: False leaves the random number generators alone, which allows
+            another number of ranks than the checkpoint was written on.
+
+    Returns:
+        Where the run stood. Go on with batch ``step`` of the epoch's order.
+
+    Raises:
+        CheckpointError: on every rank, before anything is changed if the file is missing,
+            damaged, or from another number of ranks.
+    """
+    content: dict[str, Any] = {}
+
+    def read() -> None:
+        content.update(torch.load(path, map_location="cpu", weights_only=True))
+        if content.get("format") != _FORMAT:
+            raise ValueError(f"it is of format {content.get('format')}, not {_FORMAT}")
+        if (scheduler is None) != (content["scheduler"] is None):
+            has = "no scheduler" if content["scheduler"] is None else "a scheduler"
+            raise ValueError(f"it holds {has}; load it with scheduler= accordingly")
+        ranks, size = len(content["generators"]), _size(group)
+        if restore_generators and ranks != size:
+            raise ValueError(
+                f"it was written on {ranks} ranks, and these are {size}: an exact resume is not "
+                "possible; restore_generators=False resumes with other random numbers"
+            )
+
+    def apply() -> None:
+        _plain(model).load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        if scheduler is not None:
+            scheduler.load_state_dict(content["scheduler"])
+
+    _together(read, f"could not read {path}", group)
+    _together(apply, f"{path} does not fit this model and optimizer", group)
+    if restore_generators:
+        _set_generator_states(content["generators"][_rank(group)])
+    return Checkpoint(**content["place"], extra=content["extra"])
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
+
+
+def _write_whole(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name survive a power cut too, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# --- random number generators -------------------------------------------------------------
+
+
+def _generator_states() -> dict[str, Any]:
+    """Return the states of this process's generators, in types that ``weights_only`` admits."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = numpy.random.get_state()
+    states = {
+        "python": [version, list(numbers), gauss],
+        "numpy": [str(kind), keys.tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def _set_generator_states(states: dict[str, Any]) -> None:
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, *rest = states["numpy"]
+    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+# --- ranks, if there are any --------------------------------------------------------------
+
+
+def _alone() -> bool:
+    return not dist.is_available() or not dist.is_initialized()
+
+
+def _rank(group: dist.ProcessGroup | None) -> int:
+    return 0 if _alone() else dist.get_rank(group)
+
+
+def _size(group: dist.ProcessGroup | None) -> int:
+    return 1 if _alone() else dist.get_world_size(group)
+
+
+def _exchange(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    if _alone():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _together(action: Callable[[], None], what: str, group: dist.ProcessGroup | None) -> None:
+    """Do ``action``; if it raised on any rank, raise CheckpointError on all."""
+    cause: Exception | None = None
+    try:
+        action()
+    except Exception as error:  # whatever reading the bytes led to
+        cause = error
+    troubles = _exchange(None if cause is None else f"{type(cause).__name__}: {cause}", group)
+    for rank, trouble in enumerate(troubles):
+        if trouble is not None:
+            where = "" if len(troubles) == 1 else f" on rank {rank}"
+            raise CheckpointError(f"{what}{where} ({trouble})") from cause
