@@ -8,6 +8,9 @@
 - :func:`sequence`: recorded messages between columns of ranks, who works and who waits;
 - :func:`histogram`: how often each whole number came, and the mean;
 - :func:`buckets`: gradients becoming ready and buckets on their way in a backward pass;
+- :func:`timeline`: who was busy with what and when, idle time hatched; :func:`idle_share`;
+- :func:`computational_graph`: values forward and derivatives back through a loss;
+- :func:`split_gradient`: a batch cut into shards, their gradients summed;
 - :func:`rank_colour`: the colour of a rank, in your own plots too.
 """
 
@@ -15,26 +18,34 @@ from .buckets import Backward, buckets
 from .collectives import collective
 from .curves import curves, measured_and_predicted
 from .figure import Figure
+from .graph import computational_graph
 from .histogram import histogram
 from .images import images
 from .palette import RANK_COLOURS, rank_colour
 from .point_to_point import Message, Wait, point_to_point, who_sends_to_whom
 from .sequence import sequence
+from .shards import split_gradient
+from .timeline import Busy, idle_share, timeline
 
 __all__ = [
     "RANK_COLOURS",
     "Backward",
+    "Busy",
     "Figure",
     "Message",
     "Wait",
     "buckets",
     "collective",
+    "computational_graph",
     "curves",
     "histogram",
+    "idle_share",
     "images",
     "measured_and_predicted",
     "point_to_point",
     "rank_colour",
     "sequence",
+    "split_gradient",
+    "timeline",
     "who_sends_to_whom",
 ]
