@@ -81,12 +81,17 @@ class Channel:
         comm: a communicator that nobody else uses for collectives.
         name: for thread names.
         depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
+
+    Attributes:
+        survives_failures: whether a message to or from a dead rank fails alone, instead of
+            making the channel unusable for all.
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
         self.comm = comm
         self.depth = depth
         self.failure: CommunicationError | None = None
+        self.survives_failures = False
         self.agreement = Agreement(comm)
         self._name = f"course_lib.mpi {name} depth {depth}"
         self._queue: SimpleQueue[Task | None] = SimpleQueue()

@@ -141,6 +141,33 @@ class GroupBase(dist.ProcessGroup):
         for channel in self._channels:
             channel.agreement.enabled = enabled
 
+    @property
+    def survives_failures(self) -> bool:
+        """Whether the death of a rank ends only what is said to it or awaited from it.
+
+        False at first: the first rank that notices frees all others, and the group is unusable.
+        Where it is True, messages between living ranks go on; a receive from any source raises
+        RankFailedError once, and may be waited for again after :meth:`acknowledge_failures`.
+        """
+        return self._channels[0].survives_failures
+
+    @survives_failures.setter
+    def survives_failures(self, survives: bool) -> None:
+        self._channels[0].survives_failures = survives
+
+    def failed_ranks(self) -> list[int]:
+        """Return the ranks of this group that are known to have died, none without ULFM."""
+        if not guard.has_ulfm():
+            return []
+        failed = self.comm.Get_failed()
+        return list(MPI.Group.Translate_ranks(failed, None, self.comm.Get_group()))
+
+    def acknowledge_failures(self) -> list[int]:
+        """Let receives from any source go on among the living; return the dead ranks."""
+        if guard.has_ulfm():
+            self.comm.Ack_failed()
+        return self.failed_ranks()
+
     def abort(self) -> None:
         """Free every rank stuck in this group and make it unusable."""
         for channel in self._channels:

@@ -130,11 +130,32 @@ class PointToPointWork(dist._Work):
         except KeyboardInterrupt:
             self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
             raise
+        if isinstance(self._error, RankFailedError) and self._channel.survives_failures:
+            self._end_alone()
+            return
         # A message that does not fit concerns this receive alone; what revoked the
         # communicator, or left the request behind, concerns the group.
         if isinstance(self._error, _FATAL) or (self._error and self._request):
             self._channel.fail(self._error)
         self._done = True
+
+    def _end_alone(self) -> None:
+        """After a death that the group survives: a request still active can be waited for."""
+        if self._request:
+            error, self._error = self._error, None
+            raise error
+        self._done = True
+
+    def cancel(self) -> bool:
+        """Give up a receive and its claim on the tensor; return False if a message came first."""
+        with self._lock:
+            if self._done:
+                return False
+            self._request.Cancel()
+            wait, comm = self._request.Wait, self._channel.comm
+            guard.call(comm, f"cancel of {self._what}", self._seconds, wait, self._status)
+            self._done = True
+            return self._status.Is_cancelled()
 
     def _take_delivery(self) -> None:
         if not self.receives:
@@ -160,8 +181,9 @@ class PointToPointWork(dist._Work):
             if not self._done and self._request.Test(self._status):
                 self._complete_tested()
         except MPI.Exception as error:
-            self._error = translate(error, self._what, self._channel.comm)
-            self._done = True
+            if not (self._channel.survives_failures and self._request):
+                self._error = translate(error, self._what, self._channel.comm)
+                self._done = True
         finally:
             self._lock.release()
         return self._done
