@@ -1,0 +1,33 @@
+"""The one idea: a sleep stands for a slower device, so that few cores can show many speeds."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["Pace"]
+
+
+class Pace:
+    """How long a gradient takes at least.
+
+    Args:
+        step_seconds: floor of each gradient's time; what is left of it is slept.
+        slowdown: seconds slept on top.
+
+    Raises:
+        ValueError: if one is negative.
+    """
+
+    def __init__(self, step_seconds: float = 0.0, slowdown: float = 0.0) -> None:
+        for name, value in (("step_seconds", step_seconds), ("slowdown", slowdown)):
+            if value < 0:
+                raise ValueError(f"{name} must be at least 0 seconds, not {value!r}")
+        self._step_seconds = step_seconds
+        self._slowdown = slowdown
+
+    def keep(self, began: float) -> None:
+        """Sleep until the gradient begun at ``began`` (of ``time.perf_counter``) may be sent."""
+        left = began + self._step_seconds - time.perf_counter()
+        pause = max(0.0, left) + self._slowdown
+        if pause > 0:
+            time.sleep(pause)
