@@ -1,0 +1,130 @@
+"""The one idea: the same program runs under mpiexec, under torchrun, and by itself.
+
+The launcher shows in the environment, and settles backend and device:
+
+========= ============ =======================================================
+launcher  backend      device
+========= ============ =======================================================
+mpiexec   mpi4py       a GPU if there are any (ranks may share one), else the CPU
+torchrun  nccl         a GPU of its own, if there is one for each local rank
+torchrun  gloo         the CPU otherwise
+(none)    gloo         the CPU, or the first GPU; one rank
+========= ============ =======================================================
+
+Only under mpiexec is ``course_lib.mpi`` imported: torchrun's ranks are no MPI job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["Place", "launcher", "on_terminal", "process_group"]
+
+_MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PMIx, MPICH and Intel
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this process stands among the ranks.
+
+    Attributes:
+        rank: 0 to ``world_size`` - 1.
+        world_size: number of ranks.
+        local_rank: number among the ranks on this machine.
+        device: where this rank computes.
+        backend: name of the default process group's backend.
+        launcher: "mpiexec", "torchrun" or "none".
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    launcher: str
+
+
+def launcher() -> str:
+    """Return what started this process: "torchrun", "mpiexec", or "none"."""
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return "torchrun"
+    if any(name in os.environ for name in _MPIEXEC):
+        return "mpiexec"
+    return "none"
+
+
+@contextlib.contextmanager
+def process_group(seconds: float = 60.0) -> Iterator[Place]:
+    """Make the default process group for a ``with`` block, and destroy it after.
+
+    One compute thread per rank, unless ``OMP_NUM_THREADS`` says otherwise. After an exception
+    the group is left as it is, so that this rank waits for nobody: under mpiexec the other ranks
+    are freed, torchrun ends them.
+
+    Args:
+        seconds: how long a rank waits for another one in any operation.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    timeout = timedelta(seconds=seconds)
+    place = {"mpiexec": _by_mpiexec, "torchrun": _by_torchrun, "none": _alone}[launcher()](timeout)
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+    yield place
+    dist.destroy_process_group()
+
+
+def _by_mpiexec(timeout: timedelta) -> Place:
+    from course_lib.mpi import MPI
+
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
+    neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    local_rank = neighbours.Get_rank()
+    neighbours.Free()
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    return _place(local_rank, device, "mpi4py", "mpiexec")
+
+
+def _by_torchrun(timeout: timedelta) -> Place:
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if enough and dist.is_nccl_available():
+        device = torch.device("cuda", local_rank)
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        return _place(local_rank, device, "nccl", "torchrun")
+    dist.init_process_group("gloo", timeout=timeout)
+    return _place(local_rank, torch.device("cpu"), "gloo", "torchrun")
+
+
+def _alone(timeout: timedelta) -> Place:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return _place(0, device, "gloo", "none")
+
+
+def _place(local_rank: int, device: torch.device, backend: str, by: str) -> Place:
+    return Place(dist.get_rank(), dist.get_world_size(), local_rank, device, backend, by)
+
+
+def on_terminal() -> bool:
+    """Return whether a person sees what rank 0 writes: its launcher's output is a terminal.
+
+    Under mpiexec a rank's own standard output tells nothing: Open MPI puts a terminal of its own
+    there, other MPIs a pipe. So that of mpiexec itself is looked at, where the system shows it.
+    """
+    if launcher() != "mpiexec":
+        return os.isatty(1)
+    try:
+        path = Path(f"/proc/{os.getppid()}/fd/1")
+        return str(path.readlink()).startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+    except OSError:
+        return False

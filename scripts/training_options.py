@@ -1,0 +1,69 @@
+"""What the training programs beside this file share: options, and the final line."""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from course_lib.parallel.launching import Place, on_terminal
+from course_lib.training.data import DataSet
+from course_lib.training.loops import accuracy
+from course_lib.training.report import checksum, result_line
+
+
+def parse(description: str) -> argparse.Namespace:
+    """Return the options of a training program from its command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=5, help="passes over the data (5)")
+    parser.add_argument("--steps", type=int, default=0, help="stop after so many (all epochs)")
+    parser.add_argument("--batch", type=int, default=16, help="samples a step on each rank (16)")
+    parser.add_argument("--rate", type=float, default=0.05, help="learning rate (0.05)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order (0)")
+    parser.add_argument("--save", metavar="FILE", help="write rank 0's weights there")
+    parser.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, help="bar (on a terminal)"
+    )
+    options = parser.parse_args()
+    if options.epochs < 1 or options.steps < 0 or options.batch < 1 or options.seed < 0:
+        parser.error("--epochs and --batch must be at least 1, --steps and --seed at least 0")
+    if options.progress is None:
+        options.progress = on_terminal()
+    return options
+
+
+def finish(
+    script: str,
+    options: argparse.Namespace,
+    place: Place,
+    model: nn.Module,
+    test: DataSet,
+    data: str,
+    steps: int,
+    loss: torch.Tensor,
+    seconds: float,
+) -> None:
+    """Print the result as one line of JSON on rank 0; every rank calls it.
+
+    ``loss`` is the mean of the ranks' last losses, ``samples_per_s`` counts all ranks' samples.
+    """
+    mean_loss = loss.detach().clone()
+    dist.all_reduce(mean_loss)
+    if place.rank == 0:
+        if options.save:
+            torch.save(model.state_dict(), options.save)
+        line = result_line(
+            script=script,
+            ranks=place.world_size,
+            backend=place.backend,
+            data=data,
+            steps=steps,
+            loss=mean_loss.item() / place.world_size,
+            accuracy=accuracy(model, test),
+            samples_per_s=steps * options.batch * place.world_size / seconds,
+            checksum=checksum(model),
+        )
+        print(line, flush=True)
+    dist.barrier()
