@@ -1,0 +1,740 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 04 Splitting the gradient
+#
+# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can work out the gradients of different parts of a batch apart from each other and add them up: no approximation, the very same gradient.
+#
+# **You will be able to**
+# - draw a computational graph and go back through it by hand, as autograd does;
+# - write SGD, momentum and Adam as functions of the gradient, and say why that matters for ranks;
+# - cut a batch into shards of any sizes and put their gradients together with the right weights;
+# - say what breaks the identity (batch norm, dropout, uneven shards), measure by how much, and repair it.
+#
+# **You need first** lesson 02: `all_reduce`. The chain rule from school. Some PyTorch: a model, a loss, `backward()`.
+#
+# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 90 minutes to study it with its four exercises.
+
+# %%
+import torch
+
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% [markdown]
+# ## 1. Back through a graph, by hand
+#
+# One weight $w$, one sample: an input $x$ and the number $y$ that the model ought to give for it. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training consists of asking for it over and over.
+#
+# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know by how much $L$ changes with the *result* of the step, and multiply with how the result changes with its *inputs*, the step's *local derivative*.
+#
+# **Predict.** What is $\partial L / \partial w$? Write a number.
+
+# %%
+prediction = None
+
+# %%
+w, x, y = 3.0, 2.0, 1.0
+
+u = w * x  # forward
+e = u - y
+loss = e**2
+
+d_loss = 1.0  # backward: d_loss is the derivative of the loss by itself, d_e by e, and so on
+d_e = d_loss * 2 * e
+d_u = d_e * 1
+d_w = d_u * x
+print(f"loss {loss}, derivative by w {d_w}")
+assert (loss, d_w) == (25.0, 20.0)
+
+# %%
+compare(prediction, d_w)
+
+# %% [markdown]
+# A derivative can be checked without any calculus: move $w$ a little both ways, and see how far the loss moves. For a loss that is a square this *difference quotient* is exact, and with steps of 1/1024 no digit is rounded either.
+
+
+# %%
+def loss_at(w):
+    return (w * x - y) ** 2
+
+
+h = 1 / 1024
+quotient = (loss_at(w + h) - loss_at(w - h)) / (2 * h)
+print(quotient)
+assert quotient == d_w
+
+# %% [markdown]
+# A program can do the same for any formula. It needs numbers that remember how they were made: from which inputs, and with which local derivatives. That record is the *computational graph*.
+
+
+# %%
+class Node:
+    """A number that remembers its inputs, and the local derivative by each of them."""
+
+    def __init__(self, value, name="", rule="", inputs=()):
+        self.value, self.name, self.rule, self.inputs = value, name, rule, inputs
+        self.gradient = 0.0
+
+    def __mul__(self, other):
+        inputs = [(self, other.value), (other, self.value)]
+        return Node(self.value * other.value, rule=f"{self.name}·{other.name}", inputs=inputs)
+
+    def __add__(self, other):
+        rule = f"{self.name} + {other.name}"
+        return Node(self.value + other.value, rule=rule, inputs=[(self, 1), (other, 1)])
+
+
+# %% [markdown]
+# Subtraction and the square are made in the same way. `called` gives a node the name it has in the pictures.
+
+
+# %%
+class Node(Node):
+    def __sub__(self, other):
+        rule = f"{self.name} − {other.name}"
+        return Node(self.value - other.value, rule=rule, inputs=[(self, 1), (other, -1)])
+
+    def squared(self):
+        return Node(self.value**2, rule=f"{self.name}²", inputs=[(self, 2 * self.value)])
+
+    def called(self, name):
+        self.name = name
+        return self
+
+
+# %% [markdown]
+# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards: every node hands its gradient, times the local derivative, to each of its inputs, where it is *added* to what is there. That is all of autograd; PyTorch does it with tensors in place of numbers.
+
+
+# %%
+def nodes_in_order(node, found):
+    """List all nodes behind this one, each after its inputs."""
+    if node not in found:
+        for source, _ in node.inputs:
+            nodes_in_order(source, found)
+        found.append(node)
+    return found
+
+
+def backward(output):
+    nodes = nodes_in_order(output, [])
+    for node in nodes:
+        node.gradient = 0.0
+    output.gradient = 1.0
+    for node in reversed(nodes):
+        for source, local_derivative in node.inputs:
+            source.gradient += node.gradient * local_derivative
+
+
+# %%
+w, x, y = Node(3.0, "w"), Node(2.0, "x"), Node(1.0, "y")
+u = (w * x).called("u")
+e = (u - y).called("e")
+loss = e.squared().called("L")
+backward(loss)
+figures.computational_graph(loss, title="One sample")
+
+# %% [markdown]
+# Read it twice. From left to right, the white cells: the values. From right to left, the black cells: the derivative of $L$ by this node. The number on an edge is the local derivative; a black cell is the black cell to its right times the number on the edge.
+
+# %%
+weight = torch.tensor(3.0, requires_grad=True)
+((weight * 2.0 - 1.0) ** 2).backward()
+print(w.gradient, weight.grad.item())
+assert w.gradient == weight.grad.item() == d_w
+
+# %% [markdown]
+# ## 2. Two samples, one weight
+#
+# Now two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
+#
+# **Predict.** The first sample's derivative by $w$ was 20. Work out the second one's. What is $\partial L / \partial w$ for both together?
+
+# %%
+prediction = None
+
+
+# %%
+def loss_of_sample(w, x, y, index):
+    x, y = Node(x, f"x{index}"), Node(y, f"y{index}")
+    u = (w * x).called(f"u{index}")
+    e = (u - y).called(f"e{index}")
+    return e.squared().called(f"L{index}")
+
+
+w = Node(3.0, "w")
+loss = (loss_of_sample(w, 2.0, 1.0, "₁") + loss_of_sample(w, 1.0, 5.0, "₂")).called("L")
+backward(loss)
+compare(prediction, w.gradient)
+assert w.gradient == 20.0 + (-4.0)
+
+# %%
+on_rank = {f"{letter}{index}": rank for rank, index in enumerate("₁₂") for letter in "xyueL"}
+figures.computational_graph(loss, ranks=on_rank, title="Two samples, one weight")
+
+# %% [markdown]
+# Two edges leave $w$, one for each sample. Backward adds up what comes home along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
+#
+# Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which everyone can have a copy, and in the last sum. Nothing that happens in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1; let each go forward and backward alone; add up the two numbers that come out at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
+
+# %%
+halves = []
+for x, y in [(2.0, 1.0), (1.0, 5.0)]:  # rank 0's sample, rank 1's sample
+    own_copy_of_w = Node(3.0, "w")
+    backward(loss_of_sample(own_copy_of_w, x, y, ""))
+    halves.append(own_copy_of_w.gradient)
+print(halves, "add up to", sum(halves))
+assert sum(halves) == w.gradient
+
+# %% [markdown]
+# ### Exercise 1: backward by hand
+#
+# Here is a loss with a *ReLU*, which gives $\max(u, 0)$, and with a penalty on large weights:
+#
+# $$u = w x + b, \qquad h = \max(u, 0), \qquad e = h - y, \qquad L = e^2 + w^2.$$
+#
+# Write `gradients(w, b, x, y)`. It returns three numbers, $L$, $\partial L / \partial w$ and $\partial L / \partial b$, worked out step by step without autograd. Draw the graph on paper first. How many edges leave $w$? (At $u = 0$ a ReLU has no derivative; the check does not ask there.)
+
+
+# %% tags=["exercise"] exercise="04.gradients"
+def gradients(w, b, x, y):
+    """Return the loss, its derivative by w, and its derivative by b."""
+    ### BEGIN SOLUTION
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    d_u = 2 * e if u > 0 else 0
+    return e**2 + w**2, d_u * x + 2 * w, d_u
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("04.gradients")
+
+# %% [markdown]
+# Stuck? `hint("04.gradients")` gives one hint at a time, `solution("04.gradients")` shows a worked solution. No later cell needs yours.
+#
+# ## 3. What an optimizer does with a gradient
+#
+# A network has many weights. All of them together are the vector $\theta$, and their derivatives are the *gradient* $g$, a vector of the same length. An *optimizer* turns $g$ into a step. Three well-known ones, with the learning rate $\lambda$:
+#
+# - **SGD** (stochastic gradient descent) [1]: $\theta \leftarrow \theta - \lambda g$.
+# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ collects the gradients of the past, each step back counting $\mu$ times less; then $\theta \leftarrow \theta - \lambda v$.
+# - **Adam** [3]: running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$, both corrected for having started at zero; then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$.
+
+
+# %%
+def sgd(theta, g, state, rate):
+    return theta - rate * g
+
+
+def momentum(theta, g, state, rate, mu=0.9):
+    state["v"] = mu * state.get("v", torch.zeros_like(g)) + g
+    return theta - rate * state["v"]
+
+
+def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    state["t"] = t = state.get("t", 0) + 1  # the number of this step
+    state["m"] = beta1 * state.get("m", torch.zeros_like(g)) + (1 - beta1) * g
+    state["s"] = beta2 * state.get("s", torch.zeros_like(g)) + (1 - beta2) * g**2
+    m, s = state["m"] / (1 - beta1**t), state["s"] / (1 - beta2**t)
+    return theta - rate * m / (s.sqrt() + epsilon)
+
+
+# %% [markdown]
+# Are they PyTorch's? Each goes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding in float64 is at most $1.1 \cdot 10^{-16}$ of a number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one go, with one rounding where we have two.
+
+
+# %% tags=["nbval-ignore-output"]
+def largest_difference(ours, theirs, steps=50):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(1000, generator=generator, dtype=torch.float64)
+    parameter = torch.nn.Parameter(theta.clone())
+    optimizer, state = theirs([parameter], lr=0.1), {}
+    for _ in range(steps):
+        g = torch.randn(1000, generator=generator, dtype=torch.float64)
+        theta = ours(theta, g, state, rate=0.1)
+        parameter.grad = g
+        optimizer.step()
+    return ((theta - parameter).abs().max() / theta.abs().max()).item()
+
+
+def sgd_with_momentum(parameters, lr):
+    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+
+pairs = [(sgd, torch.optim.SGD), (momentum, sgd_with_momentum), (adam, torch.optim.Adam)]
+for ours, theirs in pairs:
+    difference = largest_difference(ours, theirs)
+    print(f"{ours.__name__:8} differs from torch.optim by {difference:.1e}")
+    assert difference < 1e-13
+
+# %% [markdown]
+# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, the optimizer's own state. Not the data, not the model, not how the gradient was come by. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer it is. All that the ranks ever have to agree on is the gradient. Lesson 05 builds on this sentence.
+#
+# ## 4. The same for a network and many samples
+#
+# $D$ is the batch, $\ell(\theta; x, y)$ is the loss of one sample, and $\lambda$ the learning rate. One step of SGD on the sum of the losses is
+#
+# $$\theta_{\text{new}} = \theta_{\text{old}} - \lambda\, \nabla_\theta \sum_{(x, y) \in D} \ell(\theta_{\text{old}}; x, y).$$
+#
+# Cut the batch into $R$ *shards*, $D = D_0 \cup D_1 \cup \dots \cup D_{R-1}$, so that every sample is in exactly one of them. Then
+#
+# $$\nabla_\theta \sum_{D} \ell = \nabla_\theta \Big( \sum_{D_0} \ell + \dots + \sum_{D_{R-1}} \ell \Big) = \underbrace{\nabla_\theta \sum_{D_0} \ell}_{g_0} + \dots + \underbrace{\nabla_\theta \sum_{D_{R-1}} \ell}_{g_{R-1}}.$$
+#
+# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds up.
+
+# %%
+figures.split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
+
+# %% [markdown]
+# Is it true to the last digits, for a real network on real data? The digits of lesson 00, a network with one hidden layer, float64. `flat_gradient` gives the gradient as one long vector; `distance` is the largest difference of two vectors, relative to the largest entry.
+
+# %% tags=["nbval-ignore-output"]
+from course_lib.cluster import start_cluster
+
+cluster = start_cluster(n=4, init_process_group=True)
+
+# %%
+# %%px --local
+import torch
+import torch.nn.functional as F
+
+from course_lib.training import data
+from course_lib.training.models import MLP
+
+
+def flat_gradient(model, images, labels, reduction="sum"):
+    loss = F.cross_entropy(model(images), labels, reduction=reduction)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def distance(one, other):
+    return ((one - other).abs().max() / other.abs().max()).item()
+
+
+torch.manual_seed(4)
+model = MLP(64, (32,)).double()
+training, test = data.load("digits")
+training = data.DataSet(training.images.double(), training.labels)
+
+# %% [markdown]
+# First in this notebook alone. For R from 1 to 8 the 1,437 samples are cut twice: as evenly as possible, and very unevenly, in proportion 1 : 2 : 3 : ... .
+#
+# **Predict.** By how much will the sum of eight gradients differ from the gradient of everything, relative to its largest entry: about $10^{-3}$, $10^{-7}$ or $10^{-15}$?
+
+# %%
+prediction = None
+
+# %% tags=["nbval-ignore-output"]
+N = len(training)
+everything = flat_gradient(model, *training[:])
+largest = 0.0
+for R in range(1, 9):
+    even = [N // R + (r < N % R) for r in range(R)]
+    uneven = [2 * N * (r + 1) // (R * (R + 1)) for r in range(R)]
+    uneven[-1] += N - sum(uneven)
+    for sizes in even, uneven:
+        assert sum(sizes) == N
+        shards = zip(training.images.split(sizes), training.labels.split(sizes), strict=True)
+        difference = distance(sum(flat_gradient(model, *shard) for shard in shards), everything)
+        largest = max(largest, difference)
+        print(f"R = {R}, {difference:.1e}, shards of {sizes}")
+assert largest < 1e-12
+
+# %%
+size_of_it = 10.0 ** round(torch.log10(torch.tensor(largest)).item())
+compare(prediction, size_of_it, within=9)
+
+# %% [markdown]
+# Equal, but for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02). The bound of $10^{-12}$ has reasons too: 1,437 additions with an error of at most $1.1 \cdot 10^{-16}$ each come to $1.6 \cdot 10^{-13}$ if all errors go the same way, and some of it is hidden in the network's own sums.
+#
+# Now on real ranks. Each rank takes its own shard, of roughly 1 : 2 : 3 : 4, and nobody sees anybody else's samples. One `all_reduce` adds up.
+
+# %%
+# %%px
+sizes = [143, 287, 431, 576]
+begin = sum(sizes[:rank])
+mine = training[begin : begin + sizes[rank]]
+own = flat_gradient(model, *mine)
+
+total = own.clone()
+dist.all_reduce(total)
+
+everything = flat_gradient(model, *training[:])  # only to compare with
+equal = distance(total, everything) < 1e-12
+print(f"{len(mine[1])} samples; the sum is that of everything at once: {equal}")
+assert sum(sizes) == len(training)
+assert equal
+assert distance(own, everything) > 0.1, "no shard alone gives the gradient of everything"
+
+# %% [markdown]
+# And all ranks got the same bits, so they will all take the same step. This matters more than the twelve digits: replicas that differ in the last bit today differ in the first digit some thousand steps later. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises on *every* rank if they differ.
+
+# %%
+# %%px
+from course_lib.parallel.invariants import assert_replicas_equal
+
+assert_replicas_equal({"gradient": total})
+
+# %% [markdown]
+# ## 5. Sum or mean?
+#
+# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the learning rate need not change with the size of the batch, as long as the step is to be about equally long. With a mean, putting shards together needs care. Let $n_r$ be the number of samples in $D_r$, $N$ the number in all, and $\bar g_r = g_r / n_r$ what rank $r$ gets from its mean loss. Then
+#
+# $$\bar g = \frac{1}{N} \sum_{r} g_r = \sum_{r} \frac{n_r}{N}\, \bar g_r.$$
+#
+# **Each rank's mean has to be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. If not, it is not.
+#
+# **Predict.** Shards of 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times as much as it should does a sample of rank 0 count?
+
+# %%
+prediction = None
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, (1 / 4 / 143) / (1 / 1437), within=0.05)
+
+# %% [markdown]
+# Two and a half times: a quarter of the total weight goes to a tenth of the samples. Here are the four recipes that people write. Which of them give the gradient of the mean loss?
+
+# %%
+# %%px
+mean_of_everything = flat_gradient(model, *training[:], reduction="mean")
+own_mean = flat_gradient(model, *mine, reduction="mean")
+n, N, R = len(mine[1]), len(training), world_size
+recipes = {
+    "sum of sums": own,
+    "sum of means": own_mean,
+    "mean of means": own_mean / R,
+    "weighted mean of means": own_mean * n / N,
+}
+errors, lengths = {}, {}
+for name, contribution in recipes.items():
+    together = contribution.clone()
+    dist.all_reduce(together)
+    errors[name] = distance(together, mean_of_everything)
+    lengths[name] = (together.norm() / mean_of_everything.norm()).item()
+
+# %% tags=["nbval-ignore-output"]
+lengths, errors = cluster.view["lengths"][0], cluster.view["errors"][0]
+for name in errors:
+    print(f"{name:22}  length {lengths[name]:8.3f}  relative error {errors[name]:.1e}")
+assert errors["weighted mean of means"] < 1e-12
+assert abs(lengths["sum of sums"] - 1437) < 1e-6
+assert 3 < lengths["sum of means"] < 5
+assert 0.001 < errors["mean of means"] < 0.5
+
+# %% [markdown]
+# *Length* is that of the vector, as a multiple of the right one.
+#
+# - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you know it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
+# - The **sum of means** is what an `all_reduce` leaves if you forget to divide: about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low rate it even learns faster for a while.
+# - The **mean of means** has the right length and is still wrong, by a few per cent here. That is the nastiest of the four: it trains, only to a slightly different goal.
+#
+# The length of the gradient is not the same matter for every optimizer.
+#
+# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as long are the first ten steps together with SGD, and how many times with Adam? Write a list of two numbers.
+
+# %%
+prediction = None
+
+
+# %%
+def way_of(optimizer, factor):
+    """How far the weights get in ten steps, with gradients ``factor`` times too long."""
+    generator = torch.Generator().manual_seed(1)
+    theta, state = torch.zeros(1000, dtype=torch.float64), {}
+    for _ in range(10):
+        g = torch.randn(1000, generator=generator, dtype=torch.float64)
+        theta = optimizer(theta, factor * g, state, rate=0.01)
+    return theta.norm().item()
+
+
+ratios = [round(way_of(optimizer, 4) / way_of(optimizer, 1), 3) for optimizer in (sgd, adam)]
+compare(prediction, ratios, within=0.01)
+assert ratios == [4.0, 1.0]
+
+# %% [markdown]
+# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam the missing division goes unnoticed; it shows when somebody changes to SGD, clips gradients or adds weight decay to the loss.
+#
+# ### Exercise 2: the mean over uneven shards
+#
+# Write `mean_gradient(gradient, samples, group)`. On each rank `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is how many samples that shard has. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** collective, and no rank knows the other ranks' numbers of samples beforehand.
+
+
+# %% tags=["exercise"] exercise="04.mean_gradient"
+# %%px
+def mean_gradient(gradient, samples, group):
+    """Return the gradient of the mean loss over all ranks' samples, on every rank."""
+    ### BEGIN SOLUTION
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / flat[-1]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("04.mean_gradient")
+
+# %% [markdown]
+# Stuck? `hint("04.mean_gradient")`, `solution("04.mean_gradient")`.
+#
+# ### Exercise 3: one rank, one piece after the other
+#
+# The identity does not ask *where* the shards are worked on. One process can take them in turn, and so train with batches that do not fit into its memory. This is *gradient accumulation*.
+#
+# Write `accumulate_gradient(model, loss_function, images, labels, most)`. Afterwards `parameter.grad` of each parameter holds the gradient of the mean loss over the whole batch, and the model was never given more than `most` samples at once. `loss_function(outputs, labels)` gives the mean over what it is given. There may be gradients of an earlier step in `parameter.grad` when your function is called.
+
+
+# %% tags=["exercise"] exercise="04.accumulate_gradient"
+def accumulate_gradient(model, loss_function, images, labels, most):
+    """Leave the gradient of the mean loss over the whole batch in the parameters' grad."""
+    ### BEGIN SOLUTION
+    model.zero_grad()
+    for x, y in zip(images.split(most), labels.split(most), strict=True):
+        loss = loss_function(model(x), y) * len(x) / len(images)
+        loss.backward()
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("04.accumulate_gradient")
+
+# %% [markdown]
+# Stuck? `hint("04.accumulate_gradient")`, `solution("04.accumulate_gradient")`.
+#
+# ### Exercise 4: clipping
+#
+# *Clipping* by the norm keeps a step from becoming too long: if the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does it in one process. It is not a sum over samples, so it cannot be split as freely as the gradient.
+#
+# Write `clipped_mean(gradient, largest, group)`: `gradient` is this rank's, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One collective again.
+
+
+# %% tags=["exercise"] exercise="04.clipped_mean"
+# %%px
+def clipped_mean(gradient, largest, group):
+    """Return the ranks' mean gradient, shortened if its norm is above ``largest``."""
+    ### BEGIN SOLUTION
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.norm()
+    return mean * largest / norm if norm > largest else mean
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("04.clipped_mean")
+
+# %% [markdown]
+# Stuck? `hint("04.clipped_mean")`, `solution("04.clipped_mean")`.
+#
+# ## 6. What breaks the identity
+#
+# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched at their ends only. Where something in the middle looks at *several* samples, the graph has edges across, and cutting it changes the result. Batch norm is the best-known such thing.
+#
+# ### Batch norm
+#
+# Batch normalisation [5] replaces each activation $a$ by $(a - \mu) / \sqrt{\sigma^2 + \varepsilon}$, where $\mu$ and $\sigma^2$ are mean and variance of that activation *over the batch*. On ranks, every rank normalises over its own shard: other means, other variances, another function.
+#
+# **Predict.** A batch of 40 samples, 10 for each of four ranks, all weights right. How large is the relative error of the gradient: below $10^{-12}$, about 0.01, or more than 0.1?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from torch import nn
+
+torch.manual_seed(5)
+normed = nn.Sequential(
+    nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
+).double()
+batch = training[:40]
+shard = training[10 * rank : 10 * (rank + 1)]
+
+
+def error_on_ranks(model):
+    """Relative error of the ranks' mean gradient: shards on the ranks, against all in one."""
+    whole = flat_gradient(normed, *batch, reduction="mean")
+    mean = flat_gradient(model, *shard) / len(batch[1])
+    dist.all_reduce(mean)
+    return distance(mean, whole)
+
+
+batch_norm_error = error_on_ranks(normed)
+assert batch_norm_error > 0.05
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view["batch_norm_error"][0], within=0.5)
+
+# %% [markdown]
+# No rounding error: the gradient belongs to another function. The smaller the shards, the worse.
+#
+# The repair: let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. If $t = a_0 + \dots + a_{R-1}$ is the all-reduced sum, each rank's loss depends on $t$, so by the rule "add up what comes home along all edges" the derivative by $a_r$ is the sum of all ranks' derivatives by $t$: **the backward of an all-reduce is an all-reduce**.
+
+
+# %%
+# %%px
+class SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, numbers):
+        total = numbers.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def batch_norm_over_ranks(a, epsilon=1e-5):
+    own = torch.stack([a.sum(0), (a * a).sum(0), torch.full_like(a[0], len(a))])
+    total, squares, count = SumOverRanks.apply(own)
+    mean = total / count
+    variance = squares / count - mean**2
+    return (a - mean) / torch.sqrt(variance + epsilon)
+
+
+# %% [markdown]
+# Is it batch norm over the whole batch? The shards are uneven this time, 4, 8, 12 and 16 rows. Forward *and* backward have to agree with `F.batch_norm` on all 40 rows, to $10^{-12}$.
+
+# %%
+# %%px
+torch.manual_seed(6)
+rows, weights = torch.randn(40, 3, dtype=torch.float64), torch.randn(40, 3, dtype=torch.float64)
+own_rows = slice(2 * rank * (rank + 1), 2 * (rank + 1) * (rank + 2))
+
+whole = rows.clone().requires_grad_()
+expected = F.batch_norm(whole, None, None, training=True)
+(expected**3 * weights).sum().backward()
+
+part = rows[own_rows].clone().requires_grad_()
+normalised = batch_norm_over_ranks(part)
+(normalised**3 * weights[own_rows]).sum().backward()
+
+assert distance(normalised, expected[own_rows]) < 1e-12
+assert distance(part.grad, whole.grad[own_rows]) < 1e-12
+print(f"{len(part)} rows: forward and backward as with all 40 in one process")
+
+# %% [markdown]
+# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` puts it in the place of every batch norm of a model. (It combines means and squared *deviations* in place of plain squares: subtracting two large numbers, as in our last line but one, loses digits in float32.)
+
+# %%
+# %%px
+import copy
+
+from course_lib.parallel.batch_norm import convert_sync_batch_norm
+
+synced = convert_sync_batch_norm(copy.deepcopy(normed))
+repaired_error = error_on_ranks(synced)
+print("repaired to rounding error:", repaired_error < 1e-12)
+assert repaired_error < 1e-12
+
+# %% [markdown]
+# It is not free: two messages per batch norm and step, forward and backward, at moments when nobody can do anything but wait. Therefore people often leave batch norm local when every rank has 32 samples or more, *knowing* that the function differs a little: Goyal and others define theirs per worker, of 32 samples [6]. Other kinds of norm (layer, group, instance) look at one sample at a time, and need no repair.
+#
+# ### Dropout
+#
+# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. Ranks reproduce one process only if every sample meets the same mask.
+#
+# Two ways to seed the ranks, and both go wrong in their own way: seeded alike, every rank draws the *same* masks for its shard, so sample 0 of every rank gets the same one; seeded by rank, masks are independent, as they should be, but they are not those of one process.
+
+# %%
+# %%px
+first, last = nn.Linear(64, 32).double(), nn.Linear(32, 10).double()
+for layer in (first, last):  # the same weights on every rank
+    nn.init.normal_(layer.weight, std=0.2, generator=torch.Generator().manual_seed(7))
+    nn.init.zeros_(layer.bias)
+
+
+def gradient_with_mask(images, labels, mask):
+    hidden = torch.relu(first(images.flatten(1))) * mask * 2  # times 2, as half of it is gone
+    loss = F.cross_entropy(last(hidden), labels, reduction="sum") / 40
+    return torch.autograd.grad(loss, first.weight)[0].flatten()
+
+
+def draw_mask(samples, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(samples, 32, generator=generator) < 0.5).double()
+
+
+# %% [markdown]
+# The third way draws the mask of the *whole* batch on every rank, and takes its own rows.
+
+# %%
+# %%px
+whole = gradient_with_mask(*batch, draw_mask(40, seed=0))
+masks = {
+    "seeded alike": draw_mask(10, seed=0),
+    "seeded by rank": draw_mask(10, seed=rank),
+    "own rows of one mask": draw_mask(40, seed=0)[10 * rank : 10 * (rank + 1)],
+}
+dropout_errors = {}
+for name, mask in masks.items():
+    together = gradient_with_mask(*shard, mask)
+    dist.all_reduce(together)
+    dropout_errors[name] = distance(together, whole)
+assert dropout_errors["own rows of one mask"] < 1e-12
+assert min(dropout_errors["seeded alike"], dropout_errors["seeded by rank"]) > 0.05
+
+# %% tags=["nbval-ignore-output"]
+for name, error in cluster.view["dropout_errors"][0].items():
+    print(f"{name:21} relative error {error:.1e}")
+
+# %% [markdown]
+# So dropout does not break the identity; *masks* that differ do. In training nobody needs the masks of one process: independent ones are as good as any others. So seed by rank, and when you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
+#
+# ### Uneven shards
+#
+# You have measured this one in section 5. It comes back every time the number of samples is no multiple of the number of ranks: at the end of an epoch, or when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length: equal numbers of sentences, unequal numbers of words, and the mean of the ranks' means is wrong although the shards look even.
+#
+# | what breaks it | symptom | diagnosis | fix |
+# |---|---|---|---|
+# | batch norm | accuracy differs from one process, more so with small shards; running statistics differ between ranks | gradient against one process, in float64: error far above rounding | `SyncBatchNorm`; a norm over one sample; or large shards, knowingly |
+# | dropout | two runs with different R never agree | error disappears in `eval()` mode | independent masks per rank; for a proof, masks by sample |
+# | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | ask each rank for its count of whatever the mean runs over | all-reduce sums and counts, divide once |
+# | clipping before the sum | steps too short when ranks disagree | norm before against norm after the all-reduce | average, then clip |
+# | losses that compare samples (contrastive, ranking) | pairs across shards are missing | count the pairs | gather the embeddings, with gradient |
+#
+# ## Recap
+#
+# | | one process | R ranks |
+# |---|---|---|
+# | batch | $D$, $N$ samples | $D_r$, $n_r$ samples each, every sample on one rank |
+# | sum of losses | $g = \nabla \sum_D \ell$ | $g = \sum_r g_r$: all-reduce |
+# | mean of losses | $\bar g = g / N$ | $\bar g = \sum_r (n_r / N)\, \bar g_r$; the plain mean if all $n_r$ are equal |
+# | step | $\theta - \lambda g$, momentum, Adam: functions of weights, gradient, state | the same on every rank, so the same result |
+# | exactness | – | rounding only: below $10^{-12}$ in float64 |
+#
+# - Backward adds up what comes home along all edges. That is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
+# - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
+# - Weigh by samples. A mean of means is right only for equal shares.
+# - Whatever looks across samples breaks the identity, until the ranks talk in the middle of it.
+#
+# **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
+#
+# ## Further reading
+#
+# 1. H. Robbins and S. Monro, "A Stochastic Approximation Method", *The Annals of Mathematical Statistics* 22(3), 400–407, 1951.
+# 2. B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", *USSR Computational Mathematics and Mathematical Physics* 4(5), 1–17, 1964.
+# 3. D. P. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization", *International Conference on Learning Representations*, 2015, arXiv:1412.6980.
+# 4. R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", *Proceedings of the 30th International Conference on Machine Learning*, PMLR 28(3), 1310–1318, 2013.
+# 5. S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", *Proceedings of the 32nd International Conference on Machine Learning*, PMLR 37, 448–456, 2015.
+# 6. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 3 lists, as "subtleties and pitfalls of distributed SGD", several of the traps of this lesson.
+# 7. N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever and R. Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", *Journal of Machine Learning Research* 15, 1929–1958, 2014.
+# 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008. Where reverse mode comes from, and what it costs.
+# 9. A. G. Baydin, B. A. Pearlmutter, A. A. Radul and J. M. Siskind, "Automatic Differentiation in Machine Learning: a Survey", *Journal of Machine Learning Research* 18(153), 1–43, 2018.

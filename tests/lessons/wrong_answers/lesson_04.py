@@ -1,0 +1,290 @@
+"""The usual wrong answers to lesson 04: from a mistake's name to a function that makes it."""
+
+_FORWARD = """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+"""
+_ACCUMULATE = "def accumulate_gradient(model, loss_function, images, labels, most):\n"
+_PIECES = "zip(images.split(most), labels.split(most), strict=True)"
+
+WRONG_ANSWERS = {
+    "04.gradients": {
+        "forgets-the-relu": _FORWARD + "    return e**2 + w**2, 2 * e * x + 2 * w, 2 * e\n",
+        "forgets-a-path": _FORWARD
+        + """
+    d_u = 2 * e if u > 0 else 0
+    return e**2 + w**2, d_u * x, d_u
+""",
+        "forgets-a-factor": _FORWARD
+        + """
+    d_u = 2 * e if u > 0 else 0
+    return e**2 + w**2, d_u + 2 * w, d_u
+""",
+        "forgets-the-two": _FORWARD
+        + """
+    d_u = e if u > 0 else 0
+    return e**2 + w**2, d_u * x + 2 * w, d_u
+""",
+        "wrong-sign": _FORWARD
+        + """
+    d_u = -2 * e if u > 0 else 0
+    return e**2 + w**2, d_u * x + 2 * w, d_u
+""",
+        "wrong-loss": _FORWARD
+        + """
+    d_u = 2 * e if u > 0 else 0
+    return e**2, d_u * x + 2 * w, d_u
+""",
+        "not-three-numbers": _FORWARD
+        + """
+    d_u = 2 * e if u > 0 else 0
+    return d_u * x + 2 * w, d_u
+""",
+        "not-exact": """
+def gradients(w, b, x, y):
+    def loss(w, b):
+        return (max(w * x + b, 0) - y) ** 2 + w**2
+
+    h = 1e-5
+    d_w = (loss(w + h, b) - loss(w, b)) / h
+    d_b = (loss(w, b + h) - loss(w, b)) / h
+    return loss(w, b), d_w, d_b
+""",
+        "uses-autograd": """
+def gradients(w, b, x, y):
+    import torch
+
+    w, b = (torch.tensor(float(number), requires_grad=True) for number in (w, b))
+    loss = (torch.relu(w * x + b) - y) ** 2 + w**2
+    loss.backward()
+    return loss.item(), w.grad.item(), b.grad.item()
+""",
+        "wrong-value": _FORWARD + "    return e**2 + w**2, 0, 0\n",
+    },
+    "04.mean_gradient": {
+        "mean-of-means": """
+def mean_gradient(gradient, samples, group):
+    total = gradient.clone()
+    dist.all_reduce(total, group=group)
+    return total / dist.get_world_size(group)
+""",
+        "sum-of-means": """
+def mean_gradient(gradient, samples, group):
+    total = gradient.clone()
+    dist.all_reduce(total, group=group)
+    return total
+""",
+        "sum-not-mean": """
+def mean_gradient(gradient, samples, group):
+    total = gradient * samples
+    dist.all_reduce(total, group=group)
+    return total
+""",
+        "divided-by-ranks": """
+def mean_gradient(gradient, samples, group):
+    total = gradient * samples
+    dist.all_reduce(total, group=group)
+    return total / dist.get_world_size(group)
+""",
+        "own-count": """
+def mean_gradient(gradient, samples, group):
+    total = gradient * samples
+    dist.all_reduce(total, group=group)
+    return total / samples
+""",
+        "too-many-collectives": """
+def mean_gradient(gradient, samples, group):
+    total, count = gradient * samples, torch.tensor([samples])
+    dist.all_reduce(total, group=group)
+    dist.all_reduce(count, group=group)
+    return total / count
+""",
+        "gathers-everything": """
+def mean_gradient(gradient, samples, group):
+    everyones = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, (gradient, samples), group=group)
+    return sum(g * n for g, n in everyones) / sum(n for _, n in everyones)
+""",
+        "changes-its-input": """
+def mean_gradient(gradient, samples, group):
+    gradient *= samples
+    flat = torch.cat([gradient, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / flat[-1]
+""",
+        "wrong-shape": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat / flat[-1]
+""",
+        "forgets-the-group": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat)
+    return flat[:-1] / flat[-1]
+""",
+        "size-is-fixed": """
+def mean_gradient(gradient, samples, group):
+    total = gradient * samples
+    dist.all_reduce(total, group=group)
+    return total / (1 + 2 + 4 + 8)
+""",
+        "no-communication": """
+def mean_gradient(gradient, samples, group):
+    return gradient
+""",
+        "wrong-value": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient / samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / flat[-1]
+""",
+    },
+    "04.accumulate_gradient": {
+        "too-many-at-once": _ACCUMULATE
+        + """
+    model.zero_grad()
+    loss_function(model(images), labels).backward()
+""",
+        "keeps-old-gradients": _ACCUMULATE
+        + f"""
+    for x, y in {_PIECES}:
+        (loss_function(model(x), y) * len(x) / len(images)).backward()
+""",
+        "sum-of-means": _ACCUMULATE
+        + f"""
+    model.zero_grad()
+    for x, y in {_PIECES}:
+        loss_function(model(x), y).backward()
+""",
+        "pieces-weighted-evenly": _ACCUMULATE
+        + f"""
+    model.zero_grad()
+    pieces = list({_PIECES})
+    for x, y in pieces:
+        (loss_function(model(x), y) / len(pieces)).backward()
+""",
+        "clears-in-between": _ACCUMULATE
+        + f"""
+    for x, y in {_PIECES}:
+        model.zero_grad()
+        (loss_function(model(x), y) * len(x) / len(images)).backward()
+""",
+        "forgets-the-rest": _ACCUMULATE
+        + """
+    model.zero_grad()
+    pieces = len(images) // most
+    for i in range(pieces):
+        piece = slice(i * most, (i + 1) * most)
+        (loss_function(model(images[piece]), labels[piece]) / pieces).backward()
+""",
+        "too-many-pieces": _ACCUMULATE
+        + """
+    model.zero_grad()
+    for x, y in zip(images.split(1), labels.split(1), strict=True):
+        (loss_function(model(x), y) / len(images)).backward()
+""",
+        "no-gradient": _ACCUMULATE
+        + f"""
+    model.zero_grad()
+    for x, y in {_PIECES}:
+        loss_function(model(x), y)
+""",
+        "changes-the-weights": _ACCUMULATE
+        + f"""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad()
+    for x, y in {_PIECES}:
+        (loss_function(model(x), y) * len(x) / len(images)).backward()
+    optimizer.step()
+
+
+import torch
+""",
+        "wrong-value": _ACCUMULATE
+        + f"""
+    model.zero_grad()
+    for x, y in {_PIECES}:
+        (loss_function(model(x), y) / len(images)).backward()
+""",
+    },
+    "04.clipped_mean": {
+        "clips-before-averaging": """
+def clipped_mean(gradient, largest, group):
+    norm = gradient.norm()
+    mean = gradient * largest / norm if norm > largest else gradient.clone()
+    dist.all_reduce(mean, group=group)
+    return mean / dist.get_world_size(group)
+""",
+        "no-clipping": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    return mean / dist.get_world_size(group)
+""",
+        "scales-small-ones-up": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    return mean * largest / mean.norm()
+""",
+        "sum-not-mean": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    norm = mean.norm()
+    return mean * largest / norm if norm > largest else mean
+""",
+        "clips-the-sum": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    norm = mean.norm()
+    mean = mean * largest / norm if norm > largest else mean
+    return mean / dist.get_world_size(group)
+""",
+        "own-norm": """
+def clipped_mean(gradient, largest, group):
+    mean, norm = gradient.clone(), gradient.norm()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    return mean * largest / norm if norm > largest else mean
+""",
+        "mean-of-norms": """
+def clipped_mean(gradient, largest, group):
+    mean = torch.cat([gradient, gradient.norm().view(1)])
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    mean, norm = mean[:-1], mean[-1]
+    return mean * largest / norm if norm > largest else mean
+""",
+        "too-many-collectives": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.norm()
+    dist.all_reduce(norm, op=dist.ReduceOp.MAX, group=group)
+    return mean * largest / norm if norm > largest else mean
+""",
+        "changes-its-input": """
+def clipped_mean(gradient, largest, group):
+    dist.all_reduce(gradient, group=group)
+    gradient /= dist.get_world_size(group)
+    norm = gradient.norm()
+    return gradient * largest / norm if norm > largest else gradient
+""",
+        "wrong-value": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.abs().max()
+    return mean * largest / norm if norm > largest else mean
+""",
+    },
+}
