@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["MessageEvent", "observe_messages", "recorded_messages"]
+__all__ = ["MessageEvent", "OutsideTheGroupError", "observe_messages", "recorded_messages"]
 
 _CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
 _CALLS = ("send", "recv", "isend", "irecv")
@@ -35,6 +35,8 @@ class MessageEvent:
         tag: the message's tag.
         any_source: whether a receive named no source.
         content: the numbers, of a tensor with at most 64 of them.
+        waited: False for a non-blocking call whose end nobody has waited for.
+        call: the function's name.
     """
 
     rank: int
@@ -47,21 +49,37 @@ class MessageEvent:
     tag: int = 0
     any_source: bool = False
     content: list | None = None
+    waited: bool = True
+    call: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the call has returned."""
+        return self.end is not None
+
+
+class OutsideTheGroupError(Exception):
+    """A function that was to talk on a certain group used another one."""
 
 
 @contextmanager
-def recorded_messages(labels: Mapping[int, str] | None = None) -> Iterator[list[MessageEvent]]:
+def recorded_messages(
+    labels: Mapping[int, str] | None = None, *, only=None
+) -> Iterator[list[MessageEvent]]:
     """Yield a list that fills with this rank's messages by ``torch.distributed``.
 
-    ``labels``: from a tag to what such a message is called. Non-blocking calls are written
-    down when they are made; their waiting is not seen.
+    Args:
+        labels: from a tag to what such a message is called.
+        only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
+
+    The time of a non-blocking call is that of the call, not that of its waiting.
     """
     import torch.distributed as dist
 
     log: list[MessageEvent] = []
     originals = {name: getattr(dist, name) for name in _CALLS}
     for name, original in originals.items():
-        setattr(dist, name, _recorder(name, original, log, labels or {}))
+        setattr(dist, name, _recorder(name, original, log, labels or {}, only))
     try:
         yield log
     finally:
@@ -85,7 +103,7 @@ def observe_messages(function: Callable, *args, timeout: float = 2.0):
 
     group = dist.new_group(timeout=timedelta(seconds=timeout))
     result = error = None
-    with recorded(group) as calls, recorded_messages() as log:
+    with recorded(group) as calls, recorded_messages(only=group) as log:
         try:
             result = function(*args, group)
         except Exception as raised:  # told to every rank below, and judged by the caller
@@ -97,7 +115,9 @@ def observe_messages(function: Callable, *args, timeout: float = 2.0):
     return Observation(*(list(column) for column in columns))
 
 
-def _recorder(name: str, original: Callable, log: list[MessageEvent], labels: Mapping[int, str]):
+def _recorder(
+    name: str, original: Callable, log: list[MessageEvent], labels: Mapping[int, str], only
+):
     import torch.distributed as dist
 
     signature = inspect.signature(original)
@@ -107,6 +127,8 @@ def _recorder(name: str, original: Callable, log: list[MessageEvent], labels: Ma
     @functools.wraps(original)
     def call(*args, **kwargs):
         given = signature.bind(*args, **kwargs).arguments
+        if only is not None and given.get("group") is not only:
+            raise OutsideTheGroupError(f"dist.{name} was not given `group=group`")
         peer, tag, tensor = given.get(end), given.get("tag", 0), given["tensor"]
         if peer is None and given.get(f"group_{end}") is not None:
             peer = dist.get_global_rank(
@@ -121,6 +143,8 @@ def _recorder(name: str, original: Callable, log: list[MessageEvent], labels: Ma
             start=time.perf_counter(),
             tag=tag,
             any_source=kind == "recv" and peer is None,
+            waited=kind == name,
+            call=name,
         )
         if kind == "send":
             event.content = _content(tensor)
@@ -129,9 +153,21 @@ def _recorder(name: str, original: Callable, log: list[MessageEvent], labels: Ma
         event.end = time.perf_counter()
         if name == "recv":
             event.peer, event.content = answer, _content(tensor)
+        elif name != "send":
+            _mark_waiting(answer, event)
         return answer
 
     return call
+
+
+def _mark_waiting(work, event: MessageEvent) -> None:
+    wait = work.wait
+
+    def marked(*args, **kwargs):
+        event.waited = True
+        return wait(*args, **kwargs)
+
+    work.wait = marked
 
 
 def _content(tensor) -> list | None:
