@@ -145,10 +145,10 @@ def _gradients(case: str, p: int) -> list[torch.Tensor]:
     if case != "cancelling":
         return [base * (r + 1) for r in range(p)]
     side = torch.tensor([0.0, 12.0, 0.0, 0.0, 0.0, 0.0]).double()
-    signs = [1 if r % 2 == 0 else -1 for r in range(p)]
+    times = [(1 + r // 2) * (-1) ** r for r in range(p)]  # 1, -1, 2, -2, ...
     if p % 2:
-        signs[-1] = 0
-    return [0.5 * base + sign * side for sign in signs]
+        times[-1] = 0
+    return [0.5 * base + t * side for t in times]
 
 
 def _shortened(vector: torch.Tensor, largest: float) -> torch.Tensor:

@@ -68,10 +68,10 @@ def _striped(drawing: Drawing, x: float, y: float, width: float, ranks: int) -> 
 
 
 def _in_words(sizes: list[int], title: str) -> str:
-    shards = "; ".join(f"rank {rank} has {size} samples" for rank, size in enumerate(sizes))
+    shards = "; ".join(f"rank {rank}: {size}" for rank, size in enumerate(sizes))
     heading = f"{title}: a" if title else "A"
     return (
-        f"{heading} batch of {sum(sizes)} samples is cut into {len(sizes)} shards: {shards}. Each "
+        f"{heading} batch of {sum(sizes)} samples is cut into {len(sizes)} shards ({shards}). Each "
         "rank works out the gradient of its own shard, the gradients are summed, and every rank "
         "takes the same step, theta minus lambda times the sum."
     )
