@@ -11,6 +11,7 @@
 - :func:`timeline`: who was busy with what and when, idle time hatched; :func:`idle_share`;
 - :func:`computational_graph`: values forward and derivatives back through a loss;
 - :func:`split_gradient`: a batch cut into shards, their gradients summed;
+- :func:`measured_beside_published`: the runs of several settings, beside published numbers;
 - :func:`rank_colour`: the colour of a rank, in your own plots too.
 """
 
@@ -25,6 +26,7 @@ from .palette import RANK_COLOURS, rank_colour
 from .point_to_point import Message, Wait, point_to_point, who_sends_to_whom
 from .sequence import sequence
 from .shards import split_gradient
+from .spread import measured_beside_published
 from .timeline import Busy, idle_share, timeline
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "idle_share",
     "images",
     "measured_and_predicted",
+    "measured_beside_published",
     "point_to_point",
     "rank_colour",
     "sequence",
