@@ -7,7 +7,6 @@ parameter, on which rank, how far apart.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -72,7 +71,7 @@ def assert_replicas_equal(model: Model, group: dist.ProcessGroup | None = None) 
     tensors, reference = _with_first_rank(model, model, group)
     rank = dist.get_rank(group)
     findings = [
-        Finding(rank, name, f"up to {_apart(tensor, reference[name])} from rank 0's")
+        Finding(rank, name, f"{_apart(tensor, reference[name])} from rank 0's")
         for name, tensor in tensors.items()
         if not _same_bits(tensor, reference[name])
     ]
@@ -113,7 +112,7 @@ def assert_matches_serial(
     tensors, reference = _with_first_rank(model, serial, group)
     rank = dist.get_rank(group)
     findings = [
-        Finding(rank, name, f"up to {_apart(tensor, reference[name])} from the serial run's")
+        Finding(rank, name, f"{_apart(tensor, reference[name])} from the serial run's")
         for name, tensor in tensors.items()
         if not _close(tensor, reference[name], rtol, atol)
     ]
@@ -244,13 +243,19 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> str:
-    """Return how far apart two tensors are, in words that fit after ``up to``."""
-    odd = _odd(one) or _odd(other)
+    """Return how far apart two tensors are, in words that fit between "is" and "from"."""
     difference = (_wide(one) - _wide(other)).abs()
+    apart = int((difference != 0).sum())
+    if apart == 0:
+        return "equal as numbers, but not in all bits (the sign of a zero): another one"
     finite = difference[torch.isfinite(difference)]
-    largest = float(finite.max()) if finite.numel() else math.nan
-    numbers = int((difference != 0).sum())
-    text = f"{largest:.3g} away in {numbers} of {one.numel()} numbers"
+    largest = f"up to {float(finite.max()):.3g}" if finite.numel() else "infinitely"
+    odd = "; ".join(
+        f"{found} {where}"
+        for found, where in ((_odd(one), "here"), (_odd(other), "there"))
+        if found
+    )
+    text = f"{largest} away in {apart} of {one.numel()} numbers"
     return f"{text} ({odd})" if odd else text
 
 

@@ -89,21 +89,29 @@ def agree(prepare: Callable[[], Any], group: dist.ProcessGroup | None = None) ->
     """Return what ``prepare`` gave on every rank; if it raised on one, raise on all.
 
     Raises:
-        Exception: this rank's own, if ``prepare`` raised here.
-        RuntimeError: naming the rank and its error, if it raised elsewhere.
+        TypeError, ValueError, AssertionError: of the same class and message on every rank, as
+            the lowest rank that raised did; another class becomes RuntimeError.
     """
     own: Exception | None = None
+    value, trouble = None, None
     try:
-        value, trouble = prepare(), None
+        value = prepare()
     except Exception as error:
-        own, value, trouble = error, None, f"{type(error).__name__}: {error}"
+        own, trouble = error, _portable(error)
     answers = exchange((value, trouble), group)
-    if own is not None:
-        raise own
-    for rank, (_, trouble) in enumerate(answers):
-        if trouble is not None:
-            raise RuntimeError(f"rank {rank} could not take part: {trouble}")
-    return [value for value, _ in answers]
+    troubles = [(rank, trouble) for rank, (_, trouble) in enumerate(answers) if trouble]
+    if not troubles:
+        return [value for value, _ in answers]
+    rank, (kind, text) = troubles[0]
+    everywhere = len(troubles) == len(answers) and len({text for _, (_, text) in troubles}) == 1
+    raise kind(text if everywhere else f"on rank {rank}: {text}") from own
+
+
+def _portable(error: Exception) -> tuple[type[Exception], str]:
+    """Return class and message of an error that any rank can raise."""
+    if isinstance(error, TypeError | ValueError | AssertionError):
+        return type(error), str(error)
+    return RuntimeError, f"{type(error).__name__}: {error}"
 
 
 def require_equal_layouts(

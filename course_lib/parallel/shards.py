@@ -70,13 +70,28 @@ def shard(data: Any, rank: int, world_size: int, uneven: Uneven = "raise") -> An
 
     Raises:
         ValueError: see :func:`shard_indices`.
+        TypeError: for data of another kind.
     """
     if isinstance(data, int):
         return shard_indices(data, rank, world_size, uneven)
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise TypeError(
+            f"a {type(data).__name__} is none of the kinds of data that can be shared out: "
+            "tensor, sequence, data set, or a number of samples"
+        )
     chosen = shard_indices(len(data), rank, world_size, uneven)
     if isinstance(data, Sequence):
-        part = [data[index] for index in chosen.tolist()]
-        return tuple(part) if isinstance(data, tuple) else part
+        return _of_sequence(data, chosen.tolist())
     if hasattr(data, "images") and hasattr(data, "labels"):
         return type(data)(*data[chosen])
     return data[chosen]
+
+
+def _of_sequence(data: Sequence[Any], chosen: list[int]) -> Any:
+    if not chosen:
+        return data[:0]
+    first, end = chosen[0], chosen[-1] + 1
+    if end - first == len(chosen):
+        return data[first:end]
+    part = [data[index] for index in chosen]
+    return tuple(part) if isinstance(data, tuple) else part

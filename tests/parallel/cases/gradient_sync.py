@@ -1,0 +1,211 @@
+"""The one idea: with averaged gradients R ranks do what one process does with R batches."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.mpi import MismatchError
+from course_lib.parallel.gradient_sync import sync_gradients, sync_gradients_per_parameter
+from course_lib.parallel.initial_weights import sync_initial_weights
+from course_lib.parallel.invariants import (
+    assert_matches_serial,
+    assert_replicas_equal,
+    assert_weights_moved,
+    snapshot,
+)
+from course_lib.training.data import load_available
+from course_lib.training.loops import batches
+from course_lib.training.models import LeNet
+from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples, sgd
+from tests.ranks import case
+
+BOTH = (sync_gradients, sync_gradients_per_parameter)
+STEPS = 50
+BATCH = 4
+
+
+def case_gradients_are_exact_means(rank, size):
+    """Small integers are exact, so the comparison is too."""
+    for sync in BOTH:
+        model = nn.Linear(3, 2)
+        model.weight.grad = torch.arange(6.0).view(2, 3) * size + rank * 2
+        model.bias.grad = torch.tensor([1.0, float(rank * 2)])
+        weight, bias = model.weight.grad, model.bias.grad
+        sync(model)
+        assert torch.equal(weight, torch.arange(6.0).view(2, 3) * size + (size - 1))
+        assert torch.equal(bias, torch.tensor([1.0, float(size - 1)]))
+
+
+def case_fifty_steps_equal_one_process(rank, size):
+    """Rounding is 1e-16 relative a step and training is contractive: 1e-12 is ample room."""
+    for sync in BOTH:
+        model, serial = Toy(seed=1 + rank), Toy(seed=1)
+        sync_initial_weights(model)
+        optimizer, other = sgd(model), sgd(serial)
+        before = snapshot(model)
+        for step in range(STEPS):
+            inputs, labels = samples(BATCH * size, seed=step)
+            backward(model, inputs[rank::size], labels[rank::size])
+            sync(model)
+            optimizer.step()
+            backward(serial, inputs, labels)
+            other.step()
+        assert_replicas_equal(model)
+        assert_matches_serial(model, serial, rtol=0, atol=1e-12)
+        assert_weights_moved(model, before, but=["unused"])
+        assert torch.equal(model.unused, before["unused"])
+        assert model.unused.grad is None
+        assert model.frozen.grad is None
+
+
+@case(seconds=60)
+def case_lenet_on_images_equals_one_process(rank, size):
+    train, _, _ = load_available("mnist", "digits", size=28)
+    torch.manual_seed(rank)
+    model = LeNet().double()
+    sync_initial_weights(model)
+    torch.manual_seed(0)
+    serial = LeNet().double()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (model, serial)]
+    feed = batches(len(train), BATCH * size, seed=0)
+    for _, chosen in zip(range(STEPS), feed, strict=False):
+        for one, part, optimizer in zip(
+            (model, serial), (chosen[rank::size], chosen), optimizers, strict=True
+        ):
+            images, labels = train[part]
+            one.zero_grad()
+            F.cross_entropy(one(images.double()), labels).backward()
+            if one is model:
+                sync_gradients(model)
+            optimizer.step()
+    assert_replicas_equal(model)
+    assert_matches_serial(model, serial, rtol=0, atol=1e-10)
+
+
+def case_unused_on_some_ranks_counts_as_zeros(rank, size):
+    for sync in BOTH:
+        model = nn.ModuleDict({"even": nn.Linear(2, 2), "odd": nn.Linear(2, 2)})
+        used = model["even" if rank % 2 == 0 else "odd"]
+        used.weight.grad = torch.full((2, 2), float(size))
+        used.bias.grad = torch.full((2,), float(2 * size))
+        sync(model)
+        evens, odds = (size + 1) // 2, size // 2
+        assert (model["even"].weight.grad == evens).all()
+        assert (model["even"].bias.grad == 2 * evens).all()
+        if odds:
+            assert (model["odd"].weight.grad == odds).all()
+        else:
+            assert model["odd"].weight.grad is None
+
+
+def case_no_gradient_anywhere_stays_none(rank, size):
+    for sync in BOTH:
+        model = Toy(seed=0)
+        sync(model)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        sync(nn.ReLU())
+
+
+def case_a_tied_parameter_is_averaged_once(rank, size):
+    for sync in BOTH:
+        model = Toy(seed=0)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 1.0 + rank)
+        sync(model)
+        assert (model.first.weight.grad == (size + 1) / 2).all()
+
+
+def case_several_dtypes_and_strides(rank, size):
+    for sync in BOTH:
+        model = nn.Sequential(
+            nn.Linear(2, 2).bfloat16(),
+            nn.Linear(2, 3).double(),
+            nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last),
+            nn.Linear(2, 2).half(),
+        )
+        for parameter in model.parameters():
+            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+            parameter.grad = (numbers + 2 * rank).to(parameter)
+        model[2].weight.grad = model[2].weight.grad.to(memory_format=torch.channels_last)
+        sync(model)
+        for parameter in model.parameters():
+            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+            assert torch.equal(parameter.grad, (numbers + size - 1).to(parameter))
+
+
+@case(sizes=(2, 3, 4))
+def case_one_message_against_many(rank, size):
+    """One all_reduce for all parameters, or one each."""
+    calls = []
+    all_reduce = dist.all_reduce
+
+    def counted(tensor, *arguments, **options):
+        calls.append(tensor.numel())
+        return all_reduce(tensor, *arguments, **options)
+
+    model = LeNet()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    dist.all_reduce = counted
+    try:
+        sync_gradients(model)
+        flattened = calls.copy()
+        calls.clear()
+        sync_gradients_per_parameter(model)
+    finally:
+        dist.all_reduce = all_reduce
+    extra = 10 + 2 * size  # a presence flag per parameter, a fingerprint per rank
+    assert flattened == [61_706 + extra]
+    assert len(calls) == 10
+
+
+@case(sizes=(2, 3, 4))
+def case_a_sparse_gradient_is_refused_everywhere(rank, size):
+    for sync in BOTH:
+        embedding = nn.Embedding(4, 2, sparse=rank == 1)
+        model = nn.Sequential(embedding, nn.Linear(2, 2))
+        model(torch.tensor([1, 2])).sum().backward()
+        message = error_on_all_ranks(TypeError, sync, model)
+        assert "'0.weight'" in message
+        assert "sparse=False" in message
+
+
+@case(sizes=(2, 3, 4))
+def case_different_models_are_refused_everywhere(rank, size):
+    last = rank == size - 1
+    for sync in BOTH:
+        turned = nn.Linear(2, 6, bias=False) if last else nn.Linear(6, 2, bias=False)
+        turned.weight.grad = torch.ones_like(turned.weight)
+        message = error_on_all_ranks(ValueError, sync, turned)
+        assert f"rank {size - 1} differ from rank 0's" in message
+        longer = nn.Linear(2, 7 if last else 6)
+        error_on_all_ranks(MismatchError, sync, longer)
+        partly_frozen = nn.Linear(6, 6)
+        partly_frozen.bias.requires_grad_(not last)
+        error_on_all_ranks((MismatchError, ValueError), sync_gradients, partly_frozen)
+
+
+@case(sizes=(2, 4))
+def case_in_a_part_of_the_ranks(rank, size):
+    group = dist.new_group([size - 1])
+    model = nn.Linear(2, 2)
+    model.weight.grad = torch.full((2, 2), float(rank))
+    if rank == size - 1:
+        sync_gradients(model, group)
+    assert (model.weight.grad == rank).all()
+
+
+def case_nan_reaches_every_rank(rank, size):
+    """A NaN on one rank must not be lost: all replicas have to stay equal."""
+    model = nn.Linear(2, 2)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    if rank == size - 1:
+        model.weight.grad[0, 0] = float("nan")
+    sync_gradients(model)
+    assert model.weight.grad[0, 0].isnan()
+    assert (model.weight.grad[1] == 1).all()
+    assert (model.bias.grad == 1).all()

@@ -1,0 +1,201 @@
+"""The one idea: a broken invariant is reported on every rank, with parameter, rank and distance."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_lib.parallel.invariants import (
+    InvariantError,
+    assert_matches_serial,
+    assert_replicas_equal,
+    assert_weights_moved,
+    snapshot,
+)
+from tests.parallel.cases.toys import Toy, error_on_all_ranks
+from tests.ranks import case
+
+
+def case_equal_replicas_pass(rank, size):
+    model = Toy(seed=3)
+    assert_replicas_equal(model)
+    assert_replicas_equal(snapshot(model))
+    assert_replicas_equal(DDP(model))
+    assert_replicas_equal({})
+    # Equal bits of NaN are equal; whether they are welcome is another question.
+    assert_replicas_equal({"weight": torch.tensor([float("nan"), 1.0])})
+
+
+@case(sizes=(2, 3, 4))
+def case_one_number_on_one_rank(rank, size):
+    model = Toy(seed=3)
+    with torch.no_grad():
+        model.head.weight[1, 2] += 0.25 * (rank == size - 1)
+    message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
+    assert f"rank {size - 1}: 'head.weight' is up to 0.25 away in 1 of 18 numbers" in message
+    assert "sync_initial_weights" in message
+
+
+@case(sizes=(2, 4))
+def case_the_last_bit_counts(rank, size):
+    for one, other, words in (
+        (1.0, 1.0 + 2**-52, "2.22e-16 away in 1 of 1"),
+        (0.0, -0.0, "equal as numbers, but not in all bits"),
+        (1.0, float("nan"), "1 NaN"),
+        (1.0, float("inf"), "1 infinite"),
+    ):
+        value = torch.tensor([other if rank == 1 else one], dtype=torch.float64)
+        message = error_on_all_ranks(InvariantError, assert_replicas_equal, {"x": value})
+        assert words in message, message
+        assert "rank 1: 'x'" in message
+
+
+@case(sizes=(2, 4))
+def case_buffers_count(rank, size):
+    model = nn.BatchNorm1d(2)
+    model(torch.arange(8.0).view(4, 2) * (rank + 1))
+    message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
+    assert "'running_mean'" in message
+    assert "convert_sync_batch_norm" in message
+    model = Toy(seed=0)
+    model.mask[0] ^= rank == 1
+    model.count += rank
+    message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
+    assert "'mask'" in message
+    assert "'count' is up to 1 away" in message
+
+
+@case(sizes=(2, 3, 4))
+def case_different_models_are_named(rank, size):
+    model = nn.Linear(2, 3 if rank == size - 1 else 2)
+    message = error_on_all_ranks(InvariantError, assert_replicas_equal, model)
+    assert f"'weight' is float32 (2, 2) on rank 0, float32 (3, 2) on rank {size - 1}" in message
+
+
+@case(sizes=(4,))
+def case_many_findings_are_shortened(rank, size):
+    message = error_on_all_ranks(InvariantError, assert_replicas_equal, Toy(seed=rank))
+    assert "... and" in message
+    assert len(message.splitlines()) == 8
+
+
+@case(sizes=(3, 4))
+def case_in_a_part_of_the_ranks(rank, size):
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        assert_replicas_equal({"x": torch.ones(1)}, group)
+    error_on_all_ranks(InvariantError, assert_replicas_equal, {"x": torch.ones(1) * (rank < 2)})
+
+
+def case_the_serial_run_is_matched_within_tolerance(rank, size):
+    model = Toy(seed=5)
+    serial = Toy(seed=5) if rank == 0 else None
+    assert_matches_serial(model, serial, rtol=0, atol=0)
+    assert_matches_serial(DDP(model), snapshot(model) if rank == 0 else None, rtol=0, atol=0)
+    # The tolerance is that of the serial value: |1.5 - 1| > 0.4 x 1.
+    value = {"x": torch.tensor([1.5])}
+    serial = {"x": torch.tensor([1.0], dtype=torch.float64)}
+    assert_matches_serial(value, serial, rtol=0.5, atol=0)
+    assert_matches_serial(value, serial, rtol=0, atol=0.5)
+    assert_matches_serial(value, serial, rtol=0.25, atol=0.25)
+    for rtol, atol in ((0.4, 0), (0, 0.4), (0.2, 0.2)):
+        error_on_all_ranks(
+            InvariantError, assert_matches_serial, value, serial, rtol=rtol, atol=atol
+        )
+
+
+def case_one_rank_off_the_serial_run(rank, size):
+    model = Toy(seed=5)
+    with torch.no_grad():
+        model.first.bias -= 0.5 * (rank == size - 1)
+    message = error_on_all_ranks(
+        InvariantError, assert_matches_serial, model, Toy(seed=5), rtol=1e-6, atol=1e-6
+    )
+    assert f"rank {size - 1}: 'first.bias' is up to 0.5 away in 6 of 6 numbers" in message
+    assert "rtol=1e-06" in message
+    assert "mean" in message
+
+
+def case_nan_never_matches(rank, size):
+    nan = {"x": torch.tensor([float("nan")])}
+    message = error_on_all_ranks(InvariantError, assert_matches_serial, nan, nan, rtol=1, atol=1)
+    assert "1 NaN" in message
+
+
+def case_whole_numbers_have_to_be_equal(rank, size):
+    one, two = {"steps": torch.tensor(1)}, {"steps": torch.tensor(2)}
+    error_on_all_ranks(InvariantError, assert_matches_serial, one, two, rtol=9, atol=9)
+
+
+def case_the_serial_run_of_another_model(rank, size):
+    """Only rank 0 can see it, and yet nobody waits."""
+    for serial, words in (
+        (nn.Linear(2, 3), "shape (2, 2), in the serial run (3, 2)"),
+        (nn.Linear(2, 2, bias=False), "'bias' is in the model but not in the serial"),
+        (None, "NoneType"),
+    ):
+        kind = TypeError if serial is None else InvariantError
+        here = serial if rank == 0 else None
+        message = error_on_all_ranks(
+            kind, assert_matches_serial, nn.Linear(2, 2), here, rtol=0, atol=0
+        )
+        assert words in message, message
+
+
+def case_moved_weights_pass(rank, size):
+    model = Toy(seed=rank)
+    before = snapshot(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name not in ("frozen", "unused"):
+                parameter.view(-1)[0] += 1
+    assert_weights_moved(model, before, but=["unused"])
+    message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
+    assert "rank 0: 'unused' is exactly where it was" in message
+    assert "frozen" not in message
+    assert "optimizer.step" in message
+    assert_weights_moved({"x": torch.ones(1)}, {"x": torch.zeros(1)})
+
+
+def case_one_rank_that_stands_still(rank, size):
+    model = nn.Linear(2, 2)
+    before = snapshot(model)
+    with torch.no_grad():
+        model.weight += 1
+        model.bias += rank != size - 1
+    message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
+    assert f"rank {size - 1}: 'bias' is exactly where it was" in message
+    assert "weight'" not in message
+
+
+def case_moved_to_nan_is_no_training(rank, size):
+    model = nn.Linear(2, 2, bias=False)
+    before = snapshot(model)
+    with torch.no_grad():
+        model.weight += 1
+        model.weight[0, 0] = float("nan")
+    message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
+    assert "'weight' is not finite (1 NaN)" in message
+
+
+@case(sizes=(2, 4))
+def case_a_snapshot_that_lacks_a_name_on_one_rank(rank, size):
+    model = nn.Linear(2, 2)
+    before = {} if rank == 1 else snapshot(model)
+    message = error_on_all_ranks(InvariantError, assert_weights_moved, model, before)
+    assert "on rank 1: the snapshot from before has no 'weight'" in message
+
+
+def case_a_snapshot_is_a_copy(rank, size):
+    model = Toy(seed=0)
+    before = snapshot(model)
+    assert set(before) == {
+        *("first.weight", "first.bias", "second.bias", "frozen", "unused"),
+        *("head.weight", "head.bias", "mask", "count", "scale"),
+    }
+    with torch.no_grad():
+        model.head.bias += 1
+    assert not torch.equal(before["head.bias"], model.head.bias)
+    assert not before["head.bias"].requires_grad
