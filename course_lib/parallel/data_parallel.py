@@ -72,11 +72,9 @@ class VirtualDevice:
         self._thread.shutdown(wait=True)
 
     def _settle(self) -> None:
+        torch.set_num_threads(1)
         if self.place.type == "cuda":
             torch.cuda.set_device(self.place)
-        else:
-            torch.get_num_threads()  # makes PyTorch's own settings of this thread first
-            torch.set_num_threads(1)
 
 
 def virtual_devices(n: int) -> list[VirtualDevice]:

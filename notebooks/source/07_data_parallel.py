@@ -1,0 +1,733 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 DataParallel
+#
+# **The one idea.** A single process can drive several devices with a thread for each: it copies the model to all of them, deals out the batch, lets all work at once, and collects the results on one device, the *master*. That takes one line of code, and everything that is not done by all devices at once is done by the master while the others wait.
+#
+# **You will be able to**
+# - do the five steps replicate, scatter, parallel_apply, gather and update by hand, and show that the gradient is that of one device;
+# - say what `torch.nn.DataParallel` does in every step, and which of your own changes to the model it silently loses;
+# - count the bytes that pass through the master, and compare them with an all-reduce;
+# - explain what Python's global lock does to threads, and when it does nothing;
+# - say why this stays on one machine, and why lesson 08 does it otherwise.
+#
+# **You need first** lesson 04: gradients of shards add up to the gradient of the batch. Lesson 02 for the all-reduce in section 5.
+#
+# **Time.** The notebook runs in about 25 s (*measured here*: 2 cores). Allow 90 minutes to study it with its five exercises.
+
+# %%
+import copy
+import sys
+
+import torch
+import torch.nn.functional as F
+
+from course_lib.parallel import data_parallel
+from course_lib.parallel.data_parallel import Log, virtual_devices
+from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.training.data import load
+from course_lib.training.models import MLP
+
+# %% [markdown]
+# ## 1. One process, many threads
+#
+# So far every rank was a process. DataParallel has **one** process, and this notebook is one: the cells below run right here, without `%%px`, and no cluster is needed until section 6.
+#
+# A process may have many *threads*. Threads run at the same time and share all memory: what one writes, the others see. DataParallel drives each device, usually a GPU, by a thread of its own.
+#
+# You need no GPU here. A *virtual device* is a thread that computes on the CPU and keeps its hands off the memory of the others: whatever it gets is copied, as a GPU would need it. (Where there are GPUs, the virtual devices are spread over them.) Device 0 is the master.
+
+# %% tags=["nbval-ignore-output"]
+devices = virtual_devices(4)
+place = devices[0].place  # where the master's tensors live
+threads = [device.submit(torch.get_num_threads).result() for device in devices]
+
+print(devices)
+print("compute threads: this notebook", torch.get_num_threads(), "- the devices", threads)
+assert threads == [1, 1, 1, 1]
+
+# %% [markdown]
+# `device.submit(f, x)` lets the device's thread call `f(x)` and returns a *future* at once; `result()` waits for what comes of it.
+#
+# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, as many as there are cores. Four devices doing that on 2 cores would be eight threads that push each other aside. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it: the notebook keeps its own.
+#
+# Now 250 real digits, in float64 so that rounding can be told from mistakes, a small network, and the answer to compare with: the gradient of one device that has the whole batch.
+
+# %%
+training, _ = load("digits")
+images, labels = (tensor.to(place) for tensor in training[:250])
+images = images.double()
+
+torch.manual_seed(7)
+model = MLP(64, (128,)).double().to(place)
+alone = copy.deepcopy(model)
+loss_alone = F.cross_entropy(alone(images), labels)
+loss_alone.backward()
+print(f"loss of one device on 250 samples: {loss_alone.item():.4f}")
+
+# %% [markdown]
+# ## 2. The five steps by hand
+#
+# ### Step 1: replicate
+#
+# Every device gets a copy of the model. The master's replica is the model itself.
+
+
+# %%
+def worst(one, other):
+    """The largest difference between the tensors of two lists."""
+    return max((a - b.to(a.device)).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+replicas = [model] + [copy.deepcopy(model).to(device.place) for device in devices[1:]]
+
+for replica in replicas:
+    assert worst(replica.parameters(), alone.parameters()) == 0  # equal to the bit
+assert len({next(replica.parameters()).data_ptr() for replica in replicas}) == 4  # apart in memory
+print("four replicas, equal to the bit, each in memory of its own")
+
+# %% [markdown]
+# ### Step 2: scatter
+#
+# The batch is cut along its first dimension, into as many shards as there are devices. `torch.chunk` does so, and `torch.nn.DataParallel` cuts in the same way.
+#
+# **Predict.** 250 samples, 4 devices. How many samples does each device get? Write a list of four numbers.
+
+# %%
+prediction = None
+
+# %%
+pairs = zip(images.chunk(4), devices, strict=True)
+shards = [shard.to(device.place, copy=True) for shard, device in pairs]
+sizes = [len(shard) for shard in shards]
+compare(prediction, sizes)
+assert sizes == [63, 63, 63, 61]
+
+# %% [markdown]
+# Each shard has 250 / 4 samples, rounded *up*, and the last one has what is left. That looks harmless. Now 9 samples:
+
+# %%
+few = [len(shard) for shard in torch.arange(9).chunk(4)]
+print("9 samples:", few)
+assert few == [3, 3, 3]
+
+# %% [markdown]
+# Three shards for four devices: the fourth has nothing to do at all. `DataParallel` is content with that, and makes only three replicas.
+#
+# ### Exercise 1: deal out evenly
+#
+# Write `scatter_evenly(batch, p)`: it returns a list of `p` tensors, the shards of `batch` in order, each in memory of its own. No shard may have two samples more than another. If there are fewer samples than devices, the last shards are empty.
+
+
+# %% tags=["exercise"] exercise="07.scatter"
+import torch
+
+
+def scatter_evenly(batch, p):
+    """Return p shards of the batch, in order and apart in memory, as equal as can be."""
+    ### BEGIN SOLUTION
+    size, rest = divmod(len(batch), p)
+    sizes = [size + 1] * rest + [size] * (p - rest)
+    return [shard.clone() for shard in torch.split(batch, sizes)]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("07.scatter")
+
+# %% [markdown]
+# Stuck? `hint("07.scatter")` gives one hint at a time, `solution("07.scatter")` shows a worked solution. No later cell needs yours.
+#
+# ### Step 3: parallel_apply
+#
+# All threads call their replica on their shard. First all calls are handed out, and only then does the notebook wait: that order is what makes it parallel.
+
+# %%
+calls = zip(devices, replicas, shards, strict=True)
+futures = [device.submit(replica, shard) for device, replica, shard in calls]
+outputs = [future.result() for future in futures]
+print([tuple(output.shape) for output in outputs])
+assert [len(output) for output in outputs] == sizes
+
+# %% [markdown]
+# ### Step 4: gather, and the loss
+#
+# The outputs are copied to the master and joined, in order. The master alone holds the labels, and works out the loss of the *whole* batch.
+
+# %%
+gathered = torch.cat([output.detach().to(place) for output in outputs]).requires_grad_()
+loss = F.cross_entropy(gathered, labels)
+print(f"loss on the master: {loss.item():.4f}")
+assert worst([gathered], [alone(images)]) < 1e-12
+assert abs(loss.item() - loss_alone.item()) < 1e-12
+
+# %% [markdown]
+# ### The way back
+#
+# The gradient takes the same road in the other direction. Each step has a mirror image:
+#
+# | forward | backward |
+# |---|---|
+# | gather: join the outputs | deal out the gradient of the outputs |
+# | parallel_apply: forward in all replicas | backward in all replicas, at the same time |
+# | scatter: deal out the inputs | nothing: nobody wants the gradient of the inputs |
+# | replicate: copy the parameters | *add up* the gradients of the copies |
+#
+# The last line is the rule of lesson 04: whoever is used several times gets the sum of the gradients.
+
+# %%
+loss.backward()  # on the master: from the loss to the gathered outputs
+calls = zip(devices, outputs, gathered.grad.chunk(4), strict=True)
+futures = [d.submit(output.backward, part.to(d.place, copy=True)) for d, output, part in calls]
+for future in futures:
+    future.result()
+
+for replica in replicas[1:]:
+    for own, other in zip(model.parameters(), replica.parameters(), strict=True):
+        own.grad += other.grad.to(place)
+
+difference = worst([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
+assert difference < 1e-12
+print("the gradient is that of one device, to 1e-12")
+
+# %% [markdown]
+# 63 + 63 + 63 + 61 samples, added up without a weight, and it is right: the loss was a mean over all 250 *before* anything was differentiated, so each output's gradient has its 1/250 already.
+#
+# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and goes back through all replicas at the same time [4]. For the CPU it uses the thread of the caller only; so this lesson cuts the graph at the gather, and lets every device go back by itself.
+#
+# ### Exercise 2: one loss from all shards
+#
+# You could let every device work out the mean loss of its own shard, so that only one number has to travel. Write `mean_loss(losses, sizes)`: `losses` is a list of scalar tensors, the mean loss on each device's shard, and `sizes` the list of how many samples each shard has. Return the mean over all samples, as a tensor that `backward()` works on. A shard may be empty; its mean is 0/0, which is `nan`.
+
+
+# %% tags=["exercise"] exercise="07.mean_loss"
+def mean_loss(losses, sizes):
+    """Return the mean loss over all samples, from the mean and the size of each shard."""
+    ### BEGIN SOLUTION
+    total = sum(loss * size for loss, size in zip(losses, sizes, strict=True) if size > 0)
+    return total / sum(sizes)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("07.mean_loss")
+
+# %% [markdown]
+# Stuck? `hint("07.mean_loss")`, `solution("07.mean_loss")`.
+#
+# ### Step 5: update
+#
+# **Predict.** The optimizer makes its step on the master's model. Do the parameters of the other replicas change? Write `True` or `False`.
+
+# %%
+prediction = None
+
+# %%
+before = [parameter.detach().clone() for parameter in model.parameters()]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+optimizer.step()
+
+replicas_moved = any(worst(r.parameters(), before) > 0 for r in replicas[1:])
+compare(prediction, replicas_moved)
+assert worst(model.parameters(), before) > 0
+assert not replicas_moved
+
+# %% [markdown]
+# Only the master moved. The replicas are stale now, and nobody mends them: they are thrown away, and the next step begins with new copies. That is why *replicate* belongs to every step, and it is the most expensive habit of DataParallel.
+#
+# ### Exercise 3: update the master
+#
+# Write `update(model, replicas, optimizer)`. All replicas have done their backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas: it is frozen, or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; bring them one step on.
+
+
+# %% tags=["exercise"] exercise="07.update"
+def update(model, replicas, optimizer):
+    """Bring the master's model one step on, with the gradients of all replicas."""
+    ### BEGIN SOLUTION
+    for replica in replicas[1:]:
+        for own, other in zip(model.parameters(), replica.parameters(), strict=True):
+            if other.grad is not None:
+                arrived = other.grad.to(own.device)
+                own.grad = arrived if own.grad is None else own.grad + arrived
+    optimizer.step()
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("07.update")
+
+# %% [markdown]
+# Stuck? `hint("07.update")`, `solution("07.update")`.
+#
+# ### Is it always the same?
+#
+# `course_lib.parallel.data_parallel` has the same steps as functions, and `data_parallel_step` does them one after another. Thirty steps on four devices against thirty steps on one, both from the same start, with uneven shards and momentum:
+
+
+# %%
+def train(model, step, steps=30):
+    """Call step(model, optimizer), which returns the loss, and collect the losses."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return [step(model, optimizer).item() for _ in range(steps)]
+
+
+def on_one(model, optimizer):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def on_four(model, optimizer):
+    return data_parallel.data_parallel_step(
+        model, F.cross_entropy, optimizer, images, labels, devices
+    )
+
+
+# %%
+one, four = copy.deepcopy(alone), copy.deepcopy(alone)
+losses_one, losses_four = train(one, on_one), train(four, on_four)
+print(f"loss {losses_four[0]:.3f} -> {losses_four[-1]:.3f}")
+assert losses_four[-1] < 0.5 * losses_four[0]
+assert worst(four.parameters(), alone.parameters()) > 1e-3, "the weights have not moved"
+assert worst(four.parameters(), one.parameters()) < 1e-10
+
+# %% [markdown]
+# The two runs agree to 1e-10. Not to the bit: additions happen in another order, each step rounds at about 1e-16, and thirty steps with momentum enlarge that a little.
+#
+# **How about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because roundings fall both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding; a difference above it would be a mistake.
+
+# %% tags=["nbval-ignore-output"]
+images32, u = images.float(), 2.0**-24
+for p in (1, 2, 3, 4):
+    one, many = (copy.deepcopy(alone).float() for _ in range(2))
+    no_step = torch.optim.SGD(many.parameters(), lr=0.0)
+    one.zero_grad()
+    F.cross_entropy(one(images32), labels).backward()
+    data_parallel.data_parallel_step(many, F.cross_entropy, no_step, images32, labels, devices[:p])
+    largest = max(parameter.grad.abs().max().item() for parameter in one.parameters())
+    off = worst([a.grad for a in many.parameters()], [a.grad for a in one.parameters()]) / largest
+    print(f"{p} devices: off by {off / u:5.1f} u")
+    assert off < 250 * u
+
+# %% [markdown]
+# Usually a few `u`: rounding, and nothing else.
+#
+# ## 3. `torch.nn.DataParallel` itself
+#
+# All of section 2 is one line in PyTorch: `model = torch.nn.DataParallel(model)`. What it calls has the names that you know:
+#
+# | step | `torch.nn.parallel` | what it does on GPUs |
+# |---|---|---|
+# | 1 | `replicate(model, devices)` | broadcasts parameters and buffers from the master; in the graph, so that backward adds the gradients up |
+# | 2 | `scatter(inputs, devices)` | `torch.chunk`, and copies |
+# | 3 | `parallel_apply(replicas, inputs)` | a new thread for each device, in each step |
+# | 4 | `gather(outputs, master)` | copies and joins; in the graph |
+# | 5 | none | loss, `backward()` and `optimizer.step()` are yours, on the master |
+#
+# These functions refuse CPU tensors, so here they run only where there are two GPUs or more. The cell says what it ran.
+
+# %% tags=["nbval-ignore-output"]
+gpus = torch.cuda.device_count()
+theirs = copy.deepcopy(alone)
+theirs.zero_grad()
+F.cross_entropy(torch.nn.DataParallel(theirs)(images), labels).backward()
+assert worst([a.grad for a in theirs.parameters()], [a.grad for a in alone.parameters()]) < 1e-12
+if gpus >= 2:
+    print(f"ran torch.nn.DataParallel on {gpus} GPUs: the gradient is that of one device")
+else:
+    print(f"{gpus} GPUs here: torch.nn.DataParallel called the model once, and copied nothing")
+
+# %% [markdown]
+# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers asked for opinions on keeping it in maintenance mode only and removing it later [3]. It has not been removed: it is in the version used here, and gets no new features. You learn it because you will meet it, and because its faults are what lesson 08 mends.
+#
+# ## 4. The steps, timed one by one
+#
+# A larger network now, of 1.1 million parameters, in float32, with 256 samples. A `Log` writes down who was busy when.
+#
+# **Predict.** What fraction of a step does device 3 wait? Write a number between 0 and 1.
+
+# %%
+prediction = None
+
+# %%
+images, labels = (tensor.to(place) for tensor in training[:256])
+torch.manual_seed(7)
+large = MLP(64, (1024, 1024)).to(place)
+optimizer = torch.optim.SGD(large.parameters(), lr=0.05)
+
+
+def logged_step(devices):
+    """One step of the large network on these devices; returns its log."""
+    log = Log()
+    data_parallel.data_parallel_step(
+        large, F.cross_entropy, optimizer, images, labels, devices, log
+    )
+    return log
+
+
+# %%
+def duration(log):
+    return max(span.end for span in log.spans) - min(span.start for span in log.spans)
+
+
+logs = sorted((logged_step(devices) for _ in range(9)), key=duration)
+log = logs[len(logs) // 2]  # the median: neither a lucky step nor an unlucky one
+together = ("forward", "backward")
+steps = list(dict.fromkeys(span.label for span in sorted(log.spans, key=lambda span: span.start)))
+assert {span.label for span in log.spans if span.device > 0} == set(together)
+
+# %% tags=["nbval-ignore-output"]
+print("step          who works     ms   share")
+for label in steps:
+    who = "all" if label in together else "master"
+    ms = 1e3 * log.seconds(label)
+    print(f"{label:13} {who:8} {ms:7.2f} {ms / 1e3 / duration(log):6.0%}")
+
+# %% [markdown]
+# Only two lines say *all*. The same step drawn: the master is device 0, and hatched time is time in which a device is paid for and does nothing.
+
+# %% tags=["nbval-ignore-output"]
+lanes = {
+    f"device {i}": [(s.label, s.start, s.end) for s in log.spans if s.device == i] for i in range(4)
+}
+figures.timeline(
+    lanes,
+    moves=["replicate", "scatter", "gather", "scatter back", "reduce"],
+    title="One step of DataParallel on four devices, measured",
+    alt="Timeline of four devices, measured: device 0 replicates and scatters while the others "
+    "are idle; all do the forward; device 0 gathers and works out the loss while the others are "
+    "idle; all do the backward; device 0 adds up and updates while the others are idle.",
+)
+
+# %% tags=["nbval-ignore-output"]
+first, last = min(s.start for s in log.spans), max(s.end for s in log.spans)
+idle = figures.idle_share(lanes["device 3"], first, last)
+compare(prediction, idle, within=0.25)
+master_alone = sum(s.end - s.start for s in log.spans if s.label not in together)
+assert idle * (last - first) >= master_alone - 1e-9
+
+# %% [markdown]
+# Whatever the master does alone, the others wait for: that is what the `assert` says, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute a hundred times faster than a core, and copying gets no faster by that.
+#
+# And the master's part *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
+
+# %% tags=["nbval-ignore-output"]
+print("devices   alone (ms)   all at once (ms)")
+for p in (1, 2, 4):
+    found = sorted((logged_step(devices[:p]) for _ in range(5)), key=duration)[2]
+    shared = sum(found.seconds(label) for label in together)
+    print(f"{p:7} {1e3 * (duration(found) - shared):11.1f} {1e3 * shared:17.1f}")
+
+# %% [markdown]
+# ## 5. Bytes through the master
+#
+# Times depend on the machine; bytes do not. Let `n` be the bytes of all parameters, `x` those of the batch of inputs, and `y` those of the outputs, and let `p` divide the batch. In every step the master
+#
+# - **sends** the parameters to each of the others, `(p - 1) n`; their shards of the inputs, `(p - 1)/p x`; and their shards of the gradient of the outputs, `(p - 1)/p y`;
+# - **receives** their shards of the outputs, `(p - 1)/p y`, and a gradient from each, `(p - 1) n`.
+#
+# **Predict.** `n` is about 4.5 MB here, the images and outputs are small. How many MB pass through the master, in and out together, per step with 8 devices?
+
+# %%
+prediction = None
+
+# %%
+eight = virtual_devices(8)
+n = sum(parameter.nbytes for parameter in large.parameters())
+x, y = images.nbytes, 256 * 10 * 4  # 10 outputs of 4 bytes a sample
+counted = {}
+for p in (2, 4, 8):
+    log = logged_step(eight[:p])
+    counted[p] = log.bytes_out(0) + log.bytes_in(0)
+    assert log.bytes_out(0) == (p - 1) * n + (p - 1) * (x + y) // p
+    assert log.bytes_in(0) == (p - 1) * n + (p - 1) * y // p
+    assert log.bytes_in(1) + log.bytes_out(1) == 2 * n + (x + 2 * y) // p
+
+# %%
+compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
+
+# %% [markdown]
+# The formula holds to the byte, counted from the tensors that were copied. What is it against an all-reduce? In a *ring*, every device sends to its right neighbour only, and always a `1/p` part of the gradient: `p - 1` rounds to add up, `p - 1` rounds to hand round what is complete. Here it is, on the same devices:
+
+
+# %%
+def ring_all_reduce(buffers, devices, log):
+    """Add up the buffers of all devices, in place; their length is a multiple of p."""
+    p = len(devices)
+    parts = [buffer.chunk(p) for buffer in buffers]  # views: they look into the buffers
+    for step in range(2 * (p - 1)):
+        arriving = []
+        for r in range(p):
+            part = parts[r][(r - step) % p]
+            arriving.append(log.move("ring", part, devices[r], devices[(r + 1) % p]))
+        for r in range(p):
+            part = parts[(r + 1) % p][(r - step) % p]
+            if step < p - 1:
+                part += arriving[r]
+            else:
+                part.copy_(arriving[r])
+
+
+# %%
+in_a_ring = {}
+numbers = n // 4 + -(n // 4) % 8  # so many that 2, 4 and 8 divide it
+for p in (2, 4, 8):
+    buffers = [torch.full((numbers,), r + 1.0, device=eight[r].place) for r in range(p)]
+    log = Log()
+    ring_all_reduce(buffers, eight[:p], log)
+    for buffer in buffers:
+        assert (buffer == p * (p + 1) // 2).all()  # 1 + 2 + ... + p, exactly, everywhere
+    for r in range(p):
+        assert log.bytes_out(r) == log.bytes_in(r) == 2 * (p - 1) * 4 * numbers // p
+    in_a_ring[p] = log.bytes_out(0) + log.bytes_in(0)
+
+# %%
+print("devices | through the master | through each device of a ring   (MB, in and out)")
+for p in counted:
+    print(f"{p:7} | {counted[p] / 1e6:18.1f} | {in_a_ring[p] / 1e6:29.1f}")
+for p in (64, 256):
+    print(f"{p:7} | {2 * (p - 1) * n / 1e6:18.1f} | {4 * (p - 1) * n / p / 1e6:29.1f}   predicted")
+assert counted[8] > 3.4 * in_a_ring[8]
+
+# %%
+figures.measured_and_predicted(
+    list(counted),
+    {"master": list(counted.values()), "each device of a ring": list(in_a_ring.values())},
+    {
+        "master": lambda p: 2 * (p - 1) * n + (p - 1) / p * (x + 2 * y),
+        "each device of a ring": lambda p: 4 * (p - 1) / p * n,
+    },
+    xlabel="devices p",
+    ylabel="in and out per step (bytes)",
+    title="The busiest device",
+)
+
+# %% [markdown]
+# With 2 devices there is hardly a difference. From then on the master's line rises with `p`, and the ring's bends and never reaches `4 n`: in a ring nobody is the master. Lesson 03 has built it from `send` and `recv`; lesson 08 uses it so that no parameter has to travel at all, as replicas that start equal and add the same gradients stay equal.
+#
+# PyTorch's `replicate` may send copies along a tree of GPUs, so not every copy needs to leave the master itself. The gradients come back in any case, and the sum is made there.
+#
+# The master's *memory* is fuller than the others' as well: it holds the optimizer's state, the whole batch, all outputs and their gradient. The batch size that fits is decided by the master.
+#
+# ### Exercise 4: count the bytes
+#
+# Write `master_bytes(model, inputs, outputs, p)`: it returns two whole numbers, the bytes that leave the master in one training step, and the bytes that reach it. `inputs` and `outputs` are the tensors of the whole batch, which `p` divides. Count the model's buffers as well: a replica needs them. Parameters that are frozen, with `requires_grad` false, have no gradient.
+
+
+# %% tags=["exercise"] exercise="07.master_bytes"
+def master_bytes(model, inputs, outputs, p):
+    """Return (out, in): the bytes that leave and reach the master in one training step."""
+    ### BEGIN SOLUTION
+    weights = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    trained = sum(tensor.nbytes for tensor in model.parameters() if tensor.requires_grad)
+    x, y = (tensor.nbytes * (p - 1) // p for tensor in (inputs, outputs))
+    return (p - 1) * weights + x + y, y + (p - 1) * trained
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("07.master_bytes")
+
+# %% [markdown]
+# Stuck? `hint("07.master_bytes")`, `solution("07.master_bytes")`.
+#
+# ## 6. Threads or processes? The global lock
+#
+# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads of section 2 share one. PyTorch gives the lock back while an operation computes, and takes it again for the next line of Python.
+#
+# So it depends on the work. To compare threads with processes we need processes: our ranks. The next cell defines two jobs on the ranks and, with `--local`, in this notebook too.
+
+# %% tags=["nbval-ignore-output"]
+from course_lib.cluster import start_cluster
+
+cluster = start_cluster(n=4)
+
+# %%
+# %%px --local
+import time
+
+
+def many_small(steps=20_000):
+    """20,000 operations on 4 numbers: nearly all of the time is Python and bookkeeping."""
+    total = torch.zeros(4)
+    for _ in range(steps):
+        total = total + 1
+    return total
+
+
+# %%
+# %%px --local
+def few_large(steps=20):
+    """20 products of 512 x 512 matrices: nearly all of the time is arithmetic."""
+    total, shift = torch.eye(512), torch.eye(512).roll(1, dims=0)
+    for _ in range(steps):
+        total = shift @ total
+    return total
+
+
+assert many_small().tolist() == [20_000] * 4
+assert torch.equal(few_large(), torch.eye(512).roll(20, dims=0))
+
+# %% [markdown]
+# **Predict.** One device does a job alone. Then two devices do the same job each, at the same time, on two cores. If they do not disturb each other it takes as long as one, a factor of 1. If they take turns, a factor of 2. Write down the factor for `many_small` in two threads, then for `few_large`.
+
+# %%
+prediction = [None, None]
+
+
+# %%
+def best_time(work, count):
+    """The best of three: seconds until `count` devices have done `work`, all starting at once."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        futures = [device.submit(work) for device in devices[:count]]
+        done = [future.result() for future in futures]
+        times.append(time.perf_counter() - start)
+        assert all(torch.equal(each, done[0]) for each in done)
+    return min(times)
+
+
+jobs = (many_small, few_large)
+in_threads = {job.__name__: [best_time(job, count) for count in (1, 2)] for job in jobs}
+
+# %% [markdown]
+# The same on ranks, which are processes: first rank 0 alone, then ranks 0 and 1 together. `pair` makes the two start at the same time.
+
+# %%
+# %%px
+pair = comm.Split(color=0 if rank < 2 else 1, key=rank)
+
+
+def best_time(work, everyone):
+    times = []
+    for _ in range(3):
+        if everyone:
+            pair.Barrier()
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+# %%
+# %%px --targets 0
+alone_s = {job.__name__: best_time(job, everyone=False) for job in (many_small, few_large)}
+
+# %%
+# %%px --targets 0,1
+both_s = {job.__name__: best_time(job, everyone=True) for job in (many_small, few_large)}
+
+# %% tags=["nbval-ignore-output"]
+alone_s = cluster.client[0]["alone_s"]
+both_s = cluster.client[[0, 1]]["both_s"]
+factors = []
+print("job          alone (ms)   two threads   two processes")
+for name, (one, two) in in_threads.items():
+    factors.append(two / one)
+    processes = max(each[name] for each in both_s) / alone_s[name]
+    print(f"{name:12} {1e3 * one:10.0f} {two / one:10.1f} x {processes:13.1f} x")
+compare(prediction, factors, within=0.25)
+print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off")
+
+# %% [markdown]
+# *Measured here* on 2 free cores: `few_large` has a factor of 1.0 in threads and in processes. The threads hold the lock for microseconds and compute for milliseconds, so they hardly meet. `many_small` has a factor of about 1 in processes, but of 2.5 in threads: **worse than taking turns**. Each of its operations gives the lock back and wants it again at once; the other thread has taken it in between, and must be waited for and woken up. Handing over costs more than the work. D. Beazley showed this effect first [5]. (With other work on your cores all factors are larger.)
+#
+# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: `many_small`, for each device. One process with eight threads has one lock for all eight; eight processes have eight. That is the second reason for lesson 08. Python can be built without the lock since version 3.13 (PEP 703 [6]); then this reason goes, and the master remains.
+#
+# Does the lock at least make it safe to share? No. It protects single steps of the interpreter, and `total = total + gradient` is several of them.
+#
+# ### Exercise 5: many threads, one sum
+#
+# Every device's thread calls `accumulate(shared, compute, lock)`. `compute()` works out the thread's gradient and takes long. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. Add the gradient to the sum so that none is lost, whatever the others do at the same time, and so that all threads can compute at once. `with lock:` lets one thread at a time into the lines below it.
+
+
+# %% tags=["exercise"] exercise="07.accumulate"
+def accumulate(shared, compute, lock):
+    """Add what compute() returns to the shared sum; many threads do so at the same time."""
+    ### BEGIN SOLUTION
+    gradient = compute()
+    with lock:
+        shared.write(shared.read() + gradient)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("07.accumulate")
+
+# %% [markdown]
+# Stuck? `hint("07.accumulate")`, `solution("07.accumulate")`.
+#
+# Even with a lock the *order* of the additions would be left to chance, and with it the last bits of the sum. The library therefore lets one thread add up, in the order of the devices: two runs are then equal to the bit.
+#
+# ## 7. Break it: the lost statistics
+#
+# A forward that changes the model changes a replica, and replicas are thrown away. Batch normalisation does that: in training it keeps a *running mean* of what it has seen, in a buffer.
+#
+# **Predict.** 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Four devices get two samples each. After the forward, what is the running mean in the master's model? (`momentum=1.0` means: the mean of the last batch.)
+
+# %%
+prediction = None
+
+# %%
+norm = torch.nn.BatchNorm1d(1, momentum=1.0).to(place)
+batch = torch.tensor([[0.0], [0.0], [10.0], [10.0], [20.0], [20.0], [30.0], [30.0]], device=place)
+replicas = data_parallel.replicate(norm, devices)
+data_parallel.parallel_apply(replicas, data_parallel.scatter(batch, devices), devices)
+
+compare(prediction, norm.running_mean.item())
+assert norm.running_mean.item() == 0
+assert [replica.running_mean.item() for replica in replicas] == [0, 10, 20, 30]
+
+# %% [markdown]
+# - **Symptom.** Accuracy on test data is worse than the training loss promises, and more so with more devices. A counter in `forward` stays at its first value. Nothing raises an error.
+# - **Diagnosis.** Replica 0 *is* the master's model, so what device 0 has seen is kept. What the others have seen goes with their replicas. And each device normalised by the mean of its own two samples, which is the break of lesson 04.
+# - **Fix.** No state that is changed in `forward`; normalisation that does not look across samples (`GroupNorm`, `LayerNorm`); or DistributedDataParallel with SyncBatchNorm (lesson 08), where every replica lives on.
+#
+# ## 8. Why it stays on one machine
+#
+# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside of it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. Then a process for each device is the natural choice; it also has its own GIL, and it can keep its replica instead of getting a new one in each step. That program is called DistributedDataParallel.
+#
+# ## Recap
+#
+# | | DataParallel | what lesson 08 does instead |
+# |---|---|---|
+# | processes | one, with a thread for each device | one for each device |
+# | replicas | copied anew in each step | live on, and stay equal |
+# | optimizer | on the master only | in every process, all make the same step |
+# | bytes, busiest device, in and out | `2 (p - 1) n` plus inputs and outputs: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
+# | while the master works | all others wait | there is no master |
+# | GIL | one for all | one each |
+# | state changed in `forward` | kept on device 0 only | kept in every process |
+# | machines | one | any number |
+# | code to change | one line | some ten lines, and a launcher |
+#
+# - Invariant: the gradient on the master is that of one device with the whole batch, also with uneven shards, to rounding.
+# - The loss is a mean over *all* samples; then the gradients of the replicas are added up, not averaged.
+# - Update the master. What happens to replicas is lost.
+#
+# **Next:** lesson 08 gives every device a process of its own.
+#
+# ## References and further reading
+#
+# 1. PyTorch 2.13 documentation, [`torch.nn.DataParallel`](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html): the warning recommends DistributedDataParallel, and another one lists what is lost in replicas. The source, `torch/nn/parallel/`, is short: read `data_parallel.py` and `replicate.py`.
+# 2. PyTorch documentation, "CUDA semantics", section "Use nn.parallel.DistributedDataParallel instead of multiprocessing or nn.DataParallel".
+# 3. C. Balioglu, "[POLL][RFC] DataParallel Deprecation", [pytorch issue 65936](https://github.com/pytorch/pytorch/issues/65936), 2021.
+# 4. PyTorch documentation, "Autograd mechanics", section "Multithreaded Autograd".
+# 5. D. Beazley, "Understanding the Python GIL", PyCon, Atlanta, 2010.
+# 6. S. Gross, "PEP 703: Making the Global Interpreter Lock Optional in CPython", 2023.
+# 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. Where DistributedDataParallel comes from.
+# 8. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009. The ring and its traffic.

@@ -1,0 +1,251 @@
+"""The usual wrong answers to lesson 07: from a mistake's name to a function that makes it."""
+
+MASTER_BYTES = """
+def master_bytes(model, inputs, outputs, p):
+    others = p - 1
+    parameters = sum(t.nbytes for t in model.parameters())
+    trained = sum(t.nbytes for t in model.parameters() if t.requires_grad)
+    buffers = sum(t.nbytes for t in model.buffers())
+    x, y = inputs.nbytes * others // p, outputs.nbytes * others // p
+    return {out}, {into}
+"""
+RIGHT_OUT = "others * (parameters + buffers) + x + y"
+RIGHT_IN = "y + others * trained"
+
+
+def bytes_of(out: str = RIGHT_OUT, into: str = RIGHT_IN) -> str:
+    return MASTER_BYTES.format(out=out, into=into)
+
+
+UPDATE = """
+import torch
+
+def update(model, replicas, optimizer):
+    for replica in replicas[1:]:
+        for own, other in zip(model.parameters(), replica.parameters()):
+            if other.grad is not None:
+                own.grad = other.grad if own.grad is None else own.grad + other.grad
+"""
+
+WRONG_ANSWERS = {
+    "07.scatter": {
+        "a-device-goes-without": """
+def scatter_evenly(batch, p):
+    return [shard.clone() for shard in batch.chunk(p)]
+""",
+        "drops-the-rest": """
+def scatter_evenly(batch, p):
+    size = len(batch) // p
+    return [batch[i * size : (i + 1) * size].clone() for i in range(p)]
+""",
+        "order-is-lost": """
+def scatter_evenly(batch, p):
+    return [batch[i::p].clone() for i in range(p)]
+""",
+        "a-view-is-no-copy": """
+def scatter_evenly(batch, p):
+    return list(batch.tensor_split(p))
+""",
+        "uneven": """
+def scatter_evenly(batch, p):
+    size = len(batch) // p
+    shards = [batch[i * size : (i + 1) * size].clone() for i in range(p - 1)]
+    return [*shards, batch[(p - 1) * size :].clone()]
+""",
+        "everyone-gets-all": """
+def scatter_evenly(batch, p):
+    return [batch.clone() for _ in range(p)]
+""",
+        "not-tensors": """
+def scatter_evenly(batch, p):
+    return batch
+""",
+        "wrong-samples": """
+def scatter_evenly(batch, p):
+    return [shard * 0 for shard in batch.tensor_split(p)]
+""",
+    },
+    "07.mean_loss": {
+        "mean-of-means": """
+def mean_loss(losses, sizes):
+    return sum(losses) / len(losses)
+""",
+        "sum-of-means": """
+def mean_loss(losses, sizes):
+    return sum(losses)
+""",
+        "a-sum-not-a-mean": """
+def mean_loss(losses, sizes):
+    return sum(loss * size for loss, size in zip(losses, sizes))
+""",
+        "divided-by-devices": """
+def mean_loss(losses, sizes):
+    return sum(loss * size for loss, size in zip(losses, sizes)) / len(losses)
+""",
+        "an-empty-shard-spoils-it": """
+def mean_loss(losses, sizes):
+    return sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes)
+""",
+        "no-gradient": """
+def mean_loss(losses, sizes):
+    return sum(loss.item() * size for loss, size in zip(losses, sizes) if size) / sum(sizes)
+""",
+        "wrong-gradient": """
+def mean_loss(losses, sizes):
+    whole = sum(loss * size for loss, size in zip(losses, sizes) if size) / sum(sizes)
+    return losses[0] + (whole - losses[0]).detach()
+""",
+        "first-shard-only": """
+def mean_loss(losses, sizes):
+    return losses[0]
+""",
+        "not-one-loss": """
+def mean_loss(losses, sizes):
+    return losses
+""",
+    },
+    "07.update": {
+        "updates-the-replicas": """
+import torch
+
+def update(model, replicas, optimizer):
+    with torch.no_grad():
+        for replica in replicas[1:]:
+            for parameter in replica.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.25 * parameter.grad
+""",
+        "own-gradient-only": """
+def update(model, replicas, optimizer):
+    optimizer.step()
+""",
+        "mean-not-sum": UPDATE
+        + """
+    for own in model.parameters():
+        if own.grad is not None:
+            own.grad = own.grad / len(replicas)
+    optimizer.step()
+""",
+        "counts-the-master-twice": UPDATE.replace("replicas[1:]", "replicas")
+        + """
+    optimizer.step()
+""",
+        "goes-round-the-optimizer": UPDATE
+        + """
+    with torch.no_grad():
+        for own in model.parameters():
+            if own.grad is not None:
+                own -= 0.25 * own.grad
+""",
+        "gradient-of-none": """
+def update(model, replicas, optimizer):
+    for replica in replicas[1:]:
+        for own, other in zip(model.parameters(), replica.parameters()):
+            if own.grad is not None:
+                own.grad += other.grad
+    optimizer.step()
+""",
+        "frozen-moved": UPDATE
+        + """
+    optimizer.step()
+    with torch.no_grad():
+        for own in model.parameters():
+            own -= 0.0 if own.requires_grad else 1.0
+""",
+        "uphill": UPDATE
+        + """
+    for own in model.parameters():
+        if own.grad is not None:
+            own.grad = -own.grad
+    optimizer.step()
+""",
+    },
+    "07.master_bytes": {
+        "counts-itself": bytes_of(
+            "p * (parameters + buffers) + inputs.nbytes + outputs.nbytes",
+            "outputs.nbytes + p * trained",
+        ),
+        "forgets-the-way-back": bytes_of("others * (parameters + buffers) + x"),
+        "whole-batch-to-everyone": bytes_of(
+            "others * (parameters + buffers + inputs.nbytes + outputs.nbytes)",
+            "others * (outputs.nbytes + trained)",
+        ),
+        "forgets-the-buffers": bytes_of("others * parameters + x + y"),
+        "gradient-of-the-frozen": bytes_of(into="y + others * parameters"),
+        "numbers-not-bytes": """
+def master_bytes(model, inputs, outputs, p):
+    others = p - 1
+    numbers = sum(t.numel() for t in model.parameters())
+    x, y = inputs.numel() * others // p, outputs.numel() * others // p
+    return others * numbers + x + y, y + others * numbers
+""",
+        "that-of-a-ring": bytes_of("2 * others * parameters // p", "2 * others * parameters // p"),
+        "parameters-only": bytes_of("others * (parameters + buffers)", "others * trained"),
+        "out-and-in-swapped": bytes_of(RIGHT_IN, RIGHT_OUT),
+        "wrong-for-other-p": bytes_of(
+            "3 * (parameters + buffers) + inputs.nbytes * 3 // 4 + outputs.nbytes * 3 // 4",
+            "outputs.nbytes * 3 // 4 + 3 * trained",
+        ),
+        "not-two-numbers": bytes_of().replace("return", "return 0,"),
+        "one-of-two-is-wrong": bytes_of(into="y"),
+    },
+    "07.accumulate": {
+        "no-lock": """
+def accumulate(shared, compute, lock):
+    shared.write(shared.read() + compute())
+""",
+        "read-outside-the-lock": """
+def accumulate(shared, compute, lock):
+    total = shared.read() + compute()
+    with lock:
+        shared.write(total)
+""",
+        "written-outside-the-lock": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    with lock:
+        total = shared.read() + gradient
+    shared.write(total)
+""",
+        "two-locks-a-gap": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    with lock:
+        total = shared.read()
+    with lock:
+        shared.write(total + gradient)
+""",
+        "computes-behind-the-lock": """
+def accumulate(shared, compute, lock):
+    with lock:
+        shared.write(shared.read() + compute())
+""",
+        "never-written": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    with lock:
+        total = shared.read()
+        total += gradient
+""",
+        "never-opened": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    lock.acquire()
+    shared.write(shared.read() + gradient)
+""",
+        "locked-twice": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    with lock:
+        with lock:
+            shared.write(shared.read() + gradient)
+""",
+        "computes-twice": """
+def accumulate(shared, compute, lock):
+    compute()
+    gradient = compute()
+    with lock:
+        shared.write(shared.read() + gradient)
+""",
+    },
+}
