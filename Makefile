@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test notebooks bench lock clean
+.PHONY: help setup lab test doctor notebooks bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -19,6 +19,9 @@ lab: setup ## open JupyterLab on lesson 00; ARGS="--no-browser --port 8899" goes
 
 test: setup ## run every test, lesson and style check; ARGS="tests/mpi -x" goes to pytest
 	@$(RUN) -m pytest $(ARGS)
+
+doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
+	@$(RUN) -m course_lib.doctor $(ARGS)
 
 notebooks: setup ## rebuild and execute the lessons whose source changed
 	@$(RUN) -m course_lib.teaching.build $(ARGS)

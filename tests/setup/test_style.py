@@ -17,6 +17,7 @@ BELOW = {
     "parallel": {"mpi"},
     "training": {"mpi"},
     "teaching": {"mpi", "cluster", "parallel", "training"},
+    "doctor": {"training"},
     "launch": set(),
 }
 BASE = "launch"

@@ -1,0 +1,32 @@
+"""The one idea: the doctor on the command line; its exit status says whether anything failed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from . import FAIL, findings
+from .finding import text
+
+
+def main() -> int:
+    """Examine this machine: what would keep the lessons from running, and how to fix it.
+
+    The exit status is 1 if anything is a FAIL, otherwise 0.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m course_lib.doctor", description=main.__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    arguments = parser.parse_args()
+    found = findings()
+    if arguments.json:
+        print(json.dumps([finding.as_dict() for finding in found], indent=2))
+    else:
+        print(text(found))
+    return int(any(finding.status == FAIL for finding in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

