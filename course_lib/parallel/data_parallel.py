@@ -104,7 +104,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Span:
-    """Device ``device`` was busy with ``label`` from ``start`` to ``end``, in seconds."""
+    """Device ``device`` was busy with ``label`` from ``start`` to ``end``, in seconds.
+
+    Work for all devices starts when it is handed out. So idle is who has nothing to do, not who
+    waits for a core because there are fewer cores than virtual devices.
+    """
 
     device: int
     label: str
@@ -140,9 +144,9 @@ class Log:
         return max(s.end for s in spans) - min(s.start for s in spans) if spans else 0.0
 
     @contextlib.contextmanager
-    def span(self, device: VirtualDevice, label: str) -> Iterator[None]:
-        """Record the time of a ``with`` block as a span of ``device``."""
-        start = time.perf_counter()
+    def span(self, device: VirtualDevice, label: str, start: float | None = None) -> Iterator[None]:
+        """Record the time of a ``with`` block, or from ``start`` on, as a span of ``device``."""
+        start = time.perf_counter() if start is None else start
         try:
             yield
         finally:
@@ -224,9 +228,10 @@ def parallel_apply(
     """
     log = Log() if log is None else log
     with_gradients = torch.is_grad_enabled()  # belongs to a thread, so it has to be handed on
+    start = time.perf_counter()
 
     def forward(replica: nn.Module, shard: torch.Tensor, device: VirtualDevice) -> torch.Tensor:
-        with torch.set_grad_enabled(with_gradients), log.span(device, "forward"):
+        with torch.set_grad_enabled(with_gradients), log.span(device, "forward", start):
             return replica(shard)
 
     outputs = _on_all(forward, zip(replicas, shards, devices, strict=False))
@@ -258,9 +263,10 @@ def apply_backward(
 ) -> None:
     """Go back through every replica from the gradient of its output; all at the same time."""
     log = Log() if log is None else log
+    start = time.perf_counter()
 
     def backward(output: torch.Tensor, gradient: torch.Tensor, device: VirtualDevice) -> None:
-        with log.span(device, "backward"):
+        with log.span(device, "backward", start):
             output.backward(gradient)
 
     _on_all(backward, zip(outputs, gradients, devices, strict=False))

@@ -33,6 +33,9 @@ def every_figure():
     drawn["deadlock"] = figures.point_to_point([], [(0, 0, None, "recv"), (1, 0, None, "recv")])
     drawn["ring"] = figures.who_sends_to_whom([(r, (r + 1) % 4, f"{r}") for r in range(4)])
     drawn["fit"] = figures.measured_and_predicted(x, [1e-6 + v / 5e9 for v in x], lambda v: v / 5e9)
+    drawn["linear"] = figures.measured_and_predicted(
+        [2, 4, 8], [2e6, 4e6, 8e6], lambda p: 1e6 * p, ylabel="traffic (bytes)", scale="linear"
+    )
     drawn["images"] = figures.images(np.eye(8).reshape(1, 1, 8, 8).repeat(3, axis=0), [0, 5, 9])
     drawn["curves"] = figures.curves({"one process": run, "four ranks": run}, title="Digits")
     return drawn
@@ -209,6 +212,7 @@ def test_a_figure_is_saved_as_it_is(tmp_path, drawn):
         (lambda: figures.point_to_point([(0, 1, "", 2.0, 1.0)]), "before it is sent"),
         (lambda: figures.measured_and_predicted([1, 2], [1]), "1 values"),
         (lambda: figures.measured_and_predicted([1], [1], {"x": [1]}), "not measured"),
+        (lambda: figures.measured_and_predicted([1], [1], scale="lin"), "'log' or 'linear'"),
         (lambda: figures.curves({}), "at least one"),
         (lambda: figures.curves({"run": {"loss": [1]}}), "no 'accuracy'"),
     ],

@@ -37,17 +37,21 @@ def measured_and_predicted(
     *,
     xlabel: str = "message size (bytes)",
     ylabel: str = "time (seconds)",
+    scale: str = "log",
     title: str = "",
     alt: str = "",
 ) -> Figure:
-    """Plot measured points over predicted lines, both axes logarithmic.
+    """Plot measured points over predicted lines, by default with logarithmic axes.
 
     ``x``: positive numbers. ``measured``: one number per x, or a mapping from a label to
     such numbers. ``predicted``: the same, or a function of x, or a mapping with the same labels;
     a function is drawn as a smooth line. An axis whose label says bytes or seconds has ticks
-    in KiB and MiB, or in us and ms. ``alt``: alternative text; leave measured numbers out of it
+    in KiB and MiB, or in us and ms. ``scale``: "log", or "linear": from 0, with ticks at the x
+    and decimal bytes. ``alt``: alternative text; leave measured numbers out of it
     so that it is the same in each run.
     """
+    if scale not in ("log", "linear"):
+        raise ValueError(f"scale is {scale!r}: it must be 'log' or 'linear'")
     x = np.asarray(x, dtype=float)
     measured = measured if isinstance(measured, Mapping) else {"": measured}
     if not isinstance(predicted, Mapping):
@@ -72,14 +76,20 @@ def measured_and_predicted(
                 axes.plot(line_x, line_y, color=colour, linewidth=2, label=name)
             name = ", ".join(filter(None, [label, "measured"]))
             axes.plot(x, values, marker, color=colour, mec=INK, mew=0.8, ms=7, label=name)
-        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
-        _ticks(axes.xaxis, xlabel)
-        _ticks(axes.yaxis, ylabel)
+        axes.set(xscale=scale, yscale=scale, xlabel=xlabel, ylabel=ylabel, title=title)
+        if scale == "log":
+            _ticks(axes.xaxis, xlabel)
+            _ticks(axes.yaxis, ylabel)
+        else:
+            axes.set(xlim=(0, None), ylim=(0, None), xticks=x)
+            if "bytes" in ylabel or "second" in ylabel:
+                axes.yaxis.set_major_formatter(EngFormatter(unit="B" if "bytes" in ylabel else "s"))
         _finish_axes(axes)
         axes.legend(loc="best", frameon=True, facecolor=PAPER, edgecolor=RULE)
 
     names = ", ".join(filter(None, measured)) or "measured"
-    alt = alt or f"{title or 'Plot'}: {ylabel} over {xlabel}, logarithmic axes; points: {names}" + (
+    kind = "logarithmic axes" if scale == "log" else "linear axes"
+    alt = alt or f"{title or 'Plot'}: {ylabel} over {xlabel}, {kind}; points: {names}" + (
         "; lines: predicted." if predicted else "."
     )
     return draw(plot, alt, height=3.4)
