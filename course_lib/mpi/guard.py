@@ -199,6 +199,11 @@ def is_stuck() -> bool:
     return _stuck
 
 
+def somebody_died() -> bool:
+    """Return whether a rank of this job is known to have died, False without ULFM."""
+    return _HAS_ULFM and MPI.COMM_WORLD.Get_failed().Get_size() > 0
+
+
 def watch() -> None:
     """Start the watcher if it does not run yet.
 
