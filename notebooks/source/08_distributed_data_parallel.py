@@ -1,0 +1,1259 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 08 DistributedDataParallel
+#
+# **The one idea.** `DistributedDataParallel` (DDP) is the synchronous SGD that you wrote by hand, behind a wrapper of one line. It starts the all-reduce of the last layers' gradients while the first layers' are still being computed.
+#
+# **You will be able to**
+# - turn a one-process training loop into one for many ranks, and prove that it computes the same;
+# - say what DDP sends and when, and see it: hooks, buckets, overlap, buffers;
+# - avoid what usually goes wrong: an unshuffled sampler, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
+# - save bytes with `no_sync` and communication hooks, and measure how many;
+# - launch the same training by `torchrun` and by `mpiexec`, and choose between DataParallel, DDP and your own loop.
+#
+# **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
+#
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %% [markdown]
+# The networks of this lesson are so small that they stay on the processor, also where there are GPUs: then claims "to the last bit" hold everywhere. What changes on GPUs is said where it changes.
+
+# %%
+# %%px
+from datetime import timedelta
+
+import course_lib.mpi  # lets torch.distributed talk through MPI
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_lib.parallel.gradient_sync import sync_gradients
+from course_lib.parallel.initial_weights import sync_initial_weights
+from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.training import data, models
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+training, test, _ = data.load_available("digits", size=28)
+
+# %% [markdown]
+# ## 1. One line
+#
+# This is the loop of lesson 05. Each rank takes its part of the batch, 32 images. The only thing that a single process would not do is the line with `sync`.
+
+
+# %%
+# %%px
+def lenet(seed):
+    torch.manual_seed(seed)
+    return models.LeNet()
+
+
+def part_of_batch(step, part, parts):
+    """Part number `part` of `parts`, 32 samples each, of the batch of this step."""
+    chosen = torch.arange(32) + 32 * (step * parts + part)
+    return training[chosen % len(training)]
+
+
+def train(model, steps, sync=None, group=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(steps):
+        images, labels = part_of_batch(step, dist.get_rank(group), dist.get_world_size(group))
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        if sync is not None:
+            sync(model, group)
+        optimizer.step()
+
+
+# %% [markdown]
+# By hand you need two calls, one before the first step and one in each step. With DDP you wrap the model, and the loop has no line of its own for the other ranks. Note the seeds: every rank begins with *other* weights.
+
+# %%
+# %%px
+by_hand = lenet(seed=rank)
+sync_initial_weights(by_hand)
+train(by_hand, 20, sync=sync_gradients)
+
+by_ddp = DDP(lenet(seed=rank))
+train(by_ddp, 20)
+
+assert_replicas_equal(by_hand)
+assert_replicas_equal(by_ddp)
+
+# %% [markdown]
+# Both are in step over the ranks. Are they also equal to each other?
+#
+# **Predict.** What is the largest difference between a weight trained by hand and the same weight trained by DDP, after 20 steps on **two** ranks? To ask for two ranks, the cell makes two groups, ranks 0 and 1, and ranks 2 and 3, and each trains on its own.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def largest_difference(one, other):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+groups_of_two = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+pair = groups_of_two[rank // 2]
+
+hand_2 = lenet(seed=0)
+train(hand_2, 20, sync=sync_gradients, group=pair)
+ddp_2 = DDP(lenet(seed=0), process_group=pair, bucket_cap_mb=0.01)  # several messages, not one
+train(ddp_2, 20, group=pair)
+difference = largest_difference(hand_2, ddp_2)
+print(difference)
+assert difference == 0
+
+# %%
+compare(prediction, cluster.view["difference"][0])
+
+# %% [markdown]
+# Not small: zero. Two numbers have one sum, $a + b = b + a$, in floating point too. By hand the sum is divided by 2, DDP divides before it sums; halving is exact. So on two ranks *every* correct synchronisation gives the same bits.
+#
+# On four ranks there are several sums, for instance $(a+b)+(c+d)$ and $((a+b)+c)+d$, and an all-reduce may choose, even by the size of the message. To see what that does, here is a third synchronisation, which gathers all gradients and adds them up one after the other, rank 0 first.
+#
+# **Predict.** Four ranks, 20 steps: what is the order of magnitude of the largest difference between weights trained by DDP and weights trained with this other order? One float32 rounding is $6 \cdot 10^{-8}$ of a number, and weights are about 0.1. Write a power of ten, such as `1e-3`.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def sync_in_rank_order(model, group):
+    for parameter in model.parameters():
+        everyone = [torch.empty_like(parameter) for _ in range(world_size)]
+        dist.all_gather(everyone, parameter.grad, group=group)
+        parameter.grad = sum(everyone) / world_size  # ((a + b) + c) + d
+
+
+in_order = lenet(seed=0)
+train(in_order, 20, sync=sync_in_rank_order)
+assert_replicas_equal(in_order)
+differences = [largest_difference(other, by_ddp) for other in (by_hand, in_order)]
+assert max(differences) < 1e-4
+
+# %% tags=["nbval-ignore-output"]
+by_hand_and_ddp, in_order_and_ddp = cluster.view["differences"][0]
+compare(prediction, in_order_and_ddp, within=10)
+print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
+
+# %% [markdown]
+# A gradient is off by a rounding or two, and 20 steps with momentum carry that on. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, shows as 0.1 and more. If by hand and DDP are equal to the bit on four ranks as well, your MPI has added in the same order for both: pleasant, and not promised.
+#
+# The claim that counts is the third one: *R ranks equal one process with the whole batch*. In float64 a rounding is $10^{-16}$, so that a mistake can't hide among roundings. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$: room for ten thousand roundings, and far less than any real mistake would leave.
+
+# %%
+# %%px
+replica = DDP(lenet(seed=rank).double())
+serial = lenet(seed=0).double()
+optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (replica, serial)]
+
+
+def step_on(model, optimizer, images, labels):
+    optimizer.zero_grad()
+    F.cross_entropy(model(images.double()), labels).backward()
+    optimizer.step()
+
+
+for step in range(5):
+    step_on(replica, optimizers[0], *part_of_batch(step, rank, world_size))
+    if rank == 0:
+        parts = [part_of_batch(step, r, world_size) for r in range(world_size)]
+        step_on(serial, optimizers[1], *(torch.cat(column) for column in zip(*parts, strict=True)))
+assert_matches_serial(replica.module, serial, rtol=0, atol=1e-12)
+
+# %% [markdown]
+# Where did the equal start come from? DDP's constructor compares the shapes of all parameters over the ranks, and then broadcasts rank 0's parameters and buffers. `group_calls` writes down what a process group is asked to do, whoever asks; DDP asks from C++.
+
+# %%
+# %%px
+from course_lib.teaching.group_log import bytes_of, group_calls, rounds_of
+
+with group_calls() as log:
+    wrapped = DDP(lenet(seed=rank))
+if rank == 0:
+    for call in log:
+        print(f"{call.name:10} {call.nbytes:7} bytes of {call.dtype}")
+assert bytes_of(log, "broadcast") >= 4 * models.parameter_count(wrapped)
+assert_replicas_equal(wrapped)
+
+# %% [markdown]
+# The last line is the network: 61,706 numbers of 4 bytes.
+#
+# ## 2. Under the hood
+#
+# ### Gradients come in reverse
+#
+# Backward begins at the loss, so the *last* layer's gradients are ready first. Autograd lets you hang a *hook* on each parameter: a function that it calls as soon as that gradient is complete.
+#
+# **Predict.** LeNet has five layers with weights: `features.0`, `features.3`, `classifier.1`, `classifier.3` and `classifier.5`. Which layer's gradient is ready *last*?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+network, ready = lenet(seed=0), []
+for name, parameter in network.named_parameters():
+    parameter.register_post_accumulate_grad_hook(lambda _, name=name: ready.append(name))
+images, labels = part_of_batch(0, rank, world_size)
+F.cross_entropy(network(images), labels).backward()
+
+layers = list(dict.fromkeys(name.rpartition(".")[0] for name in ready))
+if rank == 0:
+    print(" -> ".join(layers))
+assert layers == ["classifier.5", "classifier.3", "classifier.1", "features.3", "features.0"]
+
+# %%
+compare(prediction, cluster.view["layers"][0][-1])
+
+# %% [markdown]
+# ### Buckets
+#
+# While `features.0` is still being computed, `classifier.5` could be on its way. But 84 · 10 numbers are a small message, and every message costs a start-up time, however small it is. So DDP fills *buckets*: it goes through the parameters in the order in which their gradients come, and closes a bucket as soon as it holds `bucket_cap_mb` mebibytes. When the last gradient of a bucket is ready, the bucket leaves.
+#
+# A *communication hook* is how you can watch, or replace, what DDP does with a full bucket. This one notes what is in it and then does what DDP would have done.
+
+
+# %%
+# %%px
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+
+def watched(model, **options):
+    """Return DDP of the model, and a list of what happens in its backward passes."""
+    events, names = [], {parameter: name for name, parameter in model.named_parameters()}
+
+    def note_bucket(group, bucket):
+        content = [names[parameter] for parameter in bucket.parameters()]
+        events.append(("bucket", content, bucket.buffer().nbytes))
+        return default_hooks.allreduce_hook(group, bucket)
+
+    for parameter, name in names.items():
+        parameter.register_post_accumulate_grad_hook(
+            lambda _, name=name: events.append(("ready", [name], 0))
+        )
+    ddp = DDP(model, **options)
+    ddp.register_comm_hook(None, note_bucket)
+    return ddp, events
+
+
+# %% [markdown]
+# **Predict.** `bucket_cap_mb=0.01` is 10,486 bytes. In the order above the layers' parameters take 3,400, then 40,656, 192,480, 9,664 and 624 bytes. How many buckets will DDP make of these five layers?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ddp, events = watched(lenet(seed=0), bucket_cap_mb=0.01)
+for step in range(2):
+    events.clear()
+    images, labels = part_of_batch(step, rank, world_size)
+    F.cross_entropy(ddp(images), labels).backward()
+    sent = [event for event in events if event[0] == "bucket"]
+    if rank == 0:
+        print(f"step {step}: {len(sent)} bucket(s)")
+if rank == 0:
+    for kind, names, nbytes in events:
+        print(f"  ready  {names[0]}" if kind == "ready" else f"  SEND   {nbytes} bytes: {names}")
+
+# %%
+# %%px
+assert len(sent) == 3
+order = [name for kind, names, _ in events if kind == "ready" for name in names]
+assert [name for _, names, _ in sent for name in names] == order, "buckets follow the gradients"
+for index, (kind, names, _) in enumerate(events):
+    if kind == "bucket":  # each leaves directly after the last of its gradients
+        assert events[index - 1][1][0] in names
+assert sum(nbytes for _, _, nbytes in sent) == 4 * models.parameter_count(ddp)
+
+# %%
+compare(prediction, len(cluster.view["sent"][0]))
+
+# %% [markdown]
+# Two things to see. In step 0 there was *one* bucket: DDP does not know the order yet, so it waits for everything, notes the order, and cuts the buckets for all steps to come (rank 0's order, so that all ranks cut alike). And from step 1 on `SEND` stands in the *middle* of the list: two of three buckets are under way before backward has come to its end.
+#
+# The default, `bucket_cap_mb=25`, is made for large networks; its first bucket is of 1 MiB, so that something leaves early. All of LeNet fits into that one bucket.
+#
+# ### Overlap
+#
+# Does it help? On this machine the processors compute *and* carry the messages, so there is little to gain; on a cluster the network cards carry them. Let us build that case from parts: six layers whose backward takes 6 ms each, in which the processor does *nothing* (it sleeps), and a *link* that takes one bucket at a time and moves 50 MB/s. Everything else is real: DDP, its hooks, its buckets, the all-reduce.
+
+
+# %%
+# %%px
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+
+class Pause(torch.autograd.Function):
+    """Pass x on; in backward, take 6 ms."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.006)
+        return gradient
+
+
+class SlowLinear(nn.Linear):
+    def forward(self, x):
+        return Pause.apply(super().forward(x))
+
+
+def slow_network():
+    return nn.Sequential(*(SlowLinear(256, 256, bias=False) for _ in range(6)))
+
+
+# %% [markdown]
+# A hook may return a *future*: a promise of the averaged bucket. Here one thread is the link. It makes the all-reduce, waits as long as the bytes would take, and keeps the promise.
+
+
+# %%
+# %%px
+def over_slow_link(names, sent):
+    link = ThreadPoolExecutor(1)  # one bucket after the other
+
+    def hook(group, bucket):
+        future, label = torch.futures.Future(), "+".join(names[p] for p in bucket.parameters())
+
+        def transfer():
+            start, tensor = time.perf_counter(), bucket.buffer()
+            dist.all_reduce(tensor)
+            time.sleep(tensor.nbytes / 50e6)
+            sent.append((label, start, time.perf_counter()))
+            future.set_result(tensor / world_size)
+
+        link.submit(transfer)
+        return future
+
+    return hook
+
+
+# %% [markdown]
+# Each layer has 256 · 256 numbers, 262,144 bytes, so 5.2 ms on the link.
+#
+# **Predict.** How many milliseconds does one backward pass take, all-reduce included, (a) with one bucket for everything and (b) with one bucket per layer? Write `[a, b]`.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def backward_passes(bucket_cap_mb, passes=5):
+    """Return the fastest of a few backward passes: its seconds, gradients and buckets."""
+    network, ready, sent, found = slow_network(), [], [], []
+    names = {parameter: str(1 + i) for i, parameter in enumerate(network.parameters())}
+    for parameter in names:
+        parameter.register_post_accumulate_grad_hook(
+            lambda p: ready.append((names[p], time.perf_counter()))
+        )
+    ddp = DDP(network, bucket_cap_mb=bucket_cap_mb)
+    ddp.register_comm_hook(None, over_slow_link(names, sent))
+    for _ in range(passes):
+        loss = ddp(torch.ones(4, 256)).sum()
+        dist.barrier()
+        ready.clear(), sent.clear()
+        start = time.perf_counter()
+        loss.backward()
+        seconds = time.perf_counter() - start
+        times = (
+            [(name, t - start) for name, t in ready],
+            [(b, s - start, e - start) for b, s, e in sent],
+        )
+        found.append((seconds, *times))
+    return min(found[2:])
+
+
+# %%
+# %%px
+one_bucket = backward_passes(bucket_cap_mb=25)
+per_layer = backward_passes(bucket_cap_mb=0.25)
+assert (len(one_bucket[2]), len(per_layer[2])) == (1, 6)
+assert one_bucket[0] > 6 * 0.006 + 6 * 262144 / 50e6, "nothing can overlap"
+assert per_layer[0] < 0.85 * one_bucket[0], "most of it can"
+
+# %% tags=["nbval-ignore-output"]
+one_bucket, per_layer = cluster.view["one_bucket"][0], cluster.view["per_layer"][0]
+compare(prediction, [1e3 * one_bucket[0], 1e3 * per_layer[0]], within=0.2, unit="ms")
+
+# %% tags=["nbval-ignore-output"]
+figures.buckets(
+    {
+        "One bucket for everything": figures.Backward(*one_bucket[1:]),
+        "A bucket per layer": figures.Backward(*per_layer[1:]),
+    },
+    title="Six layers, backward and all-reduce (rank 0)",
+)
+
+# %% [markdown]
+# (a) Computing and sending come one after the other: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), and a little for the all-reduce itself. (b) All but the last bucket travel while layers are computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, with the layers in them.
+#
+# *Published*: Li and others measured how much shorter overlap makes a step on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT over NCCL, 26.8 % and 21.5 % over gloo [1]. Why not always a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 draws that curve.
+#
+# ### Buffers
+#
+# A *buffer* belongs to a model's state but has no gradient: batch norm's running mean and variance, for instance. Nothing would keep buffers equal over the ranks. DDP's answer is simple: at the start of each forward it broadcasts rank 0's.
+#
+# **Predict.** Every rank sets the running mean of a batch norm layer to its own rank. What does rank 3 hold after one forward pass (in evaluation mode, so that the pass itself changes nothing)?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+norm = DDP(nn.BatchNorm1d(2)).eval()
+norm.module.running_mean.fill_(rank)
+norm(torch.ones(1, 2))
+running_mean = norm.module.running_mean[0].item()
+print(running_mean)
+assert running_mean == 0.0
+
+# %%
+compare(prediction, cluster.view["running_mean"][3])
+
+# %% [markdown]
+# Rank 0's. So in training the running statistics are those of rank 0's part of the data alone; the others' are overwritten. With `broadcast_buffers=False` each rank keeps its own, and they differ. Section 8 has a better way.
+#
+# ## 3. Who sees which sample
+#
+# `DistributedSampler` deals out the samples like cards: with `p` ranks, rank `r` gets numbers `r`, `r + p`, `r + 2p`, ... of the order.
+#
+# **Predict.** 10 samples, 4 ranks, no shuffling. What does rank 3 get? Write a list.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from torch.utils.data import DataLoader, DistributedSampler
+
+mine = list(DistributedSampler(range(10), shuffle=False))  # asks the process group who I am
+print(mine)
+everyone = [None] * world_size
+dist.all_gather_object(everyone, mine)
+assert everyone == [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
+
+# %%
+compare(prediction, cluster.view["mine"][3])
+
+# %% [markdown]
+# Four ranks can't share 10 samples evenly, and all must make the same number of steps. So the sampler *pads*: samples 0 and 1 come twice. `drop_last=True` would leave two out instead. For training neither matters much. For an accuracy it does, as exercise 2 shows.
+#
+# **Predict.** Now with shuffling, and three epochs without any further thought. In how many of the three does rank 0 see its samples in a *new* order?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+sampler = DistributedSampler(range(1000), shuffle=True, seed=0)
+without = [list(sampler)[:5] for epoch in range(3)]
+orders = len({tuple(order) for order in without})
+
+with_set_epoch = []
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    with_set_epoch.append(list(sampler)[:5])
+if rank == 0:
+    print("without set_epoch:", *without)
+    print("with set_epoch:   ", *with_set_epoch)
+assert orders == 1
+assert len({tuple(order) for order in with_set_epoch}) == 3
+
+# %%
+compare(prediction, cluster.view["orders"][0])
+
+# %% [markdown]
+# One order, three times over. The ranks must agree on the shuffle without talking, so each draws it from the same number, `seed + epoch`; and nobody but you can tell the sampler which epoch it is. There is no error and no warning. The same samples meet in the same batches for ever, and training is a little worse than it could be.
+#
+# ### Exercise 1: mend an epoch loop
+#
+# ```python
+# def train_epochs(loader, sampler, epochs, step):
+#     for epoch in range(epochs):
+#         for batch in loader:
+#             step(batch)
+# ```
+#
+# Write it so that every epoch has an order of its own, and the ranks still share out each epoch without gaps.
+
+
+# %% tags=["exercise"] exercise="08.train_epochs"
+def train_epochs(loader, sampler, epochs, step):
+    """Call step(batch) for each batch of each epoch; sampler is the loader's DistributedSampler."""
+    ### BEGIN SOLUTION
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            step(batch)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("08.train_epochs")
+
+# %% [markdown]
+# Stuck? `hint("08.train_epochs")`, `solution("08.train_epochs")`.
+#
+# ### Exercise 2: accuracy over a padded test set
+#
+# Each rank has tested its share of `samples` test samples, dealt out by `DistributedSampler(..., shuffle=False)`. `right` is a tensor of booleans: whether this rank's first, second, ... sample was classified correctly. Padding is included. Write `global_accuracy(right, samples, group)`: every rank returns the fraction of the test set that is right, as a float, each sample counted once. The budget is one all-reduce of at most 16 bytes.
+
+
+# %% tags=["exercise"] exercise="08.global_accuracy"
+# %%px
+def global_accuracy(right, samples, group):
+    """Return the accuracy over the whole test set, on every rank of group."""
+    ### BEGIN SOLUTION
+    p, r = dist.get_world_size(group), dist.get_rank(group)
+    real = r + p * torch.arange(len(right)) < samples
+    count = (right & real).sum()
+    dist.all_reduce(count, group=group)
+    return count.item() / samples
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("08.global_accuracy")
+
+# %% [markdown]
+# Stuck? `hint("08.global_accuracy")`, `solution("08.global_accuracy")`.
+#
+# ## 4. Accumulate first, then talk once
+#
+# When a batch does not fit into memory, you run it in *micro-batches*: `backward()` *adds* to `.grad`, so four small backward passes give the gradient of one large batch. DDP would make an all-reduce in each of the four. `no_sync()` tells it to leave that to the next backward outside.
+#
+# **Predict.** Four micro-batches, LeNet in one bucket. How many all-reduces (a) without and (b) with `no_sync()` around the first three? Write `[a, b]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from contextlib import nullcontext
+
+
+def accumulated_step(ddp, keep_quiet):
+    ddp.zero_grad()
+    for micro in range(4):
+        images, labels = part_of_batch(micro, rank, world_size)
+        quiet = keep_quiet and micro < 3
+        with ddp.no_sync() if quiet else nullcontext():
+            loss = F.cross_entropy(ddp(images.double()), labels) / 4  # the mean of four means
+            loss.backward()
+
+
+ddp, rounds, gradients = DDP(lenet(seed=0).double()), [], []
+accumulated_step(ddp, keep_quiet=False)  # once before: the first step cuts the buckets
+for keep_quiet in (False, True):
+    with group_calls() as log:
+        accumulated_step(ddp, keep_quiet)
+    rounds.append(rounds_of(log))
+    gradients.append(torch.cat([p.grad.flatten() for p in ddp.parameters()]))
+print(rounds)
+assert rounds == [4, 1]
+assert torch.allclose(*gradients, rtol=0, atol=1e-14), (
+    "the same gradient, for a quarter of the bytes"
+)
+
+# %%
+compare(prediction, cluster.view["rounds"][0])
+
+# %% [markdown]
+# Same gradient, a quarter of the rounds and bytes. Two traps. Forward and backward must *both* stand inside `no_sync()`: DDP decides in forward. And the loss has to be divided by the number of micro-batches, or the step is four times too long. Between micro-batches the replicas' gradients differ; that is fine as long as nobody steps.
+#
+# ### Exercise 3: accumulation on a budget
+#
+# Write `accumulate(ddp, optimizer, loss_function, batches)`: one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, however many batches there are. It will be called more than once.
+
+
+# %% tags=["exercise"] exercise="08.accumulate"
+# %%px
+def accumulate(ddp, optimizer, loss_function, batches):
+    """Make one optimizer step by the mean gradient over all batches, with one all-reduce round."""
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    *first, (last_inputs, last_targets) = batches
+    with ddp.no_sync():
+        for inputs, targets in first:
+            (loss_function(ddp(inputs), targets) / len(batches)).backward()
+    (loss_function(ddp(last_inputs), last_targets) / len(batches)).backward()
+    optimizer.step()
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("08.accumulate")
+
+# %% [markdown]
+# Stuck? `hint("08.accumulate")`, `solution("08.accumulate")`.
+#
+# ## 5. When one rank has more batches
+#
+# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 1 s, so that you need not wait long.
+#
+# **Predict.** All ranks make step 1. How many ranks get stuck in step 2?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def uneven_steps(ddp):
+    """Train on rank + 1 batches, and return how many of them were finished."""
+    optimizer, done = torch.optim.SGD(ddp.parameters(), lr=0.05), 0
+    for step in range(rank + 1):
+        images, labels = part_of_batch(step, rank, world_size)
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(images), labels).backward()
+        optimizer.step()
+        done += 1
+    return done
+
+
+impatient = dist.new_group(timeout=timedelta(seconds=1))
+ddp, error = DDP(lenet(seed=0), process_group=impatient), None
+try:
+    uneven_steps(ddp)
+except RuntimeError as raised:
+    error = type(raised).__name__
+stuck = int(error is not None)
+print("waited in vain" if stuck else "finished, and noticed nothing")
+assert stuck == (rank > 0)
+
+# %%
+compare(prediction, sum(cluster.view["stuck"]))
+
+# %% [markdown]
+# - **Symptom.** Training stands still at the end of the first epoch, never before.
+# - **Diagnosis.** Ranks 1 to 3 wait in an all-reduce; rank 0 left the loop. Print `len(loader)` on every rank.
+# - **Fix.** Give all ranks the same number of batches (a sampler that pads, or `drop_last`). Where you can't know the number before, use `join()`.
+#
+# Inside `with ddp.join():` a rank that has no more batches goes on *answering*: it takes part in the others' all-reduces with zeros, until all have finished. In the end it takes over the weights of a rank that lasted longest.
+
+# %%
+# %%px
+ddp = DDP(lenet(seed=0))
+with ddp.join():
+    done = uneven_steps(ddp)
+print(f"{done} batches of its own")
+assert done == rank + 1
+assert_replicas_equal(ddp.module)
+
+# %% [markdown]
+# In step 4 only rank 3 has a batch, and its gradient is divided by 4 all the same: a mean over 4 ranks of which 3 sent zeros. `join(divide_by_initial_world_size=False)` divides by the number of ranks that still have data. `torch.distributed.algorithms.Join` does it for several modules and optimizers together.
+#
+# ## 6. Parameters that are not used
+#
+# **Break it on purpose.** This network has two heads and uses one of them per step. A bucket leaves when *all* its gradients are ready. The gradients of the other head never are.
+
+
+# %%
+# %%px
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(64, 32)
+        self.heads = nn.ModuleList([nn.Linear(32, 10), nn.Linear(32, 10)])
+
+    def forward(self, x, head):
+        return self.heads[head](torch.relu(self.body(x)))
+
+
+inputs = torch.ones(4, 64)
+ddp, found = DDP(TwoHeads()), None
+ddp(inputs, head=0).sum().backward()  # no complaint
+try:
+    ddp(inputs, head=0)
+except RuntimeError as error:
+    found = error
+assert found is not None, "it is noticed at the *next* forward"
+if rank == 0:
+    print(str(found).split(". You can")[0])
+    print(next(line for line in str(found).splitlines() if "indices" in line))
+
+# %% [markdown]
+# - **Symptom.** This error, one step late: the first backward ended without the last bucket, so the gradients of that step were never averaged.
+# - **Diagnosis.** Parameters 4 and 5 are `heads.1.weight` and `heads.1.bias`. Usual causes: a head or layer behind an `if`, a frozen part, an output that the loss does not use.
+# - **Fix.** Best: leave out, or freeze (`requires_grad_(False)` before wrapping) what is never used. Where the choice changes from step to step, `find_unused_parameters=True`: after each forward DDP walks through the graph and marks what can't be reached as ready.
+#
+# **Predict.** What does the fix cost? A step of this network takes one all-reduce, its bucket. How many does it take with `find_unused_parameters=True`?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ddp = DDP(TwoHeads(), find_unused_parameters=True)
+for _ in range(2):
+    ddp.zero_grad()
+    with group_calls() as log:
+        ddp(inputs, head=rank % 2).sum().backward()  # even ranks use head 0, odd ones head 1
+    calls = [(call.name, call.nbytes) for call in log if call.name == "allreduce"]
+if rank == 0:
+    print(calls)
+assert len(calls) == 2
+gradients = {name: p.grad for name, p in ddp.module.named_parameters()}
+assert_replicas_equal(gradients)  # both heads, on all ranks: a mean in which some sent zeros
+
+# %%
+compare(prediction, len(cluster.view["calls"][0]))
+
+# %% [markdown]
+# Two: the bucket, and a small vector in which the ranks tell each other which parameters *anybody* used. With the walk through the graph that is why it is off by default. If a step uses the same parameters in every iteration, `static_graph=True` finds out once.
+#
+# ## 7. Fewer bytes: communication hooks
+#
+# A communication hook decides what travels. Two that come with PyTorch:
+#
+# - `fp16_compress_hook` sends float16: half the bytes, 11 significant bits instead of 24.
+# - *PowerSGD* [2] treats a layer's gradient as a matrix of $n \times m$ numbers and sends two thin ones, $n \times r$ and $m \times r$, whose product is close to it. What is lost is remembered, and added to the next step's gradient (*error feedback*).
+#
+# The network is an MLP with layers 64 → 256 → 256 → 10: weights of 256 × 64, 256 × 256 and 10 × 256 numbers, and 522 biases. PowerSGD with rank $r = 2$ sends the biases as they are.
+#
+# **Predict.** Bytes per step handed to all-reduce: 339,976 in float32. How many with PowerSGD? (Biases are 522 · 4 bytes. A weight takes $(n + m) \cdot 2 \cdot 4$.)
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+digits, digits_test = data.load("digits")
+
+
+def power_sgd():
+    # Two plain steps first: DDP cuts its buckets after the first one.
+    return powersgd.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+
+
+def train_with_hook(state, hook, steps=60):
+    torch.manual_seed(0)
+    ddp, losses = DDP(models.MLP(64, (256, 256))), []
+    ddp.register_comm_hook(state, hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        chosen = (torch.arange(32) + 32 * (step * world_size + rank)) % len(digits)
+        loss = F.cross_entropy(ddp(digits.images[chosen]), digits.labels[chosen])
+        optimizer.zero_grad()
+        with group_calls() as log:
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return ddp.module, losses, bytes_of(log, "allreduce")  # of the last step
+
+
+# %%
+# %%px
+from course_lib.training.loops import accuracy
+
+hooks = {
+    "float32": (None, default_hooks.allreduce_hook),
+    "float16": (None, default_hooks.fp16_compress_hook),
+    "PowerSGD": (power_sgd(), powersgd.powerSGD_hook),
+}
+results = {}
+for name, (state, hook) in hooks.items():
+    model, losses, nbytes = train_with_hook(state, hook)
+    assert_replicas_equal(model)
+    results[name] = losses, nbytes, accuracy(model, digits_test)
+full, half, low_rank = (nbytes for _, nbytes, _ in results.values())
+assert full == 4 * models.parameter_count(model) == 2 * half
+assert low_rank == 4 * 522 + 8 * sum(sum(p.shape) for p in model.parameters() if p.dim() == 2)
+assert all(right > 0.9 for _, _, right in results.values()), "each of them learns"
+
+# %%
+results = cluster.view["results"][0]
+compare(prediction, results["PowerSGD"][1])
+
+# %% tags=["nbval-ignore-output"]
+full = results["float32"][1]
+print("hook      bytes per step   saved   test accuracy   (measured here)")
+for name, (_, nbytes, right) in results.items():
+    print(f"{name:8} {nbytes:15,} {1 - nbytes / full:7.0%} {right:15.3f}")
+figures.curves(
+    {name: {"loss": losses} for name, (losses, _, _) in results.items()},
+    ["loss"],
+    xlabel="step",
+    title="What compression does to the loss (rank 0)",
+)
+
+# %% [markdown]
+# 10,872 bytes instead of 339,976: 97 % saved, and it learns as well *here*: this is an easy task. PowerSGD needs some computing and three rounds instead of one, so it pays on slow links and for wide layers. Always compare accuracy, on your task.
+#
+# ### Exercise 4: a hook in bfloat16
+#
+# bfloat16 has the range of float32 (float16 overflows above 65,504) with 8 significant bits. PyTorch's own `bf16_compress_hook` refuses to work without a GPU. Write one that works here: `bfloat16_hook(group, bucket)`, to be registered by `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32; two bytes per number travel; and it must not wait for the all-reduce, or nothing overlaps.
+
+
+# %% tags=["exercise"] exercise="08.bfloat16_hook"
+# %%px
+def bfloat16_hook(group, bucket):
+    """Average the bucket over group in bfloat16; return a future of a float32 tensor."""
+    ### BEGIN SOLUTION
+    gradient = bucket.buffer()
+    compressed = gradient.to(torch.bfloat16) / dist.get_world_size(group)
+    work = dist.all_reduce(compressed, group=group, async_op=True)
+    return work.get_future().then(lambda done: gradient.copy_(done.value()[0]))
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("08.bfloat16_hook")
+
+# %% [markdown]
+# Stuck? `hint("08.bfloat16_hook")`, `solution("08.bfloat16_hook")`.
+#
+# ## 8. Batch norm over all ranks
+#
+# Batch norm uses the mean and variance of the *batch*, and each rank has only its part of it. So with batch norm, R ranks are not one process (lesson 04). PyTorch's `SyncBatchNorm` exchanges the statistics, but only between GPUs:
+
+# %%
+# %%px
+norm = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32)))
+message = None
+try:
+    norm(torch.ones(4, 64))
+except ValueError as error:
+    message = str(error)
+if rank == 0:
+    print(message)
+assert "GPU" in message
+
+# %% [markdown]
+# The course has one that works on both, `course_lib.parallel.batch_norm` (forward and backward are lesson 04's equations). On a GPU the cell below takes PyTorch's own.
+#
+# **Predict.** DDP with (a) plain batch norm and (b) synchronised batch norm, against one process with the whole batch: which of the two has its gradients within $10^{-12}$? Write "a", "b", "both" or "neither".
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+from course_lib.parallel.batch_norm import convert_sync_batch_norm
+
+convert = (
+    nn.SyncBatchNorm.convert_sync_batchnorm if device.type == "cuda" else convert_sync_batch_norm
+)
+
+
+def network_with_norm():
+    torch.manual_seed(0)
+    layers = nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
+    return nn.Sequential(*layers).double().to(device)
+
+
+def gradients_of(model, part, parts):
+    chosen = torch.arange(128).chunk(parts)[part]
+    images = digits.images[chosen].flatten(1).double().to(device)
+    F.cross_entropy(model(images), digits.labels[chosen].to(device)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+whole = gradients_of(network_with_norm(), 0, 1)
+plain = gradients_of(DDP(network_with_norm()), rank, world_size)
+synced = gradients_of(DDP(convert(network_with_norm())), rank, world_size)
+errors = [(g - whole).abs().max().item() for g in (plain, synced)]
+answer = {(False, True): "b", (True, True): "both"}.get(tuple(e < 1e-12 for e in errors), "?")
+assert answer == "b"
+assert errors[0] > 1e-4
+
+# %%
+compare(prediction, cluster.view["answer"][0])
+
+# %% [markdown]
+# Convert *before* you wrap, on all ranks. It costs one more collective per batch norm layer in forward and one in backward, and these can't overlap: the layer waits for them. With 32 samples or more per rank the plain one is usually good enough; with 1 or 2 it is not.
+#
+# ## 9. Save and load
+#
+# The replicas are equal, so one rank writes. Two traps:
+#
+# **Predict.** What is the name of the first parameter in `ddp.state_dict()`, if it is `body.weight` in the model?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ddp = DDP(TwoHeads())
+first_name = next(iter(ddp.state_dict()))
+print(first_name)
+failure = None
+try:
+    TwoHeads().load_state_dict(ddp.state_dict())
+except RuntimeError as error:
+    failure = error
+assert "Missing key" in str(failure)
+TwoHeads().load_state_dict(ddp.module.state_dict())  # this is what to save
+
+# %%
+compare(prediction, cluster.view["first_name"][0])
+
+# %% [markdown]
+# The wrapper calls the model `module`. Save `ddp.module.state_dict()`: then a script without DDP can read it. The other trap is time. Rank 0 writes while the others run on and read a file that is not there, or half of one: hence the barrier.
+#
+# To go on *exactly*, the weights are not enough. This network has dropout, the optimizer has momentum, so all that decides the next step goes into the file:
+
+
+# %%
+# %%px
+import tempfile
+from pathlib import Path
+
+
+def dropping():
+    layers = nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10)
+    ddp = DDP(nn.Sequential(*layers))
+    return ddp, torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+
+
+def steps_of(ddp, optimizer, steps):
+    for step in steps:
+        chosen = (torch.arange(32) + 32 * (step * world_size + rank)) % len(digits)
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(digits.images[chosen]), digits.labels[chosen]).backward()
+        optimizer.step()
+
+
+def save(path, ddp, optimizer, step):
+    states = [None] * world_size
+    dist.all_gather_object(states, torch.get_rng_state())  # each rank drops its own units
+    if rank == 0:
+        model, memory = ddp.module.state_dict(), optimizer.state_dict()
+        torch.save({"model": model, "optimizer": memory, "step": step, "rng": states}, path)
+    dist.barrier()  # nobody reads before it is written
+
+
+# %% [markdown]
+# The test of a checkpoint: 6 steps in one go, and 3 steps, a new start from the file and 3 more, must end with the same bits. The course's `course_lib.training.checkpoint` does all this, and also writes the file so that it is there as a whole or not at all.
+
+# %%
+# %%px
+from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
+
+folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)  # on several hosts: a shared folder
+torch.manual_seed(rank)
+ddp, optimizer = dropping()
+steps_of(ddp, optimizer, range(3))
+save(Path(folder, "by_hand.pt"), ddp, optimizer, step=3)
+where = {"step": 3, "epoch": 0, "sampler_seed": 0}
+save_checkpoint(Path(folder, "library.pt"), model=ddp, optimizer=optimizer, **where)
+steps_of(ddp, optimizer, range(3, 6))  # the run that was not interrupted
+
+resumed, its_optimizer = dropping()  # other weights, no momentum, another random state
+path = Path(folder, "library.pt")
+place = load_checkpoint(path, model=resumed, optimizer=its_optimizer)
+steps_of(resumed, its_optimizer, range(place.step, 6))
+assert largest_difference(ddp, resumed) == 0
+
+# %% [markdown]
+# ### Exercise 5: resume
+#
+# Write the counterpart of `save` above: `resume(path, ddp, optimizer)`. It is called on every rank with a fresh DDP model and a fresh optimizer. It restores all that was saved, and returns the step to go on with. The check looks whether training would go on as if nothing had happened.
+
+
+# %% tags=["exercise"] exercise="08.resume"
+# %%px
+def resume(path, ddp, optimizer):
+    """Restore what save() wrote, on this rank; return the number of the next step."""
+    ### BEGIN SOLUTION
+    checkpoint = torch.load(path)
+    ddp.module.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    torch.set_rng_state(checkpoint["rng"][dist.get_rank()])
+    return checkpoint["step"]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("08.resume")
+
+# %% [markdown]
+# Stuck? `hint("08.resume")`, `solution("08.resume")`. On GPUs add `map_location=device`, or every rank loads its tensors onto the GPU that rank 0 saved them from.
+
+# %%
+# %%px
+import shutil
+
+comm.barrier()
+if rank == 0:
+    shutil.rmtree(folder)
+
+# %% [markdown]
+# ## 10. Outside a notebook
+#
+# A training script runs as one process per GPU (or per few cores), and a *launcher* starts them. Each process must find out who it is:
+#
+# | | `torchrun` sets | `mpiexec` of Open MPI sets | `srun` of Slurm sets |
+# |---|---|---|---|
+# | rank in the world | `RANK` | `OMPI_COMM_WORLD_RANK` | `SLURM_PROCID` |
+# | world size | `WORLD_SIZE` | `OMPI_COMM_WORLD_SIZE` | `SLURM_NTASKS` |
+# | *local rank*: number on this machine | `LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_RANK` | `SLURM_LOCALID` |
+# | where the ranks meet | `MASTER_ADDR`, `MASTER_PORT` | MPI knows | you set it |
+#
+# The rank says which samples are yours. The *local* rank says which GPU: two machines with four GPUs have ranks 0 to 7 and on each machine local ranks 0 to 3. `DDP(model.to(gpu), device_ids=[gpu])` then keeps each process on its own. With `torchrun` you write `dist.init_process_group()`, which reads the variables; with `mpiexec` and this course's backend, `init_method="mpi://"`.
+#
+# **Predict.** The engines of this notebook were started by `mpiexec`. Which of the two variables `RANK` and `OMPI_COMM_WORLD_RANK` do they have? Write "RANK", "OMPI_COMM_WORLD_RANK", "both" or "neither".
+
+# %%
+prediction = None
+
+# %% tags=["nbval-ignore-output"]
+# %%px
+import os
+
+variables = [name for name in ("RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ]
+print({name: os.environ[name] for name in variables})
+assert "RANK" not in variables, "nobody used torchrun"
+
+# %% tags=["nbval-ignore-output"]
+found = cluster.view["variables"][0]
+compare(prediction, found[0] if len(found) == 1 else "both" if found else "neither")
+
+# %% [markdown]
+# (Another MPI has another name for it, `PMI_RANK` in MPICH: better ask the library, `dist.get_rank()`.)
+#
+# The file `scripts/ddp.py` has this lesson's training as a script: LeNet, DDP, `DistributedSampler` with `set_epoch`, on MNIST if you have it and on the digits if not. Its last line is the result, with a *checksum* of the weights. What you would type in a terminal:
+
+# %%
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import course_lib
+from course_lib import launch
+
+script = Path(course_lib.__file__).parents[1] / "scripts" / "ddp.py"
+options = ["--steps", "20", "--batch", "16", "--rate", "0.05", "--no-progress"]
+
+
+def terminal(shown, command):
+    """Run a command as a terminal would, at most 60 s; return the result that it prints last."""
+    print("$", shown, *options)
+    command = [*map(str, command), *options]
+    variables = launch.environment() | {"CUDA_VISIBLE_DEVICES": ""}  # on the processor
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+# %% tags=["nbval-ignore-output"]
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+by_torchrun = terminal(
+    "torchrun --standalone --nproc-per-node 2 scripts/ddp.py", [*torchrun, script]
+)
+print(by_torchrun)
+
+# %% tags=["nbval-ignore-output"]
+by_mpiexec = terminal(
+    "mpiexec -n 2 python scripts/ddp.py", launch.mpiexec(2, sys.executable, script)
+)
+print(by_mpiexec)
+
+# %% [markdown]
+# Same script, two launchers, two backends: gloo over TCP, and MPI. (`launch.environment()` only settles what differs between machines: one thread per rank, running as root.) And here, in the notebook's engines, the same training once more, on ranks 0 and 1:
+
+# %%
+# %%px
+from torch.utils.data import BatchSampler
+
+from course_lib.training.loops import set_seed_of_rank
+from course_lib.training.report import checksum
+
+images_of, _, name = data.load_available("mnist", "digits", size=28)
+if rank < 2:
+    set_seed_of_rank(0, rank)
+    ddp = DDP(models.LeNet(), process_group=pair)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    sampler = DistributedSampler(images_of, 2, rank, seed=0, drop_last=True)
+    sampler.set_epoch(0)
+    batches = iter(BatchSampler(sampler, 16, drop_last=True))
+    for _ in range(20):
+        images, labels = images_of[next(batches)]
+        optimizer.zero_grad()
+        F.cross_entropy(ddp(images), labels).backward()
+        optimizer.step()
+    in_notebook = checksum(ddp.module)
+
+# %% [markdown]
+# **Predict.** Three runs on two ranks each: by `torchrun` over gloo, by `mpiexec` over MPI, in the notebook. How many *different* sets of weights do they end with, to the last bit?
+
+# %%
+prediction = None
+
+# %%
+in_notebook = cluster.view.client[0]["in_notebook"]
+checksums = {by_torchrun["checksum"], by_mpiexec["checksum"], in_notebook}
+compare(prediction, len(checksums))
+assert len(checksums) == 1
+assert by_torchrun["backend"] != by_mpiexec["backend"]
+
+# %% [markdown]
+# One. Two ranks leave no choice in the order of a sum, as in section 1. With more ranks gloo and MPI may add in different orders, and you would compare with a tolerance.
+#
+# On two machines: `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first and with `--node-rank 1` on the second; or `mpiexec --host first-host:4,second-host:4 ...` once. Lesson 13 does it.
+#
+# ## 11. DataParallel, DDP or by hand?
+#
+# All three compute the same gradient. Let us put them side by side on this machine: LeNet, 32 samples per device, two devices. DataParallel has one process with two *virtual devices* (threads, as in lesson 07); the other two have two ranks. Times are the fastest of 20 steps, since whatever else the machine does can only make a step slower.
+
+
+# %%
+# %%px
+from course_lib.parallel.data_parallel import Log, data_parallel_step, virtual_devices
+
+
+def fastest(step, repeats=20):
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def steps_by(model, sync=None, group=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = part_of_batch(0, rank % 2, 2)
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        if sync is not None:
+            sync(model, group)
+        optimizer.step()
+
+    return step
+
+
+# %%
+# %%px
+times, sent = {}, {}
+if rank == 0:
+    times["one process"] = fastest(steps_by(lenet(0)))
+    network, devices = lenet(0), virtual_devices(2)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    two_parts = [part_of_batch(0, r, 2) for r in range(2)]
+    batch = [torch.cat(column) for column in zip(*two_parts, strict=True)]
+
+    def step(log=None):
+        data_parallel_step(network, F.cross_entropy, optimizer, *batch, devices, log)
+
+    times["DataParallel"] = fastest(step)
+    step(log := Log())
+    sent["DataParallel"] = [log.bytes_out(d) + log.bytes_in(d) for d in (0, 1)]
+
+# %%
+# %%px
+if rank < 2:
+    ways = {
+        "by hand": steps_by(lenet(0), sync_gradients, pair),
+        "DDP": steps_by(DDP(lenet(0), process_group=pair), group=pair),
+    }
+    for way, step in ways.items():
+        times[way] = fastest(step)
+        with group_calls(pair) as log:
+            step()
+        sent[way] = 2 * [
+            2 * bytes_of(log, "allreduce")
+        ]  # of n numbers handed over, n go and n come
+        assert rounds_of(log) == 1
+
+# %% [markdown]
+# Bytes in and out of a device in one step. In a ring all-reduce over $p$ ranks each one sends and receives $2 \frac{p-1}{p} n$ bytes for $n$ bytes of gradients (lesson 03); with two ranks that is $n$ out and $n$ in, for each of them and *for any number of ranks nearly the same*. DataParallel's master sends the parameters to each of the $p - 1$ others and gets as many gradients back.
+#
+# **Predict.** With 8 devices, how many times more bytes does DataParallel's master move than a rank of DDP? (Count parameters and gradients only: $2 (p-1)\, n$ against $2 \cdot 2 \frac{p-1}{p}\, n$.)
+
+# %%
+prediction = None
+
+# %%
+n, p = 4 * 61706, 8
+ratio = 2 * (p - 1) * n / (2 * 2 * (p - 1) / p * n)
+compare(prediction, ratio)
+assert ratio == p / 2
+
+# %% tags=["nbval-ignore-output"]
+times, sent = cluster.view["times"][0], cluster.view["sent"][0]
+alone = times.pop("one process")
+lines = {"DataParallel": "1", "by hand": "2 + sampler", "DDP": "1 + sampler"}
+nodes = {"DataParallel": "one", "by hand": "any", "DDP": "any"}
+print(f"one process, 32 samples: {1e3 * alone:.1f} ms a step   (all measured here)")
+print("              lines        KiB in and out by device   ms/step   scaling   nodes")
+for way in lines:
+    by_device = " + ".join(f"{nbytes / 1024:,.0f}" for nbytes in sent[way])
+    scaling = 2 * alone / times[way]
+    row = f"{way:13} {lines[way]:12} {by_device:>25} {1e3 * times[way]:9.1f} {scaling:9.2f}"
+    print(f"{row}   {nodes[way]}")
+assert sent["DDP"] == [2 * n, 2 * n]
+assert n <= sent["by hand"][0] / 2 < 1.01 * n, "by hand a few numbers more, to compare the models"
+assert 2 * n <= sent["DataParallel"][0] < 2.5 * n, "images and outputs travel too"
+
+# %% [markdown]
+# - **Lines**: what you add to the loop of one process. DataParallel and DDP wrap the model; by hand it is one call before the loop and one in it. All ranks need a sampler; DataParallel cuts the batch itself.
+# - **Bytes**: about the same with two devices. With 8 the master of DataParallel moves 4 times as much as a rank of DDP.
+# - **Scaling**: samples per second with two devices over those of one process; 2 would be perfect. Each rank has an interpreter of its own, while DataParallel's threads share one (lesson 07).
+# - **Nodes**: threads end where the machine ends.
+#
+# PyTorch's own advice has been for years: DDP, also on one machine [3]. By hand you have everything in view, and can do what DDP cannot; your own loop of lesson 06 overlaps too. So it is good for learning, and for research on the synchronisation itself.
+#
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | `DDP(model)` | rank 0's weights to all; mean gradient by all-reduce in backward; the loop stays |
+# | buckets | in the order in which gradients come, which is the reverse of forward; a full one leaves at once |
+# | `bucket_cap_mb` | small: early and many messages; large: few and late |
+# | buffers | rank 0's, at each forward |
+# | `DistributedSampler` | pads or drops; call `set_epoch` |
+# | `no_sync()` | around forward *and* backward of all micro-batches but the last |
+# | `join()` | for uneven numbers of batches |
+# | `find_unused_parameters=True` | when parts of the model are skipped; one more all-reduce |
+# | communication hook | fewer bytes; returns a future of the mean |
+# | SyncBatchNorm | convert before wrapping |
+# | checkpoint | rank 0 writes `ddp.module.state_dict()`, optimizer, step, all ranks' random states |
+# | `torchrun`, `mpiexec` | one process per GPU; the local rank chooses the GPU |
+#
+# **Next:** lesson 09 gives up waiting: asynchronous SGD with a parameter server.
+#
+# ## References and further reading
+#
+# 1. S. Li, Y. Zhao, R. Varma and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. How DDP is built, by those who built it; the overlap numbers are in section 5.1.
+# 2. T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", *Advances in Neural Information Processing Systems* 32, 2019.
+# 3. PyTorch, "Distributed Data Parallel" (notes) and the reference of `torch.nn.DataParallel`, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/notes/ddp.html).
+# 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 3 lists the traps of distributed SGD, batch norm and the scaling of the loss among them.
