@@ -1,0 +1,996 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 09 Asynchronous SGD
+#
+# **The one idea.** One rank, the *parameter server*, holds the weights; the others fetch them, compute a gradient, hand it in and go on, and nobody waits for anybody else. The price is that a gradient is *stale*: the weights have moved on since it was computed.
+#
+# **You will be able to**
+# - write a parameter server and its worker over `send` and `recv`, and say what every role holds and why;
+# - say how stale gradients are on average before you measure it, and prove it;
+# - tell when staleness ruins training, and rescue it with a learning rate over staleness or a bound;
+# - predict when asynchronous training is faster than synchronous training, and when it is not;
+# - check such a program, although every run of it is different.
+#
+# **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
+#
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 2 hours (120 minutes) to study it with its five exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4, init_process_group=True)
+
+# %% [markdown]
+# ## 1. Who holds what
+#
+# In lesson 05 every rank did everything: it computed a gradient, took part in an all-reduce, and made the same update as all others. The price was that all wait for the slowest, in every step. Here the work is divided. Rank 0 is the **server**, ranks 1, 2 and 3 are **workers**.
+#
+# | | server | worker | why |
+# |---|---|---|---|
+# | model | yes | yes | the server's weights are *the* weights, and it measures accuracy with them; a worker needs a copy to compute with |
+# | optimizer | yes | no | momentum (or Adam's moments) belongs to the one history of the one set of weights |
+# | training data | no | yes | only workers compute gradients |
+# | version number | yes | no | it counts updates, and only the server makes any |
+#
+# All weights travel as one vector, and so do all gradients, whatever number of layers there are: one message costs one latency.
+
+# %%
+# %%px
+import time
+from collections import Counter
+
+import torch.nn.functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from course_lib.training.data import load
+from course_lib.training.loops import accuracy
+from course_lib.training.models import MLP
+
+training, test = load("digits")
+torch.manual_seed(0)
+model = MLP(inputs=64, hidden=(64,), classes=10)
+initial = parameters_to_vector(model.parameters()).detach().clone()
+n = len(initial)
+print(f"{n} parameters, {4 * n} bytes")
+assert comm.allgather(initial.sum().item()) == [initial.sum().item()] * world_size
+
+
+# %% [markdown]
+# A worker needs two things: its next batch, and a gradient. Batches are drawn from a generator that is seeded by worker and step, so that later you can ask for *the same* batch again. The gradient function puts the given parameters into the model first, and appends the loss to the gradient.
+
+
+# %%
+# %%px
+def batch_of(worker, step, size=32):
+    """The batch that this worker draws in this step of its own: images and labels."""
+    generator = torch.Generator().manual_seed(10_000 * worker + step)
+    return training[torch.randint(len(training), (size,), generator=generator)]
+
+
+def gradient_and_loss(parameters, batch):
+    """Gradient at these parameters, and behind it the loss: one vector of n + 1 numbers."""
+    vector_to_parameters(parameters, model.parameters())
+    images, labels = batch
+    loss = F.cross_entropy(model(images), labels)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    return torch.cat([parameters_to_vector(gradients), loss.detach().view(1)])
+
+
+# %% [markdown]
+# ## 2. The handshake
+#
+# A worker never sends a gradient into the blue: the server may be busy with another one. It knocks first, as in the handshake of lesson 01:
+#
+# 1. worker to server: **hello** (with the number of gradients it has computed so far: 0 means "I am new");
+# 2. server to worker: **ready**, "I am ready for you" (or "we are done, go home");
+# 3. worker to server: **gradient**, with the loss in the same message;
+# 4. the server updates, and sends the new **parameters**. The worker goes off to compute the next gradient.
+#
+# A new worker skips point 3. The server takes the next hello *from any source*, whoever comes first, and serves one worker at a time. The tags name the four messages.
+
+
+# %%
+# %%px
+HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
+
+
+def server(parameters, optimizer, updates):
+    """Serve whoever comes until so many updates are made. Returns (worker, computed at, loss)."""
+    version, fetched, log, gone_home = 0, {}, [], 0
+    hello, received = torch.zeros(1), torch.zeros(n + 1)
+    while gone_home < world_size - 1:
+        worker = dist.recv(hello, tag=HELLO)  # no source named: from whoever comes first
+        go_on = version < updates
+        dist.send(torch.tensor([float(go_on)]), worker, tag=READY)
+        if not go_on:
+            gone_home += 1
+            continue
+        if hello > 0:  # it brings a gradient
+            dist.recv(received, worker, tag=GRADIENT)
+            parameters.grad = received[:n]
+            optimizer.step()
+            log.append((worker, fetched[worker], received[n].item()))
+            version += 1
+        dist.send(parameters, worker, tag=PARAMETERS)
+        fetched[worker] = version
+    return log
+
+
+# %% [markdown]
+# The optimizer steps one tensor, the vector of all parameters. `fetched[worker]` remembers at which *version* this worker got its parameters: version v means "after v updates". The worker is shorter. Its `pace` is the least time in seconds that a gradient takes; it stands in for a larger network or a slower machine, so that two cores are enough to see everything.
+
+
+# %%
+# %%px
+def worker(pace):
+    """Fetch, compute, hand in, until the server sends us home. Returns the gradients computed."""
+    parameters, ready = torch.zeros(n), torch.zeros(1)
+    message, step = None, 0
+    while True:
+        dist.send(torch.tensor([float(step)]), 0, tag=HELLO)
+        dist.recv(ready, 0, tag=READY)
+        if not ready:
+            return step
+        if step > 0:
+            dist.send(message, 0, tag=GRADIENT)
+        dist.recv(parameters, 0, tag=PARAMETERS)
+        begun = time.perf_counter()
+        message = gradient_and_loss(parameters, batch_of(rank, step))
+        time.sleep(max(0, pace - (time.perf_counter() - begun)))
+        step += 1
+
+
+# %% [markdown]
+# **Predict.** Three workers, nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count: each update takes four; each worker's start takes three, as there is no gradient yet; and each worker has to be sent home. Write one number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from course_lib.teaching.send_recv_log import recorded_messages
+
+names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
+parameters = initial.clone()
+comm.barrier()
+with recorded_messages(names) as events:  # writes down every dist.send and dist.recv
+    if rank == 0:
+        log = server(parameters, torch.optim.SGD([parameters], lr=0.1), updates=9)
+    else:
+        computed = worker(pace=0.015 if rank == 3 else 0.005)
+
+messages = comm.allreduce(sum(event.kind == "send" for event in events))
+nbytes = comm.allreduce(sum(event.nbytes for event in events if event.kind == "send"))
+gradients = comm.allreduce(0 if rank == 0 else computed)
+assert messages == 4 * 9 + 3 * 3 + 2 * 3
+assert nbytes == 9 * 4 * (n + 1) + (9 + 3) * 4 * n + 2 * 4 * (9 + 3 + 3)
+assert gradients == 9 + 3, "three are computed, and found to be too late"
+
+# %%
+compare(prediction, cluster.view["messages"][0])
+
+# %% [markdown]
+# 4 · 9 + 3 · 3 + 2 · 3 = 51. The three last gradients are computed for nothing: nobody knew yet that it was over.
+#
+# Here is what really happened, drawn from the calls that were written down. Time runs down; where a column is hatched, that rank was waiting in a `recv`. Worker 3 is slower on purpose, by a factor of three.
+
+# %% tags=["nbval-ignore-output"]
+figures.sequence(
+    [event for events in cluster.view["events"] for event in events],
+    roles={0: "server", 1: "worker 1", 2: "worker 2", 3: "worker 3"},
+    title="Nine updates, as they happened",
+)
+
+# %% [markdown]
+# Follow one worker from hello to hello. Then look for two hellos close together: the second one has to wait until the server is done with the first. And look at worker 3's parameters: how often do the others' gradients change the server's weights before worker 3 comes back with a gradient for the old ones? That number is called the *staleness* of this gradient, and the rest of the lesson is about it.
+#
+# The server mostly waits. Remember that; with more workers it will not (section 8).
+#
+# ### Exercise 1: the worker's side of the handshake
+#
+# Write `work(compute, parameters, rounds, group)`. The server is rank 0 of `group`. In each of `rounds` rounds the worker
+#
+# 1. calls `compute(parameters)`, which returns a gradient with the loss behind it;
+# 2. says hello: sends the tensor `[1.0]` with tag 1;
+# 3. waits for ready: receives one number with tag 2;
+# 4. sends what was computed, as one message with tag 3;
+# 5. receives the new parameters, tag 4, into the tensor `parameters`.
+#
+# It returns the list of losses, as Python floats. Use `dist.send` and `dist.recv` with `group=group`. In the check, the ranks 1, 2 and 3 run your function, and rank 0 a server.
+
+
+# %% tags=["exercise"] exercise="09.work"
+# %%px
+def work(compute, parameters, rounds, group):
+    """Compute, knock, hand in and fetch, so many times; return the losses."""
+    ### BEGIN SOLUTION
+    losses, ready = [], torch.zeros(1)
+    for _ in range(rounds):
+        message = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(ready, 0, group=group, tag=2)
+        dist.send(message, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group, tag=4)
+        losses.append(message[-1].item())
+    return losses
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("09.work")
+
+# %% [markdown]
+# Stuck? `hint("09.work")`, `solution("09.work")`.
+#
+# ### Exercise 2: the server's side, fair to all
+#
+# Write `serve(parameters, update, rounds, group)`, rank 0's part of the same conversation. There are `rounds` gradients to come *in all*, from whoever has one: receive a hello (tag 1) from any source, answer ready (send `[1.0]`, tag 2), receive gradient and loss (tag 3; `len(parameters) + 1` numbers) from that worker, call `update(parameters, gradient)` with the gradient alone, which changes `parameters` in place, and send them to that worker (tag 4). Return the list of the workers in the order in which you served them.
+#
+# One of the workers of the check is a straggler: it does not say hello before the others have finished.
+
+
+# %% tags=["exercise"] exercise="09.serve"
+# %%px
+def serve(parameters, update, rounds, group):
+    """Serve so many gradients, whoever brings them; return the workers in that order."""
+    ### BEGIN SOLUTION
+    served = []
+    hello, message = torch.zeros(1), torch.zeros(len(parameters) + 1)
+    for _ in range(rounds):
+        worker = dist.recv(hello, group=group, tag=1)
+        dist.send(torch.ones(1), worker, group=group, tag=2)
+        dist.recv(message, worker, group=group, tag=3)
+        update(parameters, message[:-1])
+        dist.send(parameters, worker, group=group, tag=4)
+        served.append(worker)
+    return served
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("09.serve")
+
+# %% [markdown]
+# Stuck? `hint("09.serve")`, `solution("09.serve")`.
+#
+# ## 3. How stale is a gradient?
+#
+# A worker fetches the parameters at version f, computes, and hands its gradient in when the server has reached version v. The **staleness** of the gradient is s = v - f: the number of updates that others have made in between. In synchronous SGD s is always 0.
+#
+# **Predict.** Three equally fast workers, 300 updates. What is the mean staleness?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def train(updates, pace, lr=0.1, momentum=0.0):
+    """One asynchronous run from the initial parameters; what the server returns, and the time."""
+    parameters.copy_(initial)
+    comm.barrier()
+    begun = time.perf_counter()
+    if rank == 0:
+        result = server(
+            parameters, torch.optim.SGD([parameters], lr=lr, momentum=momentum), updates
+        )
+    else:
+        result = worker(pace)
+    return result, time.perf_counter() - begun
+
+
+log, seconds = train(updates=300, pace=0.006)
+if rank == 0:
+    alike = [version - fetched for version, (_, fetched, _) in enumerate(log)]
+    mean = sum(alike) / len(alike)
+    last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
+    first = {worker: fetched for worker, fetched, _ in reversed(log)}
+    assert sum(alike) == sum(last.values()) - sum(first.values()) - len(log)
+    assert mean <= 2 * (1 - 3 / (2 * 300))
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view.client[0]["mean"], within=0.05)
+
+# %% [markdown]
+# Very nearly 2: the number of workers W, minus 1. While a worker computes, each of the others hands in one gradient.
+#
+# That argument uses that the workers are equally fast. So what if worker 3 is a *straggler* and takes four times as long?
+#
+# **Predict.** What is the mean staleness with the straggler: smaller than 2, about 2, or larger?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+log, seconds = train(updates=300, pace=0.016 if rank == 3 else 0.004)
+if rank == 0:
+    straggler = [version - fetched for version, (_, fetched, _) in enumerate(log)]
+    mean = sum(straggler) / len(straggler)
+    share = Counter(worker for worker, _, _ in log)
+    last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
+    first = {worker: fetched for worker, fetched, _ in reversed(log)}
+    assert sum(straggler) == sum(last.values()) - sum(first.values()) - len(log)
+    assert mean <= 2 * (1 - 3 / (2 * 300))
+
+# %% tags=["nbval-ignore-output"]
+answer = cluster.view.client[0]["mean"]
+compare(prediction, "about 2" if 1.8 < answer < 2.2 else answer)
+figures.histogram(
+    {
+        "three alike": cluster.view.client[0]["alike"],
+        "a straggler": cluster.view.client[0]["straggler"],
+    },
+    predicted=2,
+    title="Staleness of 300 gradients",
+)
+
+# %% [markdown]
+# Again about 2! The distribution is another one, the mean is not. Here is why. A worker fetches new parameters at the very moment at which its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let worker i's updates be those with the numbers a < b < ... < l. Its staleness values are b - a - 1, then the next gap minus 1, and so on: the sum *telescopes*. All that is left is where it began, f_i, and where it ended, l_i. Over all W workers and N updates:
+#
+# $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
+#
+# This is exact, and the cells above asserted it with whole numbers. If all workers begin at the start and work to the end, l_i is about N for everyone and f_i about 0, so the mean is about **W - 1**, whoever is slow. The most it can be is if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much below only if a worker stopped early, or started late.
+#
+# What the straggler changes is *who* is stale: its own gradients are old when they come, those of the others are fresher.
+#
+# ### Exercise 3: staleness from the order
+#
+# All you are told is the order in which the server served: `order[v]` is the worker whose gradient made update v (from 0). Every worker fetched version 0 before the first update, and fetches anew right after each update of its own. Write `staleness(order)`: a list with the staleness of each gradient. This one runs in the notebook, not on the ranks.
+
+
+# %% tags=["exercise"] exercise="09.staleness"
+def staleness(order):
+    """Return the staleness of each gradient, given whose it was."""
+    ### BEGIN SOLUTION
+    fetched, result = {}, []
+    for version, worker in enumerate(order):
+        result.append(version - fetched.get(worker, 0))
+        fetched[worker] = version + 1
+    return result
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("09.staleness")
+
+# %% [markdown]
+# Stuck? `hint("09.staleness")`, `solution("09.staleness")`.
+#
+# ## 4. Is it right? The replay
+#
+# Every run is different, so how can such a program be tested? By one observation: chance decides the *order*, and nothing else. Given the order, that is, whose gradient made which update and at which version it was computed, everything is determined. One process can do it all again: keep every version of the parameters, compute each gradient at the recorded version on the recorded worker's next batch, and update in the recorded order.
+#
+# **Predict.** How far apart will the parameters be after 300 updates, those of the real run with its four processes and those of the replay in one? Write the largest difference of any parameter.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def replay(vector, optimizer, order, rate=lambda base, staleness: base):
+    """Do the work of a server and its workers in one process, in this order. Returns the losses."""
+    versions, steps, losses = [vector.clone()], Counter(), []
+    base = optimizer.param_groups[0]["lr"]
+    for version, (worker, computed_at) in enumerate(order):
+        batch = batch_of(worker, steps[worker])
+        message = gradient_and_loss(versions[computed_at].clone(), batch)
+        steps[worker] += 1
+        vector.grad = message[:n]
+        optimizer.param_groups[0]["lr"] = rate(base, version - computed_at)
+        optimizer.step()
+        versions.append(vector.clone())
+        losses.append(message[n].item())
+    return losses
+
+
+log, seconds = train(updates=300, pace=0.0, momentum=0.5)
+if rank == 0:
+    again = initial.clone()
+    optimizer = torch.optim.SGD([again], lr=0.1, momentum=0.5)
+    losses = replay(again, optimizer, [entry[:2] for entry in log])
+    difference = (again - parameters).abs().max().item()
+    assert torch.equal(again, parameters)
+    assert losses == [loss for _, _, loss in log]
+    assert not torch.equal(parameters, initial), "and they have moved"
+
+# %%
+compare(prediction, cluster.view.client[0]["difference"])
+
+# %% [markdown]
+# Not a single bit. If one gradient had been taken for another worker's, if a receive had overwritten parameters while they were in use, or if a message had been applied twice, this number would not be 0. A falling loss would have shown none of that: SGD trains through a good deal of nonsense.
+#
+# ## 5. The library's server
+#
+# Your server above fits on a page, and it lacks what one needs in earnest: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation with all that, with other *modes* of waiting, and with a record of everything. It differs in one point: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks for the parameters only.
+
+
+# %%
+# %%px
+from itertools import count
+
+from course_lib.parallel import parameter_server as ps
+
+
+def fresh_model():
+    torch.manual_seed(0)
+    return MLP(inputs=64, hidden=(64,), classes=10)
+
+
+def batches_of(worker):
+    return (batch_of(worker, step) for step in count())
+
+
+def run(updates, pace=0.0, mode=None, rate=ps.constant, lr=0.1, momentum=0.0):
+    """One run of the library's server and workers; the server's or the worker's record."""
+    mine = fresh_model()
+    if rank == 0:
+        optimizer = torch.optim.SGD(mine.parameters(), lr=lr, momentum=momentum)
+        stop = ps.Stop(steps=updates)
+        return ps.Server(mine, optimizer, mode=mode, rate=rate, stop=stop, snapshots=5).run()
+    return ps.Worker(mine, F.cross_entropy, batches_of(rank), step_seconds=pace).run()
+
+
+# %%
+# %%px
+record = run(updates=60, pace=0.03 if rank == 3 else 0.01, momentum=0.9)
+if rank == 0:
+    mine = fresh_model()
+    optimizer = torch.optim.SGD(mine.parameters(), lr=0.1, momentum=0.9)
+    batches = {worker: batches_of(worker) for worker in record.workers}
+    again = ps.replay(record, mine, optimizer, F.cross_entropy, batches)
+    assert torch.equal(again, record.final)
+    assert not torch.equal(again, record.initial)
+    print(f"{record.mode}, {record.version} updates: replayed bit for bit")
+
+# %% tags=["nbval-ignore-output"]
+record = cluster.view.client[0]["record"]
+for worker, waited in record.waiting.items():
+    part = [gradient.staleness for gradient in record.gradients if gradient.worker == worker]
+    print(
+        f"worker {worker}: {len(part)} gradients used, mean staleness {sum(part) / len(part):.1f}, "
+        f"waited {1e3 * sum(waited) / len(waited):.2f} ms for parameters on average"
+    )
+print(f"messages waiting when the server took one up: at most {max(record.queue_lengths)}")
+
+# %% [markdown]
+# (*Measured here*.) The records hold for every gradient whose it was, where it was computed, how stale it was, when it arrived and when it was served.
+#
+# ## 6. What staleness does to training
+#
+# A stale gradient is the right gradient of the wrong place. If the steps are small, the weights have hardly moved, and it does not matter. If the steps are large, it points somewhere else.
+#
+# To see that without chance, let the *order* be simulated: a seeded generator says which of W workers comes next, and your `replay` does the rest. So you may have 32 workers on 2 cores, and the same result in every run. Rank r simulates the r-th number of workers.
+
+
+# %%
+# %%px
+import random
+
+
+def random_order(workers, updates, seed):
+    """(worker, computed at) for each update: any worker may come next, all equally likely."""
+    generator, fetched, order = random.Random(seed), Counter(), []
+    for version in range(updates):
+        worker = generator.randrange(workers)
+        order.append((worker, fetched[worker]))
+        fetched[worker] = version + 1
+    return order
+
+
+def simulate(workers, lr, rate=lambda base, staleness: base, seed=0):
+    """Mean loss of each ten of 300 simulated asynchronous updates, as a list."""
+    vector = initial.clone()
+    optimizer = torch.optim.SGD([vector], lr=lr)
+    losses = replay(vector, optimizer, random_order(workers, 300, seed), rate)
+    return [sum(losses[i : i + 10]) / 10 for i in range(0, 300, 10)]
+
+
+# %% [markdown]
+# **Predict.** The learning rate is 0.5. One worker trains well with it. Which of W = 1, 4, 16 and 32 workers still do? (A loss of 2.3 is that of guessing: ln 10.) Write a list like `[1, 4]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+workers = [1, 4, 16, 32][rank]
+small, large = simulate(workers, lr=0.05), simulate(workers, lr=0.5)
+print(f"{workers:2} workers: loss {small[-1]:.2f} with rate 0.05, {large[-1]:.2f} with rate 0.5")
+curves_of_this_rank = workers, small, large
+everyones = comm.allgather((small[-1], large[-1]))
+assert all(loss < 1.2 for loss, _ in everyones), "a small rate: everyone gets somewhere"
+assert everyones[0][1] < 0.3 > everyones[1][1], "a large rate: few workers are fine"
+assert everyones[2][1] > 1.0 < everyones[3][1], "many are not"
+
+# %% tags=["nbval-ignore-output"]
+runs = {
+    f"{w} workers": {"updates": range(10, 301, 10), "rate 0.05": small, "rate 0.5": large}
+    for w, small, large in cluster.view["curves_of_this_rank"]
+}
+compare(prediction, [w for w, _, large in cluster.view["curves_of_this_rank"] if large[-1] < 0.3])
+figures.curves(
+    runs,
+    ["rate 0.05", "rate 0.5"],
+    x="updates",
+    xlabel="updates",
+    title="Loss against updates, for two learning rates",
+)
+
+# %% [markdown]
+# With the small rate all of them learn, with more workers a little later: in the first W updates or so, everybody's gradient is still that of the initial weights. With the large rate, 16 and 32 workers do not: their loss is that of guessing, or worse. Theory says the same: the largest rate that is stable falls about like 1 / (1 + staleness) (it is derived for a quadratic loss, where a step is a linear recurrence with a delay).
+#
+# So let the rate depend on the staleness. Zhang and others *published* [5] the simplest rule: a gradient of staleness s gets the rate divided by s.
+#
+# ### Exercise 4: the learning rate over staleness
+#
+# Write `rate_for(base, staleness)`: the rate that a gradient of this staleness gets, if a fresh one gets `base`. Think about a fresh one.
+
+
+# %% tags=["exercise"] exercise="09.rate_for"
+def rate_for(base, staleness):
+    """Return the learning rate for a gradient of this staleness."""
+    ### BEGIN SOLUTION
+    return base / max(1, staleness)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("09.rate_for")
+
+# %% [markdown]
+# Stuck? `hint("09.rate_for")`, `solution("09.rate_for")`.
+#
+# **Predict.** 32 workers, rate 0.5, mean staleness about 28: hopeless with a constant rate. What will be the loss after 300 updates with the rate over staleness? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+constant = simulate(32, lr=0.5, seed=rank)
+rescued = simulate(32, lr=0.5, seed=rank, rate=lambda base, s: ps.over_staleness(base, 0, s))
+print(f"order {rank}: constant rate {constant[-1]:.2f}, rate over staleness {rescued[-1]:.2f}")
+assert constant[-1] > 1.5, "guessing, or worse"
+assert rescued[-1] < min(1.2, constant[-1] / 2)
+
+# %% tags=["nbval-ignore-output"]
+constant, rescued = cluster.view["constant"], cluster.view["rescued"]
+compare(prediction, sum(losses[-1] for losses in rescued) / 4, within=0.3)
+updates = range(10, 301, 10)
+figures.curves(
+    {
+        f"order {r}": {"updates": updates, "constant": constant[r], "over staleness": rescued[r]}
+        for r in range(4)
+    },
+    ["constant", "over staleness"],
+    x="updates",
+    xlabel="updates",
+    title="32 workers, rate 0.5: loss in four random orders",
+)
+
+# %% [markdown]
+# In all four orders the run that was lost is rescued. It is no magic: the mean rate is now about 0.5 / 28, and one worker alone with 0.5 is better still. And with a rate that was small enough already, dividing it further only makes training slower; try `simulate(32, lr=0.05, rate=...)`. The rule is a safety belt for rates that were tuned with fewer workers.
+#
+# ## 7. Bounded staleness
+#
+# Another way is to forbid it. In *bounded staleness* (*published* as "stale synchronous parallel" [4]) every worker has a clock, the number of its gradients; whoever is more than b ahead of the slowest has to wait. With b = 0 it is nearly synchronous, with b = infinity asynchronous.
+#
+# How stale can a gradient be then? While a worker computes, another one can go from b behind it to b + 1 ahead: 2b + 1 updates. So s is at most (W - 1)(2b + 1): 6 for b = 1 and three workers.
+#
+# **Predict.** Worker 3 is six times slower, b = 1. By how many gradients can the fast ones be ahead in the end, at most?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+bounded = run(updates=60, pace=0.03 if rank == 3 else 0.005, mode=ps.BoundedStaleness(1))
+free = run(updates=60, pace=0.03 if rank == 3 else 0.005)
+if rank == 0:
+    steps = bounded.steps_by_worker.values()
+    ahead = max(steps) - min(steps)
+    assert ahead <= 2
+    assert max(bounded.staleness) <= 6
+    assert bounded.version == free.version == 60
+
+# %% tags=["nbval-ignore-output"]
+bounded, free = (cluster.view.client[0][name] for name in ("bounded", "free"))
+compare(prediction, cluster.view.client[0]["ahead"])
+for name, record in (("bounded", bounded), ("free", free)):
+    print(
+        f"{name:8} gradients by worker {record.steps_by_worker}, staleness at most "
+        f"{max(record.staleness):2}, {record.seconds:.2f} s"
+    )
+figures.histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
+
+# %% [markdown]
+# The fast ones may *start* only while they are at most 1 ahead, so they end at most 2 ahead. The bound holds, and it has its price: the fast workers now go at the pace of the straggler. A bound helps against a worker that is slow *now and then*; it does not help against one that is always slow.
+#
+# ## 8. One server for everyone: the bottleneck
+#
+# Let the same server do *synchronous* SGD: receive a gradient of n numbers from each of W workers, add up, send the mean back to each. That is 2 W n numbers through one process per step, whatever network it has. With an all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers: less than 2 n, however many there are.
+#
+# **Predict.** The vector has 4 MiB. Through the server that makes 8, 16 and 24 MiB per step for 1, 2 and 3 workers. If a step takes t with 1 worker, how many t does it take with 3?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def through_the_server(vector, group):
+    """Give everyone the sum of the other ranks' vectors, by way of rank 0 of the group."""
+    if dist.get_rank(group) > 0:
+        dist.send(vector, 0, group=group)
+        dist.recv(vector, 0, group=group)
+        return
+    vector.zero_()
+    received = torch.empty_like(vector)
+    for worker in range(1, dist.get_world_size(group)):
+        dist.recv(received, worker, group=group)
+        vector += received
+    for worker in range(1, dist.get_world_size(group)):
+        dist.send(vector, worker, group=group)
+
+
+def best_time(function, times=7):
+    """Seconds of the fastest of several calls; the first one is not counted."""
+    found = []
+    for _ in range(times + 1):
+        begun = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - begun)
+    return min(found[1:])
+
+
+# %%
+# %%px
+def step_times(W):
+    """Seconds of one step with W workers, by the server and by all-reduce; bytes at this rank."""
+    with_server, among_workers = dist.new_group(range(W + 1)), dist.new_group(range(1, W + 1))
+    numbers, expected = torch.full((2**20,), float(rank)), W * (W + 1) / 2
+    central = reduced = nbytes = None
+    if rank <= W:
+        with recorded_messages() as events:
+            through_the_server(numbers, with_server)
+        assert numbers.eq(expected).all()
+        nbytes = sum(event.nbytes for event in events)
+        numbers.zero_()
+        central = best_time(lambda: through_the_server(numbers, with_server))
+    comm.barrier()
+    if 0 < rank <= W:
+        dist.all_reduce(numbers.fill_(rank), group=among_workers)
+        assert numbers.eq(expected).all()
+        numbers.zero_()
+        reduced = best_time(lambda: dist.all_reduce(numbers, group=among_workers))
+    comm.barrier()
+    return central, reduced, nbytes
+
+
+# %%
+# %%px
+steps = [step_times(W) for W in (1, 2, 3)]
+nbytes = [step[2] for step in steps]
+assert rank > 0 or nbytes == [2 * W * 4 * 2**20 for W in (1, 2, 3)]
+
+# %% tags=["nbval-ignore-output"]
+central = [1e3 * server_s for server_s, _, _ in cluster.view.client[0]["steps"]]
+reduced = [1e3 * reduce_s for _, reduce_s, _ in cluster.view.client[1]["steps"]]
+compare(prediction, central[2] / central[0], within=0.3)
+for W in (1, 2, 3):
+    print(
+        f"{W} workers: by the server {8 * W} MiB, {central[W - 1]:4.1f} ms; by all-reduce "
+        f"{8 * (W - 1) / W:.1f} MiB per rank (predicted), {reduced[W - 1]:4.1f} ms"
+    )
+assert central[2] > 1.2 * central[0], "three times the bytes through the same process"
+figures.curves(
+    {
+        "by the server": {"W": (1, 2, 3), "time of a step (ms)": central},
+        "by all-reduce": {"W": (1, 2, 3), "time of a step (ms)": reduced},
+    },
+    ["time of a step (ms)"],
+    x="W",
+    xlabel="workers",
+    title="One step with 4 MiB of gradients",
+)
+
+# %% [markdown]
+# (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's time grows with the workers, by about one t each. That of the all-reduce need not: with more ranks than cores it grows here too, but the *bytes per rank* stay below 8 MiB.
+#
+# An asynchronous server moves as many bytes: n numbers in and n out per gradient. It hides them, because workers compute while others are served; but a server that takes t per gradient serves at most 1/t gradients per second, whatever number of workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
+#
+# ## 9. The race: time to accuracy
+#
+# Now the question that matters: how long until the network is right on 85% of the test digits? Let a gradient take 20 ms on a normal worker, and 60 ms on a straggler. Three workers; the straggler is worker 3.
+#
+# Synchronous SGD makes an update of three gradients when the slowest is there: 3 gradients per 60 ms. Asynchronous workers each go at their own pace: 1/20 + 1/20 + 1/60 gradients per ms, that is 7 per 60 ms.
+#
+# **Predict.** If a gradient is worth the same either way: how many times sooner does asynchronous SGD get there, with the straggler? And without one? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+races = {}
+for name, mode, slow, updates, lr in (
+    ("synchronous", ps.Synchronous(), 0.02, 50, 0.3),
+    ("asynchronous", ps.Asynchronous(), 0.02, 150, 0.1),
+    ("synchronous, straggler", ps.Synchronous(), 0.06, 50, 0.3),
+    ("asynchronous, straggler", ps.Asynchronous(), 0.06, 150, 0.1),
+    ("first 2 of 3, straggler", ps.Synchronous(wait_for=2), 0.06, 60, 0.2),
+):
+    races[name] = run(updates, slow if rank == 3 else 0.02, mode=mode, lr=lr)
+
+
+# %%
+# %%px
+def history_of(record):
+    """Seconds and test accuracy at the snapshots that the server took of its parameters."""
+    mine, history = fresh_model(), {"seconds": [], "accuracy": []}
+    for _, seconds, snapshot in record.snapshots:
+        ps.load_parameters(mine, snapshot)
+        history["seconds"].append(seconds)
+        history["accuracy"].append(accuracy(mine, test))
+    return history
+
+
+def time_to(target, history):
+    right = [accuracy >= target for accuracy in history["accuracy"]]
+    return history["seconds"][right.index(True)]
+
+
+if rank == 0:
+    histories = {name: history_of(record) for name, record in races.items()}
+    reached = {name: time_to(0.85, history) for name, history in histories.items()}
+    assert reached["asynchronous, straggler"] < reached["synchronous, straggler"]
+
+# %% tags=["nbval-ignore-output"]
+reached, histories = (cluster.view.client[0][name] for name in ("reached", "histories"))
+for name, seconds in reached.items():
+    print(f"{name:24} {seconds:.2f} s to 85%")
+sooner = [
+    reached[f"synchronous{race}"] / reached[f"asynchronous{race}"] for race in (", straggler", "")
+]
+compare(prediction, sooner, within=0.25)
+figures.curves(
+    histories, ["accuracy"], x="seconds", xlabel="time (seconds)", title="Time to accuracy"
+)
+
+# %% [markdown]
+# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. Without a straggler there is nothing to gain, as nobody waits for long; and staleness costs something at larger rates.
+#
+# "First 2 of 3" is synchronous SGD with one *backup worker* [6]: an update is made when two gradients are there, and the late one is thrown away. No gradient is ever stale, and nobody waits for the straggler. But it computes for nothing, and its data are never seen! Which brings up the next question.
+#
+# ## 10. Is there still an epoch?
+#
+# An epoch is one pass over the training data: every sample is used once. Let every worker have a shard of the data, and count.
+#
+# **Predict.** In the asynchronous race with the straggler, what share of the gradients came from worker 3?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+if rank == 0:
+    steps = races["asynchronous, straggler"].steps_by_worker
+    share = steps[3] / sum(steps.values())
+    used = races["first 2 of 3, straggler"].steps_by_worker
+    assert sum(steps.values()) == 150
+    assert steps[3] < min(steps[1], steps[2])
+    assert sum(used.values()) == 2 * 60
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view.client[0]["share"], within=0.3)
+print("asynchronous, gradients used by worker:", cluster.view.client[0]["steps"])
+print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
+
+# %% [markdown]
+# About 1/7: every worker's share is that of its speed. So if the shards are fixed, then after "one epoch" of the server (as many samples as there are) the fast workers' shards have been seen more than once and the straggler's less than half. If the shards differ, say each hospital has its own patients, then the model is trained for the fast ones. With backup workers the straggler's shard is not used at all.
+#
+# What to do: count by *updates* or by samples, never by a worker's passes; let learning-rate schedules follow the server's version; and let workers draw from the whole data set, or from a common queue of batches, as `batch_of` did here.
+#
+# ## 11. Modern relatives: local SGD and gossip
+#
+# Parameter servers have become rare for training on one cluster, where all-reduce is fast and workers are alike. The idea behind them, **communicate less or with fewer**, lives on.
+#
+# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication; it is how training across data centres is done now [8]. With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
+
+
+# %%
+# %%px
+from course_lib.parallel.invariants import assert_replicas_equal
+
+
+def local_sgd(rounds, local_steps, lr=0.2):
+    """Everyone steps alone so many times, then all take the mean of their weights."""
+    weights = initial.clone()
+    for step in range(rounds * local_steps):
+        weights -= lr * gradient_and_loss(weights.clone(), batch_of(rank, step))[:n]
+        if (step + 1) % local_steps == 0:
+            dist.all_reduce(weights)
+            weights /= world_size
+    return weights
+
+
+def accuracy_of(weights):
+    vector_to_parameters(weights.clone(), model.parameters())
+    return accuracy(model, test)
+
+
+# %%
+# %%px
+once = local_sgd(rounds=1, local_steps=1)
+mean_gradient = gradient_and_loss(initial.clone(), batch_of(rank, 0))[:n]
+dist.all_reduce(mean_gradient)
+# float32 has 7 digits and the weights are below 1: a few roundings make at most about 1e-6.
+torch.testing.assert_close(once, initial - 0.2 * mean_gradient / world_size, rtol=0, atol=1e-6)
+
+every_step, seldom = local_sgd(rounds=64, local_steps=1), local_sgd(rounds=8, local_steps=8)
+assert_replicas_equal({"weights": every_step})
+assert_replicas_equal({"weights": seldom})
+print(f"64 all-reduces: {accuracy_of(every_step):.3f}; 8 all-reduces: {accuracy_of(seldom):.3f}")
+assert accuracy_of(seldom) > accuracy_of(every_step) - 0.1 > 0.7
+
+# %% [markdown]
+# An eighth of the messages, and hardly worse. (The accuracy is that on 360 test digits: one digit is 0.003.)
+#
+# *Gossip* [9, 10]: nobody ever talks to all. In each step two ranks meet and both take the mean of their two weights. What holds: **the mean over all ranks stays what it was, exactly**, as a pair's sum does not change; and the spread can only shrink. So everybody comes to agree on that mean, without any collective.
+
+
+# %%
+# %%px
+def meet(value, step):
+    """In even steps the pairs (0, 1) and (2, 3) take their mean, in odd steps the pair (1, 2)."""
+    partner = rank ^ 1 if step % 2 == 0 else {1: 2, 2: 1}.get(rank)
+    if partner is None:
+        return value
+    theirs = torch.empty_like(value)
+    sending = dist.isend(value, partner)
+    dist.recv(theirs, partner)
+    sending.wait()
+    return (value + theirs) / 2
+
+
+value, history = torch.tensor([64.0 * rank]), [64.0 * rank]
+for step in range(6):
+    value = meet(value, step)
+    history.append(value.item())
+print(history)
+after = np.array(comm.allgather(history))  # row: rank; column: step
+assert (after.mean(axis=0) == 96).all(), "halves of whole numbers: exact"
+spreads = (after.max(axis=0) - after.min(axis=0)).tolist()
+assert spreads == sorted(spreads, reverse=True)
+assert spreads[-1] < 192 / 4
+
+# %% [markdown]
+# Read the columns: 0, 64, 128, 192 have the mean 96, and so has every later column. Now with gradients in between: everyone steps alone, and then meets one neighbour.
+
+# %%
+# %%px
+weights = initial.clone()
+for step in range(64):
+    weights -= 0.2 * gradient_and_loss(weights.clone(), batch_of(rank, step))[:n]
+    weights = meet(weights, step)
+mean_weights = weights.clone()
+dist.all_reduce(mean_weights)
+mean_weights /= world_size
+apart = ((weights - mean_weights).norm() / mean_weights.norm()).item()
+print(f"accuracy {accuracy_of(weights):.2f}; {100 * apart:.1f}% away from the mean of all ranks")
+assert accuracy_of(mean_weights) > 0.7
+assert 0 < apart < 0.2
+
+# %% [markdown]
+# Four models, nearly alike, none equal to another. That is the price of gossip: there is no such thing as *the* model until somebody takes the mean.
+#
+# ### Exercise 5: a gossip step that keeps the mean
+#
+# Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls it with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so both must not begin with a blocking send; and no collective, as the other ranks may be elsewhere.
+
+
+# %% tags=["exercise"] exercise="09.gossip"
+# %%px
+def gossip(value, partner, group):
+    """Return the mean of this rank's value and its partner's."""
+    ### BEGIN SOLUTION
+    theirs = torch.empty_like(value)
+    sending = dist.isend(value, partner, group=group)
+    dist.recv(theirs, partner, group=group)
+    sending.wait()
+    return (value + theirs) / 2
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("09.gossip")
+
+# %% [markdown]
+# Stuck? `hint("09.gossip")`, `solution("09.gossip")`.
+#
+# ## 12. Break it on purpose
+#
+# One line of the server is changed: it no longer receives from any source, but from worker 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, the others 5.
+#
+# **Predict.** How many of 60 gradients come from worker 3? And how many were it before, when anybody could come?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from unittest.mock import patch
+
+turn = iter(range(10**6))
+ordinary_recv = dist.recv
+
+
+def recv_in_turn(tensor, src=None, tag=0, **options):
+    if src is None:
+        src = 1 + next(turn) % 3
+    return ordinary_recv(tensor, src, tag=tag, **options)
+
+
+pace = 0.03 if rank == 3 else 0.005
+fair, fair_seconds = train(60, pace)
+with patch.object(dist, "recv", recv_in_turn):
+    unfair, unfair_seconds = train(60, pace)
+if rank == 0:
+    counts = [Counter(entry[0] for entry in log)[3] for log in (unfair, fair)]
+    assert counts[0] == 20 > counts[1]
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view.client[0]["counts"])
+print(f"any source: {cluster.view.client[0]['fair_seconds']:.2f} s")
+print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
+
+# %% [markdown]
+# - **Symptom.** Training is right, the replay agrees, the mean staleness is 2. It is only as slow as synchronous SGD.
+# - **Diagnosis.** Every worker has made exactly as many gradients as the slowest. Look at the sequence diagram: fast workers wait for long in `recv`, with their hello sent.
+# - **Fix.** Receive from any source, and ask afterwards who it was.
+#
+# ## Recap
+#
+# | | synchronous, all-reduce | synchronous, server | asynchronous, server | local SGD | gossip |
+# |---|---|---|---|---|---|
+# | who waits | all for the slowest | all for the slowest | nobody | all, every H steps | pairs |
+# | staleness | 0 | 0 | about W - 1 on average | 0 | none, but replicas differ |
+# | bytes per step | 2(p - 1)/p n per rank | 2 W n through the server | 2 n per gradient | 1/H of synchronous | n per meeting |
+# | same result as one process | yes, to rounding | yes, to rounding | no; a replay of its order, to the bit | no (yes for H = 1) | no |
+# | gradients per second, worker i takes t_i | W / max t_i | W / max t_i | sum of 1/t_i | between | between |
+#
+# - The server holds the weights, the optimizer and the version; a worker holds a model and data.
+# - The mean staleness is W - 1 whoever is slow, because the sum telescopes.
+# - Stale gradients hurt when rate times staleness is large: divide the rate by the staleness, or bound it.
+# - Test an asynchronous program by recording the order and replaying it: equal to the bit.
+# - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.
+#
+# **Next:** lesson 10 splits the model instead of the data.
+#
+# ## Further reading
+#
+# 1. B. Recht, C. Ré, S. Wright and F. Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 24, 2011. No server and no locks: all threads write into one memory.
+# 2. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012. Asynchronous SGD with servers over which the model is split.
+# 3. M. Li and others, "Scaling Distributed Machine Learning with the Parameter Server", *11th USENIX Symposium on Operating Systems Design and Implementation*, 583–598, 2014.
+# 4. Q. Ho and others, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", *Advances in Neural Information Processing Systems* 26, 2013.
+# 5. W. Zhang, S. Gupta, X. Lian and J. Liu, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950, 2015; *IJCAI* 2016.
+# 6. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Backup workers, and why Google's teams went back to synchronous training.
+# 7. S. U. Stich, "Local SGD Converges Fast and Communicates Little", *International Conference on Learning Representations*, 2019.
+# 8. A. Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105, 2023.
+# 9. S. Boyd, A. Ghosh, B. Prabhakar and D. Shah, "Randomized gossip algorithms", *IEEE Transactions on Information Theory* 52(6), 2508–2530, 2006.
+# 10. X. Lian and others, "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 30, 2017.
