@@ -560,8 +560,8 @@ cluster = start_cluster(n=4)
 import time
 
 
-def many_small(steps=20_000):
-    """20,000 operations on 4 numbers: nearly all of the time is Python and bookkeeping."""
+def many_small(steps=10_000):
+    """10,000 operations on 4 numbers: nearly all of the time is Python and bookkeeping."""
     total = torch.zeros(4)
     for _ in range(steps):
         total = total + 1
@@ -570,16 +570,16 @@ def many_small(steps=20_000):
 
 # %%
 # %%px --local
-def few_large(steps=20):
-    """20 products of 512 x 512 matrices: nearly all of the time is arithmetic."""
+def few_large(steps=10):
+    """10 products of 512 x 512 matrices: nearly all of the time is arithmetic."""
     total, shift = torch.eye(512), torch.eye(512).roll(1, dims=0)
     for _ in range(steps):
         total = shift @ total
     return total
 
 
-assert many_small().tolist() == [20_000] * 4
-assert torch.equal(few_large(), torch.eye(512).roll(20, dims=0))
+assert many_small().tolist() == [10_000] * 4
+assert torch.equal(few_large(), torch.eye(512).roll(10, dims=0))
 
 # %% [markdown]
 # **Predict.** One device does a job alone. Then two devices do the same job each, at the same time, on two cores. If they do not disturb each other it takes as long as one, a factor of 1. If they take turns, a factor of 2. Write a list of two numbers: the factor for `many_small` in two threads, and that for `few_large`.
@@ -590,9 +590,9 @@ prediction = None
 
 # %%
 def best_time(work, count):
-    """The best of three: seconds until `count` devices have done `work`, all starting at once."""
+    """The best of ten: seconds until `count` devices have done `work`, all starting at once."""
     times = []
-    for _ in range(3):
+    for _ in range(10):
         start = time.perf_counter()
         futures = [device.submit(work) for device in devices[:count]]
         done = [future.result() for future in futures]
@@ -614,7 +614,7 @@ pair = comm.Split(color=0 if rank < 2 else 1, key=rank)
 
 def best_time(work, everyone):
     times = []
-    for _ in range(3):
+    for _ in range(10):
         if everyone:
             pair.Barrier()
         start = time.perf_counter()
