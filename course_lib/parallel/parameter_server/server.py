@@ -70,6 +70,10 @@ class Server:
         self._team = Team(group, timeout)
         self._workers = self._team.choose_workers(workers)
         self._mode = Asynchronous() if mode is None else mode
+        if not isinstance(self._mode, Mode):
+            raise TypeError(f"mode must be an object like Asynchronous(), not {mode!r}")
+        if not callable(rate):
+            raise TypeError(f"rate must be a function like over_staleness, not {rate!r}")
         self._mode.rules(self._workers)  # complains now if it does not suit them
         self._rate = rate
         self._stop = Stop() if stop is None else stop

@@ -1,0 +1,560 @@
+"""The one idea: whatever the mode, a serial replay of the record gives the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.mpi import CommunicationError, DeadlineError
+from course_lib.parallel.parameter_server import (
+    Asynchronous,
+    BoundedStaleness,
+    Record,
+    Server,
+    Stop,
+    Synchronous,
+    Worker,
+    WorkerRecord,
+    load_parameters,
+    over_staleness,
+    replay,
+    schedule,
+)
+from course_lib.parallel.parameter_server.inbox import PER_WORKER, Inbox
+from course_lib.parallel.parameter_server.messages import TAG_HEADER, Header
+from tests.parallel.cases.toys import CLASSES, FEATURES, Toy, from_all_ranks
+from tests.ranks import case
+
+several = case(sizes=(2, 3, 4))
+three_up = case(sizes=(3, 4))
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "momentum": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.05, momentum=0.9, weight_decay=0.01
+    ),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+}
+BATCH = 4
+
+
+def network() -> nn.Module:
+    """Return the same float32 network on every rank."""
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def batches_of(worker: int, count: int | None = None, dtype=torch.float32):
+    """Yield this worker's batches, the same ones each time; endless if no count is given."""
+    generator = torch.Generator().manual_seed(100 + worker)
+    for _ in itertools.count() if count is None else range(count):
+        inputs = torch.randn(BATCH, FEATURES, generator=generator, dtype=torch.float64)
+        yield inputs.to(dtype), torch.randint(CLASSES, (BATCH,), generator=generator)
+
+
+def play(
+    rank: int,
+    make=network,
+    *,
+    server: int = 0,
+    optimizer=OPTIMIZERS["SGD"],
+    count: int | None = None,
+    dtype=torch.float32,
+    pace=lambda rank: 0.0,
+    group=None,
+    loss=F.cross_entropy,
+    **options,
+) -> Record | WorkerRecord:
+    """Run the server on its rank and workers on all others; return this rank's record."""
+    model = make()
+    if rank == server:
+        return Server(model, optimizer(model.parameters()), group=group, **options).run()
+    if group is not None:
+        server = dist.get_group_rank(group, server)
+    batches = batches_of(rank, count, dtype)
+    return Worker(model, loss, batches, group=group, server=server, step_seconds=pace(rank)).run()
+
+
+def require_replay(
+    record: Record, make=network, optimizer=OPTIMIZERS["SGD"], dtype=torch.float32
+) -> None:
+    """Raise AssertionError unless a serial replay ends with the bits of the run."""
+    model = make()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(5)  # so that the start comes from the record
+    batches = {worker: batches_of(worker, dtype=dtype) for worker in record.workers}
+    made = replay(record, model, optimizer(model.parameters()), F.cross_entropy, batches)
+    assert torch.equal(made, record.final)
+    assert not torch.equal(record.final, record.initial)
+
+
+def uneven(rank: int) -> float:
+    """Seconds per gradient that make ranks overtake each other."""
+    return 0.001 * rank
+
+
+def replays(rank: int, mode, steps: int = 30, **options) -> list[Record]:
+    """Run and replay with every optimizer; return the server's records."""
+    records = []
+    for optimizer in OPTIMIZERS.values():
+        record = play(
+            rank, mode=mode, optimizer=optimizer, stop=Stop(steps=steps), pace=uneven, **options
+        )
+        if rank == 0:
+            require_replay(record, optimizer=optimizer)
+            assert record.version == steps
+            records.append(record)
+    return records
+
+
+# --- the replay, in all modes ---------------------------------------------------------------
+
+
+@several
+def case_replay_of_asynchronous(rank, size):
+    for record in replays(rank, Asynchronous()):
+        assert all(
+            update.staleness == update.version - 1 - update.computed_at for update in record.updates
+        )
+        if size > 2:
+            assert max(record.staleness) > 0, "nobody overtook anybody: the replay shows little"
+
+
+@several
+def case_replay_with_rate_over_staleness(rank, size):
+    for record in replays(rank, Asynchronous(), rate=over_staleness):
+        base = record.optimizer_state["param_groups"][0]["lr"]
+        for update in record.updates:
+            assert update.rate == base / max(1, update.staleness)
+
+
+@several
+def case_replay_of_synchronous(rank, size):
+    for record in replays(rank, Synchronous()):
+        everyone = tuple(range(1, size))
+        assert all(update.workers == everyone for update in record.updates)
+        assert set(record.staleness) == {0}
+        assert not [gradient for gradient in record.dropped if "late" in gradient.dropped]
+
+
+@three_up
+def case_replay_of_backup_workers(rank, size):
+    """The first R of R + b make a round; what comes later is dropped and written down."""
+    needed = size - 2
+    for record in replays(rank, Synchronous(wait_for=needed)):
+        assert all(len(update.gradients) == needed for update in record.updates)
+        assert set(record.staleness) == {0}
+        late = [gradient for gradient in record.dropped if "late" in gradient.dropped]
+        assert late, "no gradient was late"
+        used = Counter((gradient.worker, gradient.step) for gradient in record.gradients)
+        assert set(used.values()) == {1}
+        assert not any((gradient.worker, gradient.step) in used for gradient in record.dropped)
+
+
+@several
+def case_replay_of_bounded_staleness(rank, size):
+    for bound in (0, 2):
+        for record in replays(rank, BoundedStaleness(bound)):
+            require_bound(record, bound)
+
+
+@several
+def case_a_wrong_order_replays_differently(rank, size):
+    """The replay is no tautology: two updates exchanged give other bits."""
+    record = play(rank, stop=Stop(steps=12), optimizer=OPTIMIZERS["momentum"], pace=uneven)
+    if rank == 0:
+        first, second = record.updates[4], record.updates[8]
+        record.updates[4], record.updates[8] = (
+            type(first)(first.version, second.gradients, first.rates, first.seconds),
+            type(first)(second.version, first.gradients, second.rates, second.seconds),
+        )
+        model = network()
+        optimizer = OPTIMIZERS["momentum"](model.parameters())
+        batches = {worker: list(batches_of(worker, 40)) for worker in record.workers}
+        try:
+            made = replay(record, model, optimizer, F.cross_entropy, batches)
+        except (ValueError, KeyError):
+            return  # it asks for a batch, or a version, that is gone
+        assert not torch.equal(made, record.final)
+
+
+def require_bound(record: Record, bound: int) -> None:
+    """Raise AssertionError if a worker started more than ``bound`` steps ahead of the slowest."""
+    done = dict.fromkeys(record.workers, 0)
+    for event in record.events:
+        if event.kind == "gradient":
+            done[event.source] += 1
+        elif event.kind == "ready":
+            ahead = done[event.destination] - min(done.values())
+            assert ahead <= bound, f"worker {event.destination} was {ahead} steps ahead"
+    limit = (len(record.workers) - 1) * (2 * bound + 1)
+    assert max(record.staleness) <= limit, (max(record.staleness), limit)
+
+
+@three_up
+def case_bounded_staleness_holds_fast_workers(rank, size):
+    """With a straggler, fast workers wait for it; without the bound they run away."""
+    straggler = size - 1
+
+    def pace(rank):
+        return 0.03 if rank == straggler else 0.0
+
+    bounded = play(rank, mode=BoundedStaleness(1), stop=Stop(steps=20), pace=pace)
+    free = play(rank, mode=Asynchronous(), stop=Stop(steps=60), pace=pace)
+    if rank == 0:
+        require_bound(bounded, 1)
+        done = free.steps_by_worker
+        assert done[1] - done[straggler] > 2, done
+
+
+# --- equal to serial runs ---------------------------------------------------------------------
+
+
+def serially(model: nn.Module, optimizer, batches, steps: int) -> None:
+    for _, (inputs, labels) in zip(range(steps), batches, strict=False):
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+
+@several
+def case_one_worker_equals_serial_training(rank, size):
+    """Bit for bit, in every mode, also with a tied, a frozen and an unused parameter."""
+    for make, dtype in ((network, torch.float32), (lambda: Toy(3), torch.float64)):
+        for mode in (Asynchronous(), Synchronous(), BoundedStaleness(0)):
+            for optimizer in OPTIMIZERS.values():
+                if rank > 1:
+                    continue
+                model = make()
+                if rank == 1:
+                    Worker(model, F.cross_entropy, batches_of(1, 10, dtype)).run()
+                    continue
+                used = optimizer(model.parameters())
+                record = Server(model, used, workers=1, mode=mode).run()
+                assert record.version == 10
+                alone = make()
+                serially(alone, optimizer(alone.parameters()), batches_of(1, 10, dtype), 10)
+                for trained, expected in zip(model.parameters(), alone.parameters(), strict=True):
+                    assert torch.equal(trained, expected)
+
+
+@several
+def case_synchronous_equals_one_process_with_the_whole_batch(rank, size):
+    """In float64 the mean of R means differs from the mean over all by rounding alone.
+
+    Each of 20 steps rounds a sum of at most 12 terms in another order: some 1e-15 relative,
+    which 20 steps of a smooth network at this rate do not raise above 1e-12.
+    """
+    record = play(
+        rank,
+        lambda: Toy(3),
+        mode=Synchronous(),
+        optimizer=OPTIMIZERS["momentum"],
+        stop=Stop(steps=20),
+        dtype=torch.float64,
+    )
+    if rank:
+        return
+    alone = Toy(3)
+    optimizer = OPTIMIZERS["momentum"](alone.parameters())
+    streams = [batches_of(worker, 20, torch.float64) for worker in range(1, size)]
+    together = [
+        (torch.cat([inputs for inputs, _ in row]), torch.cat([labels for _, labels in row]))
+        for row in zip(*streams, strict=True)
+    ]
+    serially(alone, optimizer, together, 20)
+    trained = Toy(4)
+    load_parameters(trained, record.final)
+    for ours, expected in zip(trained.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-13)
+
+
+@three_up
+def case_synchronous_does_not_depend_on_who_is_slow(rank, size):
+    finals = []
+    for slow in range(1, size):
+        record = play(
+            rank,
+            mode=Synchronous(),
+            stop=Stop(steps=6),
+            pace=lambda rank, slow=slow: 0.01 if rank == slow else 0.0,
+        )
+        if rank == 0:
+            finals.append(record.final)
+    assert all(torch.equal(final, finals[0]) for final in finals)
+
+
+# --- the queue --------------------------------------------------------------------------------
+
+
+@case(sizes=(2, 3, 4), seconds=60)
+def case_first_come_first_served(rank, size):
+    """Workers send in a random order that a token enforces, several messages each."""
+    orders = []
+    shuffle = random.Random(5)
+    for _ in range(30):
+        order = [worker for worker in range(1, size) for _ in range(PER_WORKER)]
+        shuffle.shuffle(order)
+        orders.append(order)
+    token = torch.zeros(1)
+    for order in orders:
+        inbox = Inbox(dist.group.WORLD, size - 1, timedelta(seconds=5)) if rank == 0 else None
+        dist.barrier()
+        for turn, worker in enumerate(order):
+            following = [*order, 0][turn + 1]
+            if rank == worker:
+                if turn and order[turn - 1] != rank:
+                    dist.recv(token, order[turn - 1])
+                dist.send(Header(1, step=turn).encode(), 0, tag=TAG_HEADER)
+                if following != rank:
+                    dist.send(token, following)
+        if rank == 0:
+            dist.recv(token, order[-1])
+            assert inbox.count() == len(order)
+            served = [inbox.next() for _ in order]
+            assert [arrival.sender for arrival in served] == order
+            assert [arrival.header.step for arrival in served] == list(range(len(order)))
+            assert inbox.count() == 0
+            inbox.close()
+
+
+@three_up
+def case_a_flood_starves_nobody(rank, size):
+    """The server is made slow, so that there is always a queue; every worker gets its turns.
+
+    A fair share is 20 or more of the 60 updates. What is asked for is far less, because a busy
+    machine may take the core from a worker for a while.
+    """
+
+    def slowly(server) -> bool:
+        time.sleep(0.002)
+        return False
+
+    record = play(rank, stop=Stop(steps=60, when=slowly))
+    if rank == 0:
+        assert 1 < max(record.queue_lengths) <= PER_WORKER * (size - 1), record.queue_lengths
+        assert min(record.steps_by_worker.values()) >= 3, record.steps_by_worker
+
+
+# --- how runs end -----------------------------------------------------------------------------
+
+
+@several
+def case_ends_when_batches_are_used_up(rank, size):
+    for mode in (Asynchronous(), Synchronous(), BoundedStaleness(1)):
+        record = play(rank, mode=mode, count=3 + rank)
+        if rank:
+            assert record.ended == "batches used up"
+            assert record.steps == 3 + rank
+        else:
+            assert record.steps_by_worker == {worker: 3 + worker for worker in range(1, size)}
+            assert not record.dropped
+            require_replay(record)
+
+
+@several
+def case_ends_by_number_of_workers(rank, size):
+    """The run is over when one worker has used up its batches; the others are told."""
+    count = 4 if rank == 1 else None
+    record = play(rank, count=count, stop=Stop(workers=1))
+    if rank == 1:
+        assert record.ended == "batches used up"
+    elif rank:
+        assert record.ended == "told to stop"
+    else:
+        assert record.steps_by_worker[1] == 4
+        require_replay(record)
+
+
+@several
+def case_ends_by_epochs_steps_seconds_or_a_condition(rank, size):
+    record = play(rank, stop=Stop(epochs=2, samples_per_epoch=5 * BATCH))
+    assert rank or record.version == 10
+    record = play(rank, mode=Synchronous(), stop=Stop(epochs=1, samples_per_epoch=9 * BATCH))
+    assert rank or record.version == -(-9 // (size - 1))
+    record = play(rank, stop=Stop(when=lambda server: server.version == 7))
+    assert rank or record.version == 7
+    record = play(rank, stop=Stop(seconds=0.05), pace=lambda rank: 0.002)
+    assert rank or (record.version > 1 and record.updates[-2].seconds < 0.05)
+
+
+@several
+def case_many_runs_in_one_group(rank, size):
+    """A worker that is let go early may say hello to the next run while this one goes on."""
+    for turn in range(12):
+        modes = (Asynchronous(), Synchronous(), BoundedStaleness(turn))
+        record = play(rank, mode=modes[turn % 3], stop=Stop(steps=3 + turn % 2), pace=uneven)
+        if rank == 0:
+            require_replay(record)
+    dist.barrier()
+
+
+@three_up
+def case_server_on_another_rank_and_a_sub_group(rank, size):
+    record = play(rank, server=size - 1, stop=Stop(steps=8))
+    if rank == size - 1:
+        assert record.workers == tuple(range(size - 1))
+        require_replay(record)
+    members = [1, size - 1]
+    group = dist.new_group(members)
+    if rank in members:
+        record = play(rank, server=size - 1, stop=Stop(steps=8), group=group)
+        if rank == size - 1:
+            assert (record.workers, record.server) == ((0,), 1)
+
+
+# --- the record -------------------------------------------------------------------------------
+
+
+@several
+def case_events_tell_the_conversation(rank, size):
+    record = play(rank, stop=Stop(steps=20), pace=uneven, snapshots=5)
+    if rank:
+        assert all(waited >= 0 for waited in record.waited)
+        assert len(record.versions) == len(record.computing) == record.steps
+        return
+    for worker in record.workers:
+        said = [
+            event.kind for event in record.events if worker in (event.source, event.destination)
+        ]
+        turns = "".join(kind[0] for kind in said)  # hello, ready, gradient, stop
+        assert turns == "hrg" * (len(turns) // 3) + "hs", turns
+        assert len(record.waiting[worker]) == turns.count("g")
+    for event in record.events:
+        assert event.sent <= event.received, event
+        assert 0 <= event.received <= record.seconds, event
+    readies = {
+        (event.destination, event.version) for event in record.events if event.kind == "ready"
+    }
+    for gradient in record.gradients:
+        assert (gradient.worker, gradient.computed_at) in readies
+        assert gradient.sent <= gradient.arrived <= gradient.served
+        assert gradient.computing >= uneven(gradient.worker)
+    assert [version for version, _, _ in record.snapshots] == [0, 5, 10, 15, 20]
+    assert torch.equal(record.snapshots[-1][2], record.final)
+    assert torch.equal(record.snapshots[0][2], record.initial)
+
+
+@several
+def case_schedule_goes_by_the_servers_steps(rank, size):
+    rule = schedule(lambda step: 0.5 ** (step // 4))
+    model = network()
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    if rank:
+        Worker(model, F.cross_entropy, batches_of(rank)).run()
+        return
+    record = Server(model, optimizer, rate=rule, stop=Stop(steps=10)).run()
+    assert [update.rate for update in record.updates] == [0.05] * 4 + [0.025] * 4 + [0.0125] * 2
+    assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+# --- what goes wrong --------------------------------------------------------------------------
+
+
+def outcome_of(call) -> str:
+    """Return which error the call raises, and its message."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+@several
+def case_another_model_on_one_worker(rank, size):
+    def make():
+        return nn.Linear(FEATURES, CLASSES + 1) if rank == 1 else network()
+
+    told = from_all_ranks(outcome_of(lambda: play(rank, make, stop=Stop(steps=1000))))
+    assert told[0].startswith("ValueError: the model of worker 1 has other shapes"), told
+    assert told[1].startswith("ValueError: worker 1: this model has other shapes"), told
+    assert all("the server failed" in text for text in told[2:]), told
+
+
+@several
+def case_an_error_on_the_server_reaches_all(rank, size):
+    stop = Stop(when=lambda server: 1 // (3 - server.version) > 1)
+    for mode in (Asynchronous(), Synchronous()):
+        told = from_all_ranks(outcome_of(lambda mode=mode: play(rank, mode=mode, stop=stop)))
+        assert told[0].startswith("ZeroDivisionError"), told
+        assert all("the server failed" in text for text in told[1:]), told
+
+
+@three_up
+def case_an_error_on_one_worker_does_not_stop_the_others(rank, size):
+    calls = itertools.count()
+
+    def loss(outputs, labels):
+        if rank == 1 and next(calls) == 4:
+            raise KeyError("the worker's own error")
+        return F.cross_entropy(outputs, labels)
+
+    for mode in (Asynchronous(), Synchronous()):
+        calls = itertools.count()
+        told = from_all_ranks(
+            outcome_of(lambda mode=mode: play(rank, mode=mode, loss=loss, stop=Stop(steps=40)))
+        )
+        assert told[1] == 'KeyError: "the worker\'s own error"', told
+        assert {*told[:1], *told[2:]} == {"nothing"}, told
+
+
+@several
+def case_a_worker_without_a_server_and_a_server_without_workers(rank, size):
+    """Both give up in time; with groups of their own, because a deadline ends a group."""
+    for lonely in ("server", "worker"):
+        group = dist.new_group()
+        began = time.monotonic()
+        model = network()
+        if rank == 0 and lonely == "server":
+            optimizer = OPTIMIZERS["SGD"](model.parameters())
+            server = Server(model, optimizer, group=group, timeout=0.4)
+            assert outcome_of(server.run).startswith(DeadlineError.__name__)
+        if rank and lonely == "worker":
+            worker = Worker(model, F.cross_entropy, batches_of(rank), group=group, timeout=0.4)
+            try:
+                worker.run()
+                raise AssertionError("there was no server")
+            except CommunicationError:
+                pass
+        assert time.monotonic() - began < 3
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+
+@several
+def case_bad_arguments(rank, size):
+    model = network()
+    optimizer = OPTIMIZERS["SGD"](model.parameters())
+    normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    gloo = dist.new_group(backend="gloo")
+    other = (rank + 1) % size
+    for call, words in (
+        (lambda: Server(model, optimizer, workers=0), "workers must be from 1"),
+        (lambda: Server(model, optimizer, workers=size), "workers must be from 1"),
+        (lambda: Server(model, optimizer, workers=[rank]), f"rank {rank} cannot be a worker"),
+        (lambda: Server(model, optimizer, mode=Synchronous(wait_for=size)), "wait_for is"),
+        (lambda: Server(model, optimizer, group=gloo), "needs backend mpi4py"),
+        (lambda: Server(model, optimizer, timeout=0), "timeout must be a positive"),
+        (lambda: Server("no model", optimizer), "model must be an nn.Module"),
+        (lambda: Server(nn.ReLU(), optimizer), "has no parameters"),
+        (lambda: Server(normed, optimizer), "'1' keeps running statistics"),
+        (lambda: Server(network(), optimizer), "parameters that are not the model's"),
+        (lambda: Server(model, optimizer, mode="synchronous"), "mode must be"),
+        (lambda: Server(model, optimizer, rate=0.1), "rate must be a function"),
+        (lambda: Worker(model, F.cross_entropy, [], server=rank), "server must be another rank"),
+        (lambda: Worker(model, F.cross_entropy, [], server=size), "server must be another rank"),
+        (lambda: Worker(model, None, [], server=other, slowdown=-1), "slowdown must be at least 0"),
+    ):
+        told = outcome_of(call)
+        assert words in told, told
+        assert told.split(":")[0] in ("ValueError", "TypeError"), told
+    dist.barrier()
+    dist.destroy_process_group(gloo)
