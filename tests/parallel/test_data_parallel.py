@@ -81,6 +81,24 @@ def test_two_runs_are_equal_bit_for_bit(four) -> None:
     assert torch.equal(*ends)
 
 
+def test_a_parameter_that_only_other_devices_use_is_updated_too(four) -> None:
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.always, self.sometimes = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+        def forward(self, inputs):
+            scaled = self.always * inputs
+            return scaled if inputs[0, 0] < 4 else scaled + self.sometimes
+
+    model = Sometimes().to(four[0].place)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    inputs = torch.arange(8.0, device=four[0].place).reshape(8, 1)  # 4 to 7 are on devices 2 and 3
+    dp.data_parallel_step(model, lambda out, _: out.sum(), optimizer, inputs, inputs, four)
+    assert model.always.item() == 1 - sum(range(8))
+    assert model.sometimes.item() == 1 - 4
+
+
 def test_every_byte_is_counted(four) -> None:
     p, samples = 4, 20
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).to(four[0].place)
@@ -102,6 +120,9 @@ def test_every_byte_is_counted(four) -> None:
     assert log.bytes_of("gradients") == (p - 1) * (parameters - frozen)
     kinds = {copy.what for copy in log.copies}
     assert sum(log.bytes_of(kind) for kind in kinds) == sum(c.bytes for c in log.copies)
+    from_master = ("parameters", "buffers", "inputs", "output gradients")
+    assert log.bytes_out(0) == sum(log.bytes_of(kind) for kind in from_master)
+    assert log.bytes_in(0) == log.bytes_of("outputs") + log.bytes_of("gradients")
     assert log.bytes_out(0) == sum(log.bytes_in(i) for i in (1, 2, 3))
     assert log.bytes_in(0) == sum(log.bytes_out(i) for i in (1, 2, 3))
 

@@ -97,6 +97,7 @@ def test_the_text_says_the_same():
 
 def test_idle_share_counts_overlaps_once():
     assert idle_share([("a", 0, 2), ("b", 1, 3)], 0, 4) == 0.25
+    assert idle_share([("all", 0, 4), ("part of it", 1, 2)], 0, 5) == 0.2
     assert idle_share([], 0, 4) == 1.0
     assert idle_share([("a", 3, 4), ("b", 0, 1)], 0, 4) == 0.5
 
