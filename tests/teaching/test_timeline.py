@@ -86,6 +86,13 @@ def test_start_end_and_marks():
     assert "half" in texts(timeline([[("a", 1, 2)]], marks={"half": 2}))
 
 
+def test_a_long_name_has_its_room():
+    name = "parameter server"
+    figure = timeline({name: [("serves", 0, 1)]})
+    text = next(t for t in ElementTree.fromstring(figure.svg).iter(SVG + "text") if t.text == name)
+    assert float(text.get("x")) + 0.62 * 13 * len(name) < bars(figure)[0][0]
+
+
 def test_the_text_says_the_same():
     assert timeline(LANES, title="A step").alt == (
         "Timeline of 2 lanes: A step. Rank 0: send, forward, add up; idle 0% of the time. "
