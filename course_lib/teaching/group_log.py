@@ -66,6 +66,7 @@ def group_calls(group: dist.ProcessGroup | None = None) -> Iterator[list[GroupCa
             f"only groups of the backend mpi4py can be watched, not {type(group).__name__}"
         )
     log: list[GroupCall] = []
+    before = dict(group.__dict__)
     for name, position in _HANDED_OVER.items():
         if hasattr(group, name):
             setattr(group, name, _watched(getattr(group, name), name, position, log))
@@ -74,6 +75,8 @@ def group_calls(group: dist.ProcessGroup | None = None) -> Iterator[list[GroupCa
     finally:
         for name in _HANDED_OVER:
             group.__dict__.pop(name, None)
+            if name in before:  # somebody else was watching already
+                setattr(group, name, before[name])
 
 
 def bytes_of(log: list[GroupCall], *names: str) -> int:

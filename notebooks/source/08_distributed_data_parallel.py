@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -48,6 +48,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.initial_weights import sync_initial_weights
 from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.parallel.invariants import assert_weights_moved, snapshot
 from course_lib.training import data, models
 
 if not dist.is_initialized():
@@ -95,10 +96,12 @@ sync_initial_weights(by_hand)
 train(by_hand, 20, sync=sync_gradients)
 
 by_ddp = DDP(lenet(seed=rank))
+before = snapshot(by_ddp)
 train(by_ddp, 20)
 
 assert_replicas_equal(by_hand)
 assert_replicas_equal(by_ddp)
+assert_weights_moved(by_ddp, before)
 
 # %% [markdown]
 # Both are in step over the ranks. Are they also equal to each other?
@@ -404,7 +407,8 @@ assert per_layer[0] < 0.85 * one_bucket[0], "most of it can"
 
 # %% tags=["nbval-ignore-output"]
 one_bucket, per_layer = cluster.view["one_bucket"][0], cluster.view["per_layer"][0]
-compare(prediction, [1e3 * one_bucket[0], 1e3 * per_layer[0]], within=0.2, unit="ms")
+measured = [round(1e3 * seconds) for seconds, *_ in (one_bucket, per_layer)]
+compare(prediction, measured, within=0.2, unit="ms")
 
 # %% tags=["nbval-ignore-output"]
 figures.buckets(
@@ -667,7 +671,7 @@ compare(prediction, sum(cluster.view["stuck"]))
 ddp = DDP(lenet(seed=0))
 with ddp.join():
     done = uneven_steps(ddp)
-print(f"{done} batches of its own")
+print(f"batches of its own: {done}")
 assert done == rank + 1
 assert_replicas_equal(ddp.module)
 
@@ -742,7 +746,7 @@ compare(prediction, len(cluster.view["calls"][0]))
 #
 # The network is an MLP with layers 64 → 256 → 256 → 10: weights of 256 × 64, 256 × 256 and 10 × 256 numbers, and 522 biases. PowerSGD with rank $r = 2$ sends the biases as they are.
 #
-# **Predict.** Bytes per step handed to all-reduce: 339,976 in float32. How many with PowerSGD? (Biases are 522 · 4 bytes. A weight takes $(n + m) \cdot 2 \cdot 4$.)
+# **Predict.** Bytes per step handed to all-reduce: 340,008 in float32. How many with PowerSGD? (Biases are 522 · 4 bytes. A weight takes $(n + m) \cdot 2 \cdot 4$.)
 
 # %%
 prediction = None
@@ -801,17 +805,19 @@ compare(prediction, results["PowerSGD"][1])
 # %% tags=["nbval-ignore-output"]
 full = results["float32"][1]
 print("hook      bytes per step   saved   test accuracy   (measured here)")
-for name, (_, nbytes, right) in results.items():
+names = ["float32", "float16", "PowerSGD"]
+for name in names:
+    _, nbytes, right = results[name]
     print(f"{name:8} {nbytes:15,} {1 - nbytes / full:7.0%} {right:15.3f}")
 figures.curves(
-    {name: {"loss": losses} for name, (losses, _, _) in results.items()},
+    {name: {"loss": results[name][0]} for name in names},
     ["loss"],
     xlabel="step",
     title="What compression does to the loss (rank 0)",
 )
 
 # %% [markdown]
-# 10,872 bytes instead of 339,976: 97 % saved, and it learns as well *here*: this is an easy task. PowerSGD needs some computing and three rounds instead of one, so it pays on slow links and for wide layers. Always compare accuracy, on your task.
+# 10,872 bytes instead of 340,008: 97 % saved, and it learns nearly as well *here*, on an easy task. (float16 hides under or beside float32 in the picture: nobody can tell them apart.) PowerSGD needs some computing and three rounds instead of one, so it pays on slow links and for wide layers. Always compare accuracy, on your task.
 #
 # ### Exercise 4: a hook in bfloat16
 #
@@ -917,7 +923,8 @@ try:
 except RuntimeError as error:
     failure = error
 assert "Missing key" in str(failure)
-TwoHeads().load_state_dict(ddp.module.state_dict())  # this is what to save
+keys = TwoHeads().load_state_dict(ddp.module.state_dict())  # this is what to save
+assert not keys.missing_keys
 
 # %%
 compare(prediction, cluster.view["first_name"][0])
@@ -1059,13 +1066,13 @@ import course_lib
 from course_lib import launch
 
 script = Path(course_lib.__file__).parents[1] / "scripts" / "ddp.py"
-options = ["--steps", "20", "--batch", "16", "--rate", "0.05", "--no-progress"]
+options = ["--epochs", "4", "--steps", "160", "--batch", "16", "--rate", "0.05"]
 
 
 def terminal(shown, command):
     """Run a command as a terminal would, at most 60 s; return the result that it prints last."""
     print("$", shown, *options)
-    command = [*map(str, command), *options]
+    command = [*map(str, command), *options, "--no-progress"]
     variables = launch.environment() | {"CUDA_VISIBLE_DEVICES": ""}  # on the processor
     ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -1101,13 +1108,17 @@ if rank < 2:
     ddp = DDP(models.LeNet(), process_group=pair)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
     sampler = DistributedSampler(images_of, 2, rank, seed=0, drop_last=True)
-    sampler.set_epoch(0)
-    batches = iter(BatchSampler(sampler, 16, drop_last=True))
-    for _ in range(20):
-        images, labels = images_of[next(batches)]
-        optimizer.zero_grad()
-        F.cross_entropy(ddp(images), labels).backward()
-        optimizer.step()
+    steps = 0
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for chosen in BatchSampler(sampler, 16, drop_last=True):
+            if steps == 160:
+                break
+            images, labels = images_of[chosen]
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(images), labels).backward()
+            optimizer.step()
+            steps += 1
     in_notebook = checksum(ddp.module)
 
 # %% [markdown]
@@ -1122,6 +1133,7 @@ checksums = {by_torchrun["checksum"], by_mpiexec["checksum"], in_notebook}
 compare(prediction, len(checksums))
 assert len(checksums) == 1
 assert by_torchrun["backend"] != by_mpiexec["backend"]
+assert by_torchrun["accuracy"] > 0.8, "and it has learned something"
 
 # %% [markdown]
 # One. Two ranks leave no choice in the order of a sum, as in section 1. With more ranks gloo and MPI may add in different orders, and you would compare with a tolerance.
@@ -1135,7 +1147,7 @@ assert by_torchrun["backend"] != by_mpiexec["backend"]
 
 # %%
 # %%px
-from course_lib.parallel.data_parallel import Log, data_parallel_step, virtual_devices
+from course_lib.parallel.data_parallel import Log, VirtualDevice, data_parallel_step
 
 
 def fastest(step, repeats=20):
@@ -1166,7 +1178,7 @@ def steps_by(model, sync=None, group=None):
 times, sent = {}, {}
 if rank == 0:
     times["one process"] = fastest(steps_by(lenet(0)))
-    network, devices = lenet(0), virtual_devices(2)
+    network, devices = lenet(0), [VirtualDevice(0), VirtualDevice(1)]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     two_parts = [part_of_batch(0, r, 2) for r in range(2)]
     batch = [torch.cat(column) for column in zip(*two_parts, strict=True)]

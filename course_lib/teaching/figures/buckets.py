@@ -55,7 +55,8 @@ def buckets(runs: Mapping[str, Backward], *, rank: int = 0, title: str = "") -> 
 
     if title:
         drawing.text(MARGIN, 24, title, size=16, bold=True, anchor="start")
-    _draw_axis(drawing, x, last, top, top + len(runs) * block + 4)
+    lanes = [(top + i * block + HEAD - 4, top + (i + 1) * block - 6) for i in range(len(runs))]
+    _draw_axis(drawing, x, last, lanes)
     for index, (label, run) in enumerate(runs.items()):
         _draw_run(drawing, label, run, x, top + index * block, colour)
     return drawing.finish(_in_words(runs, rank, title))
@@ -92,13 +93,15 @@ def _draw_run(drawing: Drawing, label: str, run: Backward, x, top: float, colour
     )
 
 
-def _draw_axis(drawing: Drawing, x, last: float, top: float, bottom: float) -> None:
+def _draw_axis(drawing: Drawing, x, last: float, lanes: list[tuple[float, float]]) -> None:
     step = 10 ** math.floor(math.log10(last))
     step = next(s for s in (step / 5, step / 2, step, 2 * step) if last / s <= 8)
+    bottom = lanes[-1][1] + 10
     for index in range(int(last / step) + 1):
-        time = index * step
-        drawing.line(x(time), top + 4, x(time), bottom, stroke=RULE, width=1)
-        drawing.text(x(time), bottom + 12, f"{1e3 * time:g}", size=13, fill=INK)
+        at = x(index * step)
+        for upper, lower in lanes:
+            drawing.line(at, upper, at, lower, stroke=RULE, width=1)
+        drawing.text(at, bottom + 12, f"{1e3 * index * step:g}", size=13, fill=INK)
     words = "time since backward began (ms)"
     drawing.text((x(0) + x(last)) / 2, bottom + 30, words, size=13, fill=SOFT_INK)
 
