@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
-from training_options import finish, parse
+from training_options import finish, parse, steps_to_do
 
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
@@ -41,7 +41,7 @@ def main() -> None:
         loader = DataLoader(
             train, sampler=BatchSampler(sampler, options.batch, drop_last=True), batch_size=None
         )
-        steps = min(options.steps or len(loader) * options.epochs, len(loader) * options.epochs)
+        steps = steps_to_do(options, len(loader))
         start = time.perf_counter()
         feed = iter(loader)
         for step in progress(range(steps), shown=options.progress and place.rank == 0):

@@ -15,7 +15,7 @@ import time
 
 import torch
 import torch.nn.functional as F
-from training_options import finish, parse
+from training_options import finish, parse, steps_to_do
 
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.initial_weights import sync_initial_weights
@@ -39,7 +39,7 @@ def main() -> None:
 
         together = options.batch * place.world_size
         per_epoch = len(train) // together  # a last, smaller batch is left out
-        steps = min(options.steps or per_epoch * options.epochs, per_epoch * options.epochs)
+        steps = steps_to_do(options, per_epoch)
         start = time.perf_counter()
         order = batches(len(train), together, seed=options.seed)
         for step in progress(range(steps), shown=options.progress and place.rank == 0):

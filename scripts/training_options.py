@@ -34,6 +34,14 @@ def parse(description: str) -> argparse.Namespace:
     return options
 
 
+def steps_to_do(options: argparse.Namespace, per_epoch: int) -> int:
+    """Return how many steps to train: all epochs, or --steps if those are fewer."""
+    if not per_epoch:
+        raise SystemExit(f"the data are fewer than one batch of {options.batch} for every rank")
+    in_all = per_epoch * options.epochs
+    return min(options.steps or in_all, in_all)
+
+
 def finish(
     script: str,
     options: argparse.Namespace,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 from collections.abc import Iterable
 from typing import TypeVar
@@ -20,8 +21,19 @@ T = TypeVar("T")
 def progress(
     steps: Iterable[T], *, total: int | None = None, shown: bool, unit: str = "step"
 ) -> Iterable[T]:
-    """Yield ``steps``, with a bar on standard error if ``shown``."""
-    return tqdm(steps, total=total, disable=not shown, unit=unit, file=sys.stderr, leave=False)
+    """Yield ``steps``, with a bar on standard output if ``shown``, gone when they end."""
+    # Open MPI gives its ranks terminals of no size; without one given here nothing is drawn.
+    columns = shutil.get_terminal_size().columns - 1
+    return tqdm(
+        steps,
+        total=total,
+        disable=not shown,
+        unit=unit,
+        ncols=columns,
+        nrows=24,
+        file=sys.stdout,
+        leave=False,
+    )
 
 
 def checksum(model: nn.Module) -> str:

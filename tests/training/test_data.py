@@ -189,3 +189,49 @@ def test_data_root_prefers_argument_then_variable(monkeypatch: pytest.MonkeyPatc
     assert data.data_root(os.path.join(os.sep, "given")) == Path(os.sep, "given")
     monkeypatch.delenv("COURSE_DATA")
     assert data.data_root() == DATA_FOLDER / "downloads"
+
+
+def test_the_first_data_set_on_disk_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_DATA", str(tmp_path))
+    training, test, name = data.load_available("mnist", "digits")
+    assert (name, len(training), len(test)) == ("digits", 1437, 360)
+    assert list(tmp_path.iterdir()) == []  # nothing was downloaded, nothing locked
+    with pytest.raises(data.DataUnavailableError, match="none of mnist, cifar10"):
+        data.load_available("mnist", "cifar10")
+    with pytest.raises(ValueError, match="choose from digits"):
+        data.load_available("digits", "imagenet")
+    with pytest.raises(ValueError, match="at least one"):
+        data.load_available()
+
+
+def test_images_are_resized() -> None:
+    training, test, _ = data.load_available("digits", size=28)
+    original, _ = data.load("digits")
+    assert training.images.shape == (1437, 1, 28, 28)
+    assert test.images.shape == (360, 1, 28, 28)
+    assert training.images.dtype == torch.float32
+    assert training.images.min() >= 0
+    assert training.images.max() <= 1
+    assert torch.equal(training.labels, original.labels)
+    # Bilinear: the mean brightness of an image stays, give or take its border.
+    means = (part.images.mean(dim=(1, 2, 3)) for part in (training, original))
+    torch.testing.assert_close(*means, rtol=0, atol=0.03)
+    smaller, _, _ = data.load_available("digits", size=4)
+    # Smoothed over more than the four pixels that become one, so not their plain mean.
+    blocks = torch.nn.functional.avg_pool2d(original.images, 2)
+    assert (smaller.images - blocks).abs().mean() < 0.1
+    same, _, _ = data.load_available("digits", size=8)
+    assert torch.equal(same.images, original.images)
+    with pytest.raises(ValueError, match="at least 1 pixel"):
+        data.load_available("digits", size=0)
+
+
+def test_real_mnist_is_preferred_where_the_data_root_has_it() -> None:
+    root = data.data_root()
+    if not (root / "MNIST" / "raw").is_dir():
+        pytest.skip("set COURSE_DATA to a folder with MNIST to run this")
+    training, _, name = data.load_available("mnist", "digits", size=28)
+    assert name == "mnist"
+    assert torch.equal(training.images, data.load("mnist")[0].images)

@@ -1,0 +1,215 @@
+"""The scripts run as their docstrings say, and the same training ends with the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_lib import launch
+from course_lib.parallel import launching
+from tests import ranks
+
+SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp")
+LIMIT = 90
+STEPS = 12
+# Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7.
+TOLERANCE = 1e-5
+
+
+def script(name: str) -> str:
+    return os.path.join("scripts", f"{name}.py")
+
+
+def result(output: str) -> dict:
+    """Return the result that the last line of a program's output gives."""
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def by_mpiexec(n: int, name: str, *options: object) -> dict:
+    ended = ranks.run(n, script(name), *map(str, options), limit=LIMIT)
+    assert ended.returncode == 0, ended.output
+    assert not ended.left_behind
+    return result(ended.output)
+
+
+def python(root: Path, *argv: object) -> subprocess.CompletedProcess:
+    environment = launch.environment()
+    environment.pop("COURSE_DATA", None)
+    return subprocess.run(
+        [sys.executable, *map(str, argv)],
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+def by_torchrun(root: Path, n: int, name: str, *options: object) -> dict:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n)
+    ended = python(root, *torchrun, script(name), *options)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return result(ended.stdout)
+
+
+@pytest.fixture(autouse=True)
+def digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train on the digits, whatever data sets this machine has."""
+    monkeypatch.delenv("COURSE_DATA", raising=False)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_shows_how_to_start_it(root: Path, name: str) -> None:
+    ended = python(root, script(name), "--help")
+    assert ended.returncode == 0, ended.stderr
+    assert f"mpiexec -n 4 python scripts/{name}.py" in ended.stdout
+    assert "torchrun --nproc-per-node 2" in ended.stdout
+    assert "--progress" in ended.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_short(root: Path, name: str) -> None:
+    assert len((root / script(name)).read_text().splitlines()) < 120
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_send_recv(n: int) -> None:
+    found = by_mpiexec(n, "send_recv", "--rounds", 3)
+    assert (found["ranks"], found["value"], found["elements"]) == (n, n, 2)
+    assert found["backend"] == "mpi4py"
+
+
+def test_send_recv_by_torchrun(root: Path) -> None:
+    found = by_torchrun(root, 2, "send_recv", "--elements", 1000, "--rounds", 2)
+    assert (found["ranks"], found["value"], found["elements"]) == (2, 2, 1000)
+
+
+def test_a_ring_of_one_is_refused(root: Path) -> None:
+    ended = python(root, script("send_recv"))
+    assert ended.returncode == 2
+    assert "a ring needs at least 2 ranks: mpiexec -n 2" in ended.stderr
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_all_reduce(n: int) -> None:
+    found = by_mpiexec(n, "all_reduce", "--largest", 4096, "--repeat", 3)
+    assert found["sum"] == n * (n + 1) / 2
+    assert list(found["microseconds"]) == ["4", "64", "1024"]
+    assert min(found["microseconds"].values()) > 0
+
+
+def test_all_reduce_by_torchrun(root: Path) -> None:
+    found = by_torchrun(root, 2, "all_reduce", "--largest", 64, "--repeat", 2)
+    assert found["sum"] == 3
+    if not torch.cuda.is_available():
+        assert found["backend"] == "gloo"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
+def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> None:
+    """Sums of two terms do not depend on their order, so nothing may differ at all."""
+    options = ("--steps", STEPS, "--batch", 8)
+    found = {
+        (name, launcher): run(name, *options)
+        for name in ("sync_sgd", "ddp")
+        for launcher, run in (
+            ("mpiexec", lambda *given: by_mpiexec(2, *given)),
+            ("torchrun", lambda *given: by_torchrun(root, 2, *given)),
+        )
+    }
+    for (name, launcher), values in found.items():
+        assert values["script"] == name
+        assert values["backend"] == {"mpiexec": "mpi4py", "torchrun": "gloo"}[launcher]
+        assert (values["data"], values["steps"], values["ranks"]) == ("digits", STEPS, 2)
+        assert values["samples_per_s"] > 0
+    same = {(values["checksum"], values["loss"], values["accuracy"]) for values in found.values()}
+    assert len(same) == 1, found
+
+
+def test_four_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path) -> None:
+    """Four terms may be added in any order."""
+    files = {name: tmp_path / f"{name}.pt" for name in ("sync_sgd", "ddp", "one")}
+    for name in ("sync_sgd", "ddp"):
+        by_mpiexec(4, name, "--steps", STEPS, "--batch", 4, "--save", files[name])
+    alone = python(
+        root, script("sync_sgd"), "--steps", STEPS, "--batch", 16, "--save", files["one"]
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert result(alone.stdout)["ranks"] == 1
+    weights = {name: torch.load(file, weights_only=True) for name, file in files.items()}
+    for name in ("sync_sgd", "ddp"):
+        assert weights[name].keys() == weights["one"].keys()
+        for key, tensor in weights["one"].items():
+            torch.testing.assert_close(weights[name][key], tensor, rtol=0, atol=TOLERANCE)
+
+
+def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
+    """So that equal checksums mean something. 44 steps of 32 samples are an epoch."""
+    runs = [("--seed", 0, "--steps", 45), ("--seed", 1, "--steps", 45), ("--seed", 0)]
+    sums = [
+        result(python(root, script("ddp"), "--batch", 32, "--epochs", 2, *options).stdout)
+        for options in runs
+    ]
+    assert len({found["checksum"] for found in sums}) == 3
+    assert [found["steps"] for found in sums] == [45, 45, 88]
+    assert sums[2]["accuracy"] > 0.3  # 0.1 is chance
+
+
+def test_the_bar_is_rank_0s_and_only_for_a_person() -> None:
+    quiet = ranks.run(2, script("ddp"), "--steps", "3", limit=LIMIT)
+    assert quiet.returncode == 0, quiet.output
+    assert "step/s" not in quiet.output
+    assert len(quiet.output.strip().splitlines()) == 1, quiet.output
+    shown = ranks.run(2, script("ddp"), "--steps", "3", "--progress", limit=LIMIT)
+    assert shown.output.count("0%|") == 1, shown.output
+    assert result(shown.output)["steps"] == 3
+
+
+@pytest.mark.parametrize("name", ["sync_sgd", "ddp"])
+def test_wrong_options_are_refused(root: Path, name: str) -> None:
+    for options in (("--batch", 0), ("--epochs", 0), ("--steps", -1), ("--seed", -1)):
+        ended = python(root, script(name), *options)
+        assert ended.returncode == 2
+        assert "must be at least" in ended.stderr
+    ended = python(root, script(name), "--batch", 5000)
+    assert ended.returncode != 0
+    assert "fewer than one batch" in ended.stderr
+
+
+def test_the_launcher_shows_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *launching._MPIEXEC):
+        monkeypatch.delenv(name, raising=False)
+    assert launching.launcher() == "none"
+    monkeypatch.setenv("PMI_RANK", "0")
+    assert launching.launcher() == "mpiexec"
+    # torchrun inside of an MPI job, from a notebook's engine say: its ranks are no MPI ranks.
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    assert launching.launcher() == "torchrun"
+
+
+def test_torchrun_ranks_import_no_mpi(root: Path) -> None:
+    program = (
+        "import sys, runpy; sys.argv = ['x', '--steps', '1'];"
+        "runpy.run_path('scripts/sync_sgd.py', run_name='__main__');"
+        "sys.exit('mpi4py' in sys.modules or 'course_lib.mpi' in sys.modules)"
+    )
+    ended = python(root, "-c", f"import sys; sys.path.insert(0, 'scripts'); {program}")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_rank_that_fails_ends_the_run(root: Path) -> None:
+    """One rank cannot write; nobody waits for it until the deadline."""
+    ended = ranks.run(
+        2, script("sync_sgd"), "--steps", "2", "--save", "missing/folder/x.pt", limit=30
+    )
+    assert ended.returncode not in (0, None), ended.output
+    assert "missing/folder" in ended.output

@@ -1,0 +1,62 @@
+"""Learning-rate rules and warm-up, against the numbers of the paper they come from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.training.schedules import scaled_rate, warm_up, warm_up_factor, warm_up_scheduler
+
+
+def test_rules() -> None:
+    assert scaled_rate(0.1, 8, "none") == 0.1
+    assert scaled_rate(0.1, 8, "linear") == 0.8
+    assert scaled_rate(0.1, 4, "square root") == 0.2
+    assert scaled_rate(0.1, 8) == 0.8
+    for rule in ("none", "linear", "square root"):
+        assert scaled_rate(0.1, 1, rule) == 0.1
+    # Goyal et al. 2017, section 5.1: 0.1 for 256 images, so 3.2 for 8,192 on 256 GPUs of 32.
+    assert scaled_rate(0.1, 8192 // 256, "linear") == pytest.approx(3.2)
+    with pytest.raises(ValueError, match="square root"):
+        scaled_rate(0.1, 8, "quadratic")
+    with pytest.raises(ValueError, match="at least one worker"):
+        scaled_rate(0.1, 0)
+
+
+def test_warm_up() -> None:
+    steps, rate, start = 4, 0.8, 0.1
+    rates = {
+        kind: [warm_up(step, steps, rate, start, kind) for step in range(6)]
+        for kind in ("none", "constant", "gradual")
+    }
+    assert rates["none"] == [0.8] * 6
+    assert rates["constant"] == [0.1] * 4 + [0.8] * 2
+    assert rates["gradual"] == pytest.approx([0.1, 0.275, 0.45, 0.625, 0.8, 0.8])
+    assert [warm_up(0, 0, rate, start, kind) for kind in rates] == [0.8] * 3
+    with pytest.raises(ValueError, match="gradual"):
+        warm_up(0, 1, 1.0, 0.1, "slow")
+    for step, steps in ((-1, 3), (0, -1)):
+        with pytest.raises(ValueError, match="at least 0"):
+            warm_up(step, steps, 1.0, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["none", "constant", "gradual"])
+def test_the_scheduler_sets_the_rate_of_every_step(kind: str) -> None:
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.8)
+    scheduler = warm_up_scheduler(optimizer, 4, 0.1, kind)
+    for step in range(7):
+        assert math.isclose(optimizer.param_groups[0]["lr"], warm_up(step, 4, 0.8, 0.1, kind))
+        optimizer.step()
+        scheduler.step()
+
+
+def test_the_scheduler_wants_one_positive_rate() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in (0.1, 0.2)]
+    with pytest.raises(ValueError, match="one learning rate"):
+        warm_up_scheduler(torch.optim.SGD(groups, lr=0.1), 4, 0.01)
+    with pytest.raises(ValueError, match="positive"):
+        warm_up_factor(4, 0.0, 0.1)
