@@ -351,7 +351,7 @@ else:
     print(f"{gpus} GPUs here: torch.nn.DataParallel called the model once, and copied nothing")
 
 # %% [markdown]
-# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers asked for opinions on keeping it in maintenance mode only and removing it later [3]. It has not been removed: it is in the version used here, and gets no new features. You learn it because you will meet it, and because its faults are what lesson 08 mends.
+# `DataParallel` still works and is still used, but its own documentation recommends DistributedDataParallel instead, even on a single machine [1, 2]. In 2021 PyTorch's developers announced a plan to keep it in *maintenance mode* for a year and then to remove it, and asked for opinions [3]. It has not been removed, but what is developed since is DistributedDataParallel. You learn DataParallel because you will meet it, and because its faults are what lesson 08 mends.
 #
 # ## 4. The steps, timed one by one
 #
@@ -419,7 +419,7 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# Whatever the master does alone, the others wait for: that is what the `assert` says, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute a hundred times faster than a core, and copying gets no faster by that.
+# Whatever the master does alone, the others wait for: that is what the `assert` says, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, and copying gets no faster by that.
 #
 # And the master's part *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
 
@@ -518,7 +518,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # With 2 devices there is hardly a difference. From then on the master's line rises with `p`, and the ring's bends and never reaches `4 n`: in a ring nobody is the master. Lesson 03 has built it from `send` and `recv`; lesson 08 uses it so that no parameter has to travel at all, as replicas that start equal and add the same gradients stay equal.
 #
-# PyTorch's `replicate` may send copies along a tree of GPUs, so not every copy needs to leave the master itself. The gradients come back in any case, and the sum is made there.
+# Our steps copy one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and the gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. What is left even then: all parameters travel in every step, and need not; nothing travels while the devices compute; and inputs, outputs, loss and update remain the master's.
 #
 # The master's *memory* is fuller than the others' as well: it holds the optimizer's state, the whole batch, all outputs and their gradient. The batch size that fits is decided by the master.
 #
@@ -637,14 +637,14 @@ both_s = cluster.client[[0, 1]]["both_s"]
 factors = []
 print("job          alone (ms)   two threads   two processes")
 for name, (one, two) in in_threads.items():
-    factors.append(two / one)
+    factors.append(round(two / one, 1))
     processes = max(each[name] for each in both_s) / alone_s[name]
     print(f"{name:12} {1e3 * one:10.0f} {two / one:10.1f} x {processes:13.1f} x")
 compare(prediction, factors, within=0.25)
 print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off")
 
 # %% [markdown]
-# *Measured here* on 2 free cores: `few_large` has a factor of 1.0 in threads and in processes. The threads hold the lock for microseconds and compute for milliseconds, so they hardly meet. `many_small` has a factor of about 1 in processes, but of 2.5 in threads: **worse than taking turns**. Each of its operations gives the lock back and wants it again at once; the other thread has taken it in between, and must be waited for and woken up. Handing over costs more than the work. D. Beazley showed this effect first [5]. (With other work on your cores all factors are larger.)
+# *Measured here* on 2 free cores: `few_large` has a factor of 1.0 in threads and in processes. The threads hold the lock for microseconds and compute for milliseconds, so they hardly meet. `many_small` has a factor of about 1 in processes, but of 2.5 in threads: **worse than taking turns**. Each of its operations gives the lock back and wants it again at once; the other thread has taken it in between, and must be waited for and woken up. Handing over costs more than the work. D. Beazley showed this effect in 2010 [5]. (With other work on your cores all factors are larger.)
 #
 # A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: `many_small`, for each device. One process with eight threads has one lock for all eight; eight processes have eight. That is the second reason for lesson 08. Python can be built without the lock since version 3.13 (PEP 703 [6]); then this reason goes, and the master remains.
 #
@@ -708,7 +708,7 @@ assert [replica.running_mean.item() for replica in replicas] == [0, 10, 20, 30]
 # | processes | one, with a thread for each device | one for each device |
 # | replicas | copied anew in each step | live on, and stay equal |
 # | optimizer | on the master only | in every process, all make the same step |
-# | bytes, busiest device, in and out | `2 (p - 1) n` plus inputs and outputs: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
+# | bytes, busiest device, in and out | copied one by one `2 (p - 1) n` plus inputs and outputs: grows with `p` | `4 (p - 1)/p n`: less than `4 n` for any `p` |
 # | while the master works | all others wait | there is no master |
 # | GIL | one for all | one each |
 # | state changed in `forward` | kept on device 0 only | kept in every process |
