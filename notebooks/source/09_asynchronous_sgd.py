@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 2 hours (120 minutes) to study it with its five exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 2 hours (120 minutes) to study it with its five exercises.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -165,10 +165,11 @@ from course_lib.teaching.send_recv_log import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
 parameters = initial.clone()
+optimizer = torch.optim.SGD([parameters], lr=0.1)
 comm.barrier()
 with recorded_messages(names) as events:  # writes down every dist.send and dist.recv
     if rank == 0:
-        log = server(parameters, torch.optim.SGD([parameters], lr=0.1), updates=9)
+        log = server(parameters, optimizer, updates=9)
     else:
         computed = worker(pace=0.015 if rank == 3 else 0.005)
 
@@ -299,7 +300,7 @@ if rank == 0:
     last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
     first = {worker: fetched for worker, fetched, _ in reversed(log)}
     assert sum(alike) == sum(last.values()) - sum(first.values()) - len(log)
-    assert mean <= 2 * (1 - 3 / (2 * 300))
+    assert sum(alike) <= 2 * 300 - 3
 
 # %% tags=["nbval-ignore-output"]
 compare(prediction, cluster.view.client[0]["mean"], within=0.05)
@@ -324,7 +325,7 @@ if rank == 0:
     last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
     first = {worker: fetched for worker, fetched, _ in reversed(log)}
     assert sum(straggler) == sum(last.values()) - sum(first.values()) - len(log)
-    assert mean <= 2 * (1 - 3 / (2 * 300))
+    assert sum(straggler) <= 2 * 300 - 3
 
 # %% tags=["nbval-ignore-output"]
 answer = cluster.view.client[0]["mean"]
@@ -506,7 +507,7 @@ def simulate(workers, lr, rate=lambda base, staleness: base, seed=0):
 # %%
 prediction = None
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px
 workers = [1, 4, 16, 32][rank]
 small, large = simulate(workers, lr=0.05), simulate(workers, lr=0.5)
@@ -519,21 +520,46 @@ assert everyones[2][1] > 1.0 < everyones[3][1], "many are not"
 
 # %% tags=["nbval-ignore-output"]
 runs = {
-    f"{w} workers": {"updates": range(10, 301, 10), "rate 0.05": small, "rate 0.5": large}
+    f"{w} workers": {
+        "updates": range(10, 301, 10),
+        "loss, rate 0.05": small,
+        "loss, rate 0.5": large,
+    }
     for w, small, large in cluster.view["curves_of_this_rank"]
 }
 compare(prediction, [w for w, _, large in cluster.view["curves_of_this_rank"] if large[-1] < 0.3])
 figures.curves(
     runs,
-    ["rate 0.05", "rate 0.5"],
+    ["loss, rate 0.05", "loss, rate 0.5"],
     x="updates",
     xlabel="updates",
     title="Loss against updates, for two learning rates",
 )
 
 # %% [markdown]
-# With the small rate all of them learn, with more workers a little later: in the first W updates or so, everybody's gradient is still that of the initial weights. With the large rate, 16 and 32 workers do not: their loss is that of guessing, or worse. Theory says the same: the largest rate that is stable falls about like 1 / (1 + staleness) (it is derived for a quadratic loss, where a step is a linear recurrence with a delay).
-#
+# With the small rate all of them learn, with more workers a little later: in the first W updates or so, everybody's gradient is still that of the initial weights. With the large rate, 16 and 32 workers do not: their loss is that of guessing, or worse.
+# Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), with λ the learning rate. Without staleness it shrinks to 0 as long as λ < 2/h. With staleness s it does so only for λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. You can try that out:
+
+
+# %%
+from math import pi, sin
+
+
+def shrinks(rate, staleness, steps=20_000):
+    """Whether w becomes small in w(t + 1) = w(t) - rate * w(t - staleness)."""
+    w = [1.0] * (staleness + 1)
+    for _ in range(steps):
+        w.append(w[-1] - rate * w[-1 - staleness])
+    return max(map(abs, w[-200:])) < 1
+
+
+for s in (0, 1, 3, 15, 31):
+    largest = 2 * sin(pi / (4 * s + 2))
+    print(f"staleness {s:2}: stable below {largest:.3f}")
+    assert shrinks(0.95 * largest, s)
+    assert not shrinks(1.05 * largest, s)
+
+# %% [markdown]
 # So let the rate depend on the staleness. Zhang and others *published* [5] the simplest rule: a gradient of staleness s gets the rate divided by s.
 #
 # ### Exercise 4: the learning rate over staleness
@@ -560,13 +586,13 @@ check("09.rate_for")
 # %%
 prediction = None
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px
 constant = simulate(32, lr=0.5, seed=rank)
 rescued = simulate(32, lr=0.5, seed=rank, rate=lambda base, s: ps.over_staleness(base, 0, s))
 print(f"order {rank}: constant rate {constant[-1]:.2f}, rate over staleness {rescued[-1]:.2f}")
-assert constant[-1] > 1.5, "guessing, or worse"
-assert rescued[-1] < min(1.2, constant[-1] / 2)
+assert constant[-1] > 1.2, "guessing, or worse"
+assert rescued[-1] < 0.9
 
 # %% tags=["nbval-ignore-output"]
 constant, rescued = cluster.view["constant"], cluster.view["rescued"]
@@ -574,10 +600,14 @@ compare(prediction, sum(losses[-1] for losses in rescued) / 4, within=0.3)
 updates = range(10, 301, 10)
 figures.curves(
     {
-        f"order {r}": {"updates": updates, "constant": constant[r], "over staleness": rescued[r]}
+        f"order {r}": {
+            "updates": updates,
+            "loss, constant rate": constant[r],
+            "loss, rate over staleness": rescued[r],
+        }
         for r in range(4)
     },
-    ["constant", "over staleness"],
+    ["loss, constant rate", "loss, rate over staleness"],
     x="updates",
     xlabel="updates",
     title="32 workers, rate 0.5: loss in four random orders",
@@ -625,7 +655,7 @@ figures.histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 #
 # Let the same server do *synchronous* SGD: receive a gradient of n numbers from each of W workers, add up, send the mean back to each. That is 2 W n numbers through one process per step, whatever network it has. With an all-reduce among the p = W workers, every rank sends 2 (p - 1)/p · n numbers: less than 2 n, however many there are.
 #
-# **Predict.** The vector has 4 MiB. Through the server that makes 8, 16 and 24 MiB per step for 1, 2 and 3 workers. If a step takes t with 1 worker, how many t does it take with 3?
+# **Predict.** The vector has 16 MiB. Through the server that makes 32, 64 and 96 MiB per step for 1, 2 and 3 workers. If a step takes t with 1 worker, how many t does it take with 3?
 
 # %%
 prediction = None
@@ -648,12 +678,14 @@ def through_the_server(vector, group):
         dist.send(vector, worker, group=group)
 
 
-def best_time(function, times=7):
-    """Seconds of the fastest of several calls; the first one is not counted."""
+def best_time(function, group, times=7):
+    """Seconds until all ranks are through, in the fastest of several calls after a first one."""
     found = []
     for _ in range(times + 1):
+        dist.barrier(group)
         begun = time.perf_counter()
         function()
+        dist.barrier(group)
         found.append(time.perf_counter() - begun)
     return min(found[1:])
 
@@ -663,7 +695,7 @@ def best_time(function, times=7):
 def step_times(W):
     """Seconds of one step with W workers, by the server and by all-reduce; bytes at this rank."""
     with_server, among_workers = dist.new_group(range(W + 1)), dist.new_group(range(1, W + 1))
-    numbers, expected = torch.full((2**20,), float(rank)), W * (W + 1) / 2
+    numbers, expected = torch.full((2**22,), float(rank)), W * (W + 1) / 2
     central = reduced = nbytes = None
     if rank <= W:
         with recorded_messages() as events:
@@ -671,13 +703,13 @@ def step_times(W):
         assert numbers.eq(expected).all()
         nbytes = sum(event.nbytes for event in events)
         numbers.zero_()
-        central = best_time(lambda: through_the_server(numbers, with_server))
+        central = best_time(lambda: through_the_server(numbers, with_server), with_server)
     comm.barrier()
     if 0 < rank <= W:
         dist.all_reduce(numbers.fill_(rank), group=among_workers)
         assert numbers.eq(expected).all()
         numbers.zero_()
-        reduced = best_time(lambda: dist.all_reduce(numbers, group=among_workers))
+        reduced = best_time(lambda: dist.all_reduce(numbers, group=among_workers), among_workers)
     comm.barrier()
     return central, reduced, nbytes
 
@@ -686,7 +718,7 @@ def step_times(W):
 # %%px
 steps = [step_times(W) for W in (1, 2, 3)]
 nbytes = [step[2] for step in steps]
-assert rank > 0 or nbytes == [2 * W * 4 * 2**20 for W in (1, 2, 3)]
+assert rank > 0 or nbytes == [2 * W * 4 * 2**22 for W in (1, 2, 3)]
 
 # %% tags=["nbval-ignore-output"]
 central = [1e3 * server_s for server_s, _, _ in cluster.view.client[0]["steps"]]
@@ -694,23 +726,22 @@ reduced = [1e3 * reduce_s for _, reduce_s, _ in cluster.view.client[1]["steps"]]
 compare(prediction, central[2] / central[0], within=0.3)
 for W in (1, 2, 3):
     print(
-        f"{W} workers: by the server {8 * W} MiB, {central[W - 1]:4.1f} ms; by all-reduce "
-        f"{8 * (W - 1) / W:.1f} MiB per rank (predicted), {reduced[W - 1]:4.1f} ms"
+        f"{W} workers: by the server {32 * W} MiB, {central[W - 1]:4.1f} ms; by all-reduce "
+        f"{32 * (W - 1) / W:.0f} MiB per rank (predicted), {reduced[W - 1]:4.1f} ms"
     )
 assert central[2] > 1.2 * central[0], "three times the bytes through the same process"
 figures.curves(
     {
-        "by the server": {"W": (1, 2, 3), "time of a step (ms)": central},
-        "by all-reduce": {"W": (1, 2, 3), "time of a step (ms)": reduced},
+        "by the server": {"time of a step (ms)": central},
+        "by all-reduce": {"time of a step (ms)": reduced},
     },
     ["time of a step (ms)"],
-    x="W",
     xlabel="workers",
-    title="One step with 4 MiB of gradients",
+    title="One step with 16 MiB of gradients",
 )
 
 # %% [markdown]
-# (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's time grows with the workers, by about one t each. That of the all-reduce need not: with more ranks than cores it grows here too, but the *bytes per rank* stay below 8 MiB.
+# (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's time grows with the workers, by about one t each. That of the all-reduce need not: with more ranks than cores it grows here too, but the *bytes per rank* stay below 32 MiB.
 #
 # An asynchronous server moves as many bytes: n numbers in and n out per gradient. It hides them, because workers compute while others are served; but a server that takes t per gradient serves at most 1/t gradients per second, whatever number of workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
 #
@@ -765,15 +796,20 @@ reached, histories = (cluster.view.client[0][name] for name in ("reached", "hist
 for name, seconds in reached.items():
     print(f"{name:24} {seconds:.2f} s to 85%")
 sooner = [
-    reached[f"synchronous{race}"] / reached[f"asynchronous{race}"] for race in (", straggler", "")
+    round(reached[f"synchronous{race}"] / reached[f"asynchronous{race}"], 1)
+    for race in (", straggler", "")
 ]
 compare(prediction, sooner, within=0.25)
 figures.curves(
-    histories, ["accuracy"], x="seconds", xlabel="time (seconds)", title="Time to accuracy"
+    {name: history for name, history in histories.items() if "straggler" in name},
+    ["accuracy"],
+    x="seconds",
+    xlabel="time (seconds)",
+    title="Time to accuracy with a straggler",
 )
 
 # %% [markdown]
-# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. Without a straggler there is nothing to gain, as nobody waits for long; and staleness costs something at larger rates.
+# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. Even so a gradient is not worth exactly the same in both, and the order is a matter of chance, so the measured ratios differ a little from the predicted ones. Without a straggler there is hardly anything to gain, as nobody waits for long; and at larger rates staleness costs accuracy.
 #
 # "First 2 of 3" is synchronous SGD with one *backup worker* [6]: an update is made when two gradients are there, and the late one is thrown away. No gradient is ever stale, and nobody waits for the straggler. But it computes for nothing, and its data are never seen! Which brings up the next question.
 #
@@ -834,7 +870,7 @@ def accuracy_of(weights):
     return accuracy(model, test)
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px
 once = local_sgd(rounds=1, local_steps=1)
 mean_gradient = gradient_and_loss(initial.clone(), batch_of(rank, 0))[:n]
@@ -882,7 +918,7 @@ assert spreads[-1] < 192 / 4
 # %% [markdown]
 # Read the columns: 0, 64, 128, 192 have the mean 96, and so has every later column. Now with gradients in between: everyone steps alone, and then meets one neighbour.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px
 weights = initial.clone()
 for step in range(64):
