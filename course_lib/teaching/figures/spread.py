@@ -30,8 +30,8 @@ def measured_beside_published(
 
     ``measured``: from a group's label to positive numbers, one per run, drawn on a logarithmic
     axis. ``published``: from the same labels to one number. ``alt``: leave measured numbers out
-    of it so that it is the same in each run. Raises ValueError if the labels differ or a group
-    is empty.
+    of it so that it is the same in each run. Raises ValueError if the labels differ, a group
+    is empty or a number is not positive.
     """
     if set(measured) != set(published):
         raise ValueError(
@@ -39,6 +39,8 @@ def measured_beside_published(
         )
     if empty := [label for label, values in measured.items() if not len(values)]:
         raise ValueError(f"no runs of {empty[0]!r}")
+    if min(value for values in measured.values() for value in values) <= 0:
+        raise ValueError("a logarithmic axis shows positive numbers only")
     labels = list(measured)
 
     def plot(canvas: Canvas) -> None:

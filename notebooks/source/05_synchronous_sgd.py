@@ -1,0 +1,734 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 05 Synchronous SGD by hand
+#
+# **The one idea.** Give every rank the same initial weights and its own part of the data; after each backward pass average the gradients; then let every rank take its step. R ranks train the very network that one process would have trained with a batch R times as large.
+#
+# **You will be able to**
+# - write the whole training loop for R ranks, in under 30 lines, from `send`, `recv`, `broadcast` and `all_reduce`;
+# - prove that it equals one process with the large batch, and say which tolerance is fair;
+# - choose a learning rate for the larger batch, and say what is known and what is folklore about it;
+# - find the five classic bugs of data-parallel training by two invariants, where the loss curve shows nothing.
+#
+# **You need first** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
+#
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its four exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4, init_process_group=True)
+
+# %% [markdown]
+# ## 1. A network, and a part of the data for everyone
+#
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. If you have MNIST, whose digits were collected for the same paper, on your machine (in the folder that `COURSE_DATA` names), the lesson uses it; if not, it takes the digits that come with the course, enlarged to the same size. Everything below is the same for both.
+
+# %%
+# %%px
+import torch.nn.functional as F
+
+from course_lib.training import data, loops
+from course_lib.training.models import LeNet, parameter_count
+
+training, test, name = data.load_available("mnist", "digits", size=28)
+training, test = data.DataSet(*training[:1280]), data.DataSet(*test[:1000])
+assert training.images.shape == (1280, 1, 28, 28)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+print(f"{name}: {len(training)} images to train on, {len(test)} to test with")
+
+# %% [markdown]
+# `new_lenet` lets the weights start a little larger than PyTorch makes them, after He and others [3]. With the smaller ones the first layers pass on next to nothing, and nothing happens for the first hundred steps.
+
+
+# %%
+# %%px
+def new_lenet():
+    model = LeNet()
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear)):
+            torch.nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    return model
+
+
+# %% [markdown]
+# 1,280 images make 320 for each of four ranks: no remainder, so plain means are right (lesson 04; exercise 3 is about remainders). `shard` gives rank r the r-th part.
+
+# %%
+# %%px
+from course_lib.parallel.shards import shard
+
+mine = shard(training, rank, world_size)
+print(f"{len(mine)} images, {parameter_count(new_lenet()):,} numbers to learn")
+assert len(mine) == len(training) // world_size
+
+# %% [markdown]
+# ## 2. The same start for everyone
+#
+# Every rank makes its own LeNet, with random weights. To see the problem, the ranks are seeded differently here, as they would be if nobody had thought of it. `snapshot` keeps a copy of the weights.
+
+# %%
+# %%px
+from course_lib.parallel import invariants
+
+torch.manual_seed(rank)
+model = new_lenet()
+before = invariants.snapshot(model)
+first_weight = round(next(model.parameters()).flatten()[0].item(), 4)
+print("first weight:", first_weight)
+assert len(set(comm.allgather(first_weight))) == world_size
+
+# %% [markdown]
+# The ranks have to agree, so rank 0's weights are handed out. From lesson 01 you know how: rank 0 *sends* each tensor to each of its siblings, and they *receive* it into their own.
+
+
+# %%
+# %%px
+@torch.no_grad()
+def send_initial_weights(model):
+    messages = 0
+    for parameter in model.parameters():
+        if rank != 0:
+            dist.recv(parameter, src=0)
+            continue
+        for sibling in range(1, world_size):
+            dist.send(parameter, dst=sibling)
+            messages += 1
+    return messages
+
+
+# %% [markdown]
+# **Predict.** LeNet has five layers, each with weights and biases. How many messages does rank 0 send?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+messages = send_initial_weights(model)
+invariants.assert_replicas_equal(model)
+print("first weight:", round(next(model.parameters()).flatten()[0].item(), 4))
+
+# %%
+compare(prediction, cluster.view["messages"][0])
+
+# %% [markdown]
+# Ten tensors for three siblings. `assert_replicas_equal` compares all ranks' weights bit by bit, and would have raised on *every* rank had they differed.
+#
+# Rank 0 does all the work here, one sibling after the other. Handing the same thing to everyone is what a *broadcast* is for (lesson 02): one call per tensor, and a library that knows the network may let the siblings pass it on.
+
+
+# %%
+# %%px
+@torch.no_grad()
+def sync_initial_weights(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, src=0)
+
+
+torch.manual_seed(rank)
+model = new_lenet()
+sync_initial_weights(model)
+invariants.assert_replicas_equal(model)
+
+# %% [markdown]
+# Buffers are what a model keeps without learning it, such as the running means of batch norm. LeNet has none; a function that others will use should not forget them.
+#
+# ## 3. The loop
+#
+# Here is synchronous SGD, whole: with `sync_initial_weights` above and the run below, under 30 lines. Two functions, one called at the start and one in every step, make a program for one process into one for any number of ranks. They are marked `# <-`.
+
+
+# %%
+# %%px
+def sync_gradients(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)  # the sum over all ranks ...
+        parameter.grad /= world_size  # ... divided by their number: the mean
+
+
+def train(model, optimizer, batches, epochs, sync=sync_gradients):
+    """Train, and yield this rank's loss after each step."""
+    for epoch in range(epochs):
+        for images, labels in batches(epoch):
+            loss = F.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            sync(model)  # <-
+            optimizer.step()
+            yield loss.item()
+
+
+def my_batches(epoch, batch_size=16):
+    for chosen in loops.batches(len(mine), batch_size, seed=epoch):
+        yield mine[chosen]
+
+
+# %% [markdown]
+# `train` *yields* after every step, so we can look at the model on the way. Three times through the data in batches of 16 per rank are 3 · 320 / 16 = 60 steps.
+
+# %%
+# %%px
+torch.manual_seed(rank)
+model = new_lenet()
+sync_initial_weights(model)  # <-
+before = invariants.snapshot(model)
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+losses = list(train(model, optimizer, my_batches, epochs=3))
+
+# %% [markdown]
+# **Predict.** After training, which of these are the same on all four ranks, and which are not: the weights, the momentum that the optimizer keeps, the last gradient, the last loss? Write the list of those that *differ*, e.g. `["weights", "loss"]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+own = {
+    "weights": torch.cat([p.detach().flatten() for p in model.parameters()]),
+    "momentum": torch.cat([v["momentum_buffer"].flatten() for v in optimizer.state.values()]),
+    "gradient": torch.cat([p.grad.flatten() for p in model.parameters()]),
+    "loss": torch.tensor(losses[-1]),
+}
+differing = []
+for what, tensor in own.items():
+    everyones = [torch.empty_like(tensor) for _ in range(world_size)]
+    dist.all_gather(everyones, tensor)
+    if not all(torch.equal(other, tensor) for other in everyones):
+        differing.append(what)
+assert differing == ["loss"]
+
+# %%
+compare(prediction, cluster.view["differing"][0])
+
+# %% [markdown]
+# Only the loss differs: each rank reports that of its own 16 images. (The loss of the batch is the mean over the ranks, one more `all_reduce`.) The rest is the same bit for bit, after 60 steps in which nobody ever compared or corrected any weights. Why?
+#
+# Lesson 04 showed that an optimizer is a function of the weights, of the gradient and of its own state. Let the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function is given the same numbers, so weights *and* state agree after the step. At the start they agree: the weights by broadcast, the state because it is empty. So they agree after every step, momentum included, by induction. The argument needs *every* link: one rank that skips one all-reduce, or starts with another momentum, and the replicas part for good.
+#
+# This is the check to run after every training:
+
+# %%
+# %%px
+invariants.assert_replicas_equal(model)  # the copies are the same, to the bit
+invariants.assert_weights_moved(model, before)  # in every layer
+first, last = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+assert last < 0.7 * first, "the loss did not fall"
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+print(f"loss {first:.2f} -> {last:.2f}, test accuracy {loops.accuracy(model, test):.3f}")
+
+# %% [markdown]
+# ## 4. The proof
+#
+# Equal replicas prove that the ranks agree. They could agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So let one process do it, and compare the weights after every step. Rank 0 plays the one process. Its batch is the union of what the four ranks take in the same step.
+
+
+# %%
+# %%px
+def all_batches(epoch, batch_size=16):
+    """The batches of all ranks together, in one process."""
+    n = len(training) // world_size
+    for chosen in loops.batches(n, batch_size, seed=epoch):
+        yield training[torch.cat([chosen + r * n for r in range(world_size)])]
+
+
+def no_sync(model):
+    """One process alone has nothing to synchronise."""
+
+
+def in_dtype(batches, dtype):
+    return lambda epoch: ((images.to(dtype), labels) for images, labels in batches(epoch))
+
+
+# %% [markdown]
+# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples, the ranks over 16 each and then over four results. In float32 a rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number, in float64 up to $2^{-53} \approx 1.1 \cdot 10^{-16}$. So every step plants a difference of that order, and training makes the differences grow a little. If nothing else is going on, then the distance in float64 has to be smaller by about the ratio of the two, half a billion. That is a sharper test than any fixed tolerance: a real mistake does not care about the number of digits.
+#
+# **Predict.** After 60 steps in float32, how large is the largest difference between two weights: about $10^{-2}$, $10^{-4}$, $10^{-6}$ or $10^{-8}$?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def both(dtype, rate=0.02, epochs=3):
+    """Train on all ranks and, on rank 0, in one process too; return models and distances."""
+    torch.manual_seed(0)
+    model, serial = new_lenet().to(dtype), new_lenet().to(dtype)
+    serial.load_state_dict(model.state_dict())
+    optimizers = [torch.optim.SGD(m.parameters(), rate, momentum=0.9) for m in (model, serial)]
+    runs = [train(model, optimizers[0], in_dtype(my_batches, dtype), epochs)]
+    if rank == 0:
+        runs += [train(serial, optimizers[1], in_dtype(all_batches, dtype), epochs, no_sync)]
+    pairs = list(zip(model.parameters(), serial.parameters(), strict=True))
+    distances = []
+    for _ in zip(*runs, strict=True):  # a step of each, in turn
+        distances.append(max((one - other).abs().max().item() for one, other in pairs))
+    return model, serial, distances
+
+
+# %%
+# %%px
+model32, serial32, distances32 = both(torch.float32)
+model64, serial64, distances64 = both(torch.float64)
+assert len(distances32) == len(distances64) == 60
+
+# %% tags=["nbval-ignore-output"]
+distances32, distances64 = (
+    cluster.view.client[0]["distances32"],
+    cluster.view.client[0]["distances64"],
+)
+compare(prediction, distances32[-1], within=9)
+print(f"after 60 steps: {distances32[-1]:.1e} in float32, {distances64[-1]:.1e} in float64")
+assert distances64[-1] < 1e-6 * distances32[-1]
+
+# %% tags=["nbval-ignore-output"]
+steps = [1, 2, 3, 5, 8, 13, 21, 34, 60]
+figures.measured_and_predicted(
+    steps,
+    {
+        "float32": [distances32[step - 1] for step in steps],
+        "float64": [distances64[step - 1] for step in steps],
+    },
+    xlabel="step",
+    ylabel="largest difference of two weights",
+    title="Four ranks against one process",
+    alt="Four ranks against one process: the largest difference of two weights over the step, "
+    "logarithmic axes. Two rising rows of points, float64 about half a billion times lower.",
+)
+
+# %% [markdown]
+# Both rise in the same manner, eight or nine orders of magnitude apart: rounding, and nothing else. `assert_matches_serial` states it with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other processors and libraries add up in other orders. Weights that matter are of the size 0.1, and a wrong learning rate, a missing division or a lost sample show up at $10^{-3}$ or more within a few steps.
+
+# %%
+# %%px
+for model, serial, atol in (model32, serial32, 1e-4), (model64, serial64, 1e-12):
+    invariants.assert_replicas_equal(model)
+    invariants.assert_matches_serial(model, serial if rank == 0 else None, rtol=0, atol=atol)
+print("four ranks = one process with the four-fold batch, over 60 steps")
+
+# %% [markdown]
+# ### Exercise 1: one message in place of ten
+#
+# Our `sync_gradients` calls `all_reduce` once per parameter, ten times in every step. Each call costs a latency (lesson 01), however small the tensor: LeNet's smallest has 6 numbers.
+#
+# Write `sync_gradients(model, group)`: it replaces each gradient by the mean over the ranks of `group`, with **one** collective. Parameters without a gradient (`parameter.grad is None`: frozen ones, here the same on all ranks) are left alone.
+
+
+# %% tags=["exercise"] exercise="05.sync_gradients"
+# %%px
+def sync_gradients(model, group):
+    """Replace every gradient by its mean over the ranks, with one collective."""
+    ### BEGIN SOLUTION
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("05.sync_gradients")
+
+# %% [markdown]
+# Stuck? `hint("05.sync_gradients")`, `solution("05.sync_gradients")`. From here on we use the library's `sync_gradients`, which does this and a little more.
+#
+# ### Exercise 2: find what is wrong
+#
+# A colleague's training step. The loss goes down nicely on every rank, and still the result is wrong. There are **two** mistakes in it.
+#
+# ```python
+# def train_step(model, optimizer, images, labels, group):
+#     loss = F.cross_entropy(model(images), labels)
+#     loss.backward()
+#     optimizer.step()
+#     for parameter in model.parameters():
+#         dist.all_reduce(parameter.grad, group=group)
+#         parameter.grad /= dist.get_world_size(group)
+#     optimizer.zero_grad()
+#     loss = loss.detach()
+#     dist.all_reduce(loss, group=group)
+#     return loss.item()
+# ```
+#
+# Write `train_step` so that it trains as one process with the whole batch would, and returns the loss of the whole batch *before* the step, as a number. (All ranks have equally many samples.)
+
+
+# %% tags=["exercise"] exercise="05.train_step"
+# %%px
+from torch.nn.functional import cross_entropy
+
+
+def train_step(model, optimizer, images, labels, group):
+    """Do one step of synchronous SGD; return the loss of the whole batch before it."""
+    ### BEGIN SOLUTION
+    loss = cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("05.train_step")
+
+# %% [markdown]
+# Stuck? `hint("05.train_step")`, `solution("05.train_step")`.
+#
+# ### Exercise 3: remainders
+#
+# 10 samples, four ranks, batches of at most 2. Shards of 3, 3, 2, 2 samples make 2, 2, 1, 1 batches. In the second step ranks 0 and 1 wait in an all-reduce that ranks 2 and 3 never call: a hang, at the end of the first epoch.
+#
+# Write `batches_of_rank(samples, batch_size, rank, world_size)`. It returns this rank's batches, a list of lists of sample numbers from 0 to `samples - 1`, such that
+# - every sample is in exactly one batch of one rank;
+# - all ranks have the **same number of batches**, no more than necessary, none of them empty and none larger than `batch_size`;
+# - the sizes of two ranks' batches of one step differ by at most one.
+#
+# You may assume that there are enough samples for no batch to be empty. (The gradients then need the weights of lesson 04.)
+
+
+# %% tags=["exercise"] exercise="05.batches_of_rank"
+def batches_of_rank(samples, batch_size, rank, world_size):
+    """Return this rank's batches, a list of lists of sample numbers."""
+    ### BEGIN SOLUTION
+    steps = -(-samples // (batch_size * world_size))  # rounded up
+    parts = steps * world_size
+    ends = [samples * part // parts for part in range(parts + 1)]
+    mine = range(rank, parts, world_size)
+    return [list(range(ends[part], ends[part + 1])) for part in mine]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("05.batches_of_rank")
+
+# %% [markdown]
+# Stuck? `hint("05.batches_of_rank")`, `solution("05.batches_of_rank")`.
+#
+# ### Exercise 4: back from a checkpoint
+#
+# A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` the saved momentum. The other ranks have just made theirs: random weights, and an optimizer that has never made a step. `sync_initial_weights(model)` is what most people call now. Think of the induction in section 3: is every link there?
+#
+# Write `sync_from_root(model, optimizer, group)`. Afterwards all ranks can go on as rank 0 would have gone on alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list([something], src=0, group=group)` hands out any Python object; `optimizer.state_dict()` and `load_state_dict()` take an optimizer apart and put it together.
+
+
+# %% tags=["exercise"] exercise="05.sync_from_root"
+# %%px
+def sync_from_root(model, optimizer, group):
+    """Give every rank the model and the optimizer of rank 0."""
+    ### BEGIN SOLUTION
+    states = [model.state_dict(), optimizer.state_dict()]
+    dist.broadcast_object_list(states, src=0, group=group)
+    model.load_state_dict(states[0])
+    optimizer.load_state_dict(states[1])
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("05.sync_from_root")
+
+# %% [markdown]
+# Stuck? `hint("05.sync_from_root")`, `solution("05.sync_from_root")`.
+#
+# ## 5. A larger batch wants another learning rate
+#
+# Let $B$ be the batch size of one rank. With $R$ ranks the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer. Each step is a better one, made of more samples. But if it is no *longer*, the weights get only $1/R$ of the way in an epoch. Three rules of thumb for the learning rate $\lambda$:
+#
+# - **none**: keep $\lambda$. The mean gradient is about as long as before, so are the steps, and there are $R$ times fewer.
+# - **linear**: take $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, then they add up to one step $R$ times as long: $	heta - \lambda \sum_j ar g_j pprox 	heta - R \lambda\, ar g$. Early in training the gradient changes fast, and the assumption is poor.
+# - **square root**: take $\sqrt R\, \lambda$ [5]. The mean over $R$ times as many samples has a standard deviation $\sqrt R$ times smaller, so this keeps the *noise* of a step as it was.
+#
+# Because the linear rule is at its worst at the start, one **warms up**: *constant*, the small rate for a while and then the large one, or *gradual*, from small to large in equal increments.
+
+# %%
+from course_lib.training.schedules import scaled_rate, warm_up
+
+print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear")])
+print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
+
+# %% [markdown]
+# What is best is a matter of experiment. The best-known one trained ResNet-50 on ImageNet, with a batch of 256 ("one worker") and of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, batches of 8, and of 128 as 16 ranks of 8 would have them.
+#
+# 16 ranks on this machine? There is no need. You have *proven* in section 4 that R ranks equal one process with the batch R times as large. So one process can tell what 16 ranks would do, and since there are four, each of them does the whole experiment **with a seed of its own**. Parallel computing at its simplest: no messages at all.
+#
+# The warm-up takes a 18th of the training, as in the paper: 5 of 90 epochs.
+
+
+# %%
+# %%px
+from course_lib.training.schedules import scaled_rate, warm_up
+
+
+def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
+    """Train LeNet as ``workers`` ranks would; return the test error in per cent."""
+    torch.manual_seed(seed)
+    model = new_lenet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    scaled, step = scaled_rate(rate, workers, rule), 0
+    steps = round(epochs * len(training) / (batch_size * workers) / 18)
+    for epoch in range(epochs):
+        for chosen in loops.batches(len(training), batch_size * workers, seed=100 * seed + epoch):
+            images, labels = training[chosen]
+            optimizer.param_groups[0]["lr"] = warm_up(step, steps, scaled, rate, kind)
+            optimizer.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            step += 1
+    return 100 * max(1 - loops.accuracy(model, test), 0.001)  # a logarithmic axis has no zero
+
+
+# %% [markdown]
+# **Predict.** Put these five into an order, from the smallest test error to the largest: `["no scaling", "square root", "linear", "linear, constant warm-up", "linear, gradual warm-up"]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+settings = {
+    "one worker": (1, "none", "none"),
+    "linear, gradual warm-up": (16, "linear", "gradual"),
+    "linear": (16, "linear", "none"),
+    "linear, constant warm-up": (16, "linear", "constant"),
+    "square root": (16, "square root", "none"),
+    "no scaling": (16, "none", "none"),
+}
+errors = {label: run(*setting, seed=rank) for label, setting in settings.items()}
+
+# %% tags=["nbval-ignore-output"]
+published = {
+    "one worker": 23.60,
+    "linear, gradual warm-up": 23.74,
+    "linear": 24.84,
+    "linear, constant warm-up": 25.88,
+    "square root": 26.22,
+    "no scaling": 41.67,
+}
+measured = {label: [errors[label] for errors in cluster.view["errors"]] for label in published}
+mean = {label: sum(values) / len(values) for label, values in measured.items()}
+compare(prediction, sorted([*published][1:], key=mean.get))
+
+# %% tags=["nbval-ignore-output"]
+figures.measured_beside_published(
+    measured,
+    published,
+    xlabel="test error (%)",
+    published_xlabel="top-1 error (%)",
+    title="The batch 16 times as large (here), 32 times (published)",
+)
+
+# %% [markdown]
+# On the left *measured here*: a point for each of four seeds, a line at their mean. On the right *published*: Goyal and others [4], means of five runs.
+#
+# What we find of the published order, and may claim because it holds by a wide margin and for both data sets:
+
+# %%
+linear = max(mean["linear"], mean["linear, gradual warm-up"])
+assert mean["one worker"] < mean["square root"] < mean["no scaling"]
+assert 1.15 * linear < mean["square root"], "the linear rule beats the square root"
+assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
+
+# %% [markdown]
+# - **Without scaling** the result is worst by far: the run stops after a sixteenth of the way.
+# - The **square root** lies between.
+# - The **linear rule** comes close to one worker.
+#
+# And what we may *not* claim: which of the linear runs is best. The differences between gradual, constant and no warm-up are smaller here than those between two seeds, so another four seeds may well put them in another order. *Published*, they are about one per cent each, in runs of 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its rates are tame: the start is not where its problems are. Nor is the rule a law: it fails when the batch gets too large (in [4] beyond 8,192), it depends on model and data, and with Adam the square root is often preferred [6]. The rule gives you the first value to try.
+#
+# ## 6. Break it on purpose
+#
+# Five bugs, each from real code, each in one line. None of them crashes, and in most the loss falls. For each we ask two questions, the two invariants of this lesson: are the **replicas equal**? Do they **match one process**? 20 steps in float64 are enough, with $10^{-9}$ for "match".
+
+# %%
+# %%px
+from course_lib.parallel.gradient_sync import sync_gradients
+from course_lib.parallel.invariants import InvariantError
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.001)
+
+
+def failure(invariant, *models):
+    """What an invariant says when it fails, else "yes". It raises on all ranks or on none."""
+    tolerances = {"rtol": 0, "atol": 1e-9} if len(models) == 2 else {}
+    try:
+        invariant(*models, **tolerances)
+    except InvariantError as error:
+        return str(error)
+    return "yes"
+
+
+# %%
+# %%px
+def examine(sync, make_optimizer=sgd, make_model=new_lenet, seed=0, after_step=no_sync):
+    """Train 20 steps with ``sync``; say whether replicas are equal and match one process."""
+    torch.manual_seed(0)
+    serial = make_model().double()
+    torch.manual_seed(seed)
+    model = make_model().double()
+    torch.manual_seed(rank)  # from here on every rank draws random numbers of its own
+    batches, losses = in_dtype(my_batches, torch.float64), []
+    for loss in train(model, make_optimizer(model), batches, 1, sync):
+        losses.append(loss)
+        after_step(model)
+    if rank == 0:
+        batches = in_dtype(all_batches, torch.float64)
+        list(train(serial, make_optimizer(serial), batches, 1, no_sync))
+    return {
+        "loss falls": "yes" if sum(losses[-5:]) < sum(losses[:5]) else "no",
+        "replicas equal": failure(invariants.assert_replicas_equal, model),
+        "match one process": failure(
+            invariants.assert_matches_serial, model, serial if rank == 0 else None
+        ),
+    }
+
+
+# %% [markdown]
+# The bugs:
+#
+# 1. **No initial sync.** Every rank starts with its own weights.
+# 2. **Forgotten sync.** Nobody averages anything.
+# 3. **The type test that matches nothing.** Somebody wanted to be careful. A model's parameters are of type `nn.Parameter`, not `torch.Tensor`.
+# 4. **Weights in place of gradients**, from a "naive data parallel" that averages the weights in a hook after backward. The step that follows uses each rank's own gradient.
+# 5. **Rank-dependent dropout.** Every rank draws masks of its own.
+#
+# **Predict.** For which of the five are the replicas *equal* after 20 steps? Write a list of numbers.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def sync_by_type(model):
+    for parameter in model.parameters():
+        if type(parameter) is torch.Tensor:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+
+
+@torch.no_grad()
+def average_weights(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter)
+        parameter /= world_size
+
+
+def lenet_with_dropout():
+    parts = new_lenet()
+    return torch.nn.Sequential(parts.features, torch.nn.Dropout(0.5), parts.classifier)
+
+
+# %%
+# %%px
+found = {
+    "0. as it should be": examine(sync_gradients),
+    "1. no initial sync": examine(sync_gradients, seed=rank),
+    "2. forgotten sync": examine(no_sync),
+    "3. type test": examine(sync_by_type),
+    "4. weights, in a hook": examine(average_weights),
+    "4b. weights, after the step": examine(no_sync, after_step=average_weights),
+    "4c. the same with Adam": examine(no_sync, adam, after_step=average_weights),
+    "5. dropout by rank": examine(sync_gradients, make_model=lenet_with_dropout),
+}
+equal = [bug for bug, result in found.items() if result["replicas equal"] == "yes"]
+
+# %%
+found = cluster.view["found"][0]
+questions = ["loss falls", "replicas equal", "match one process"]
+print(f"{'':29}" + "".join(f"{question:19}" for question in questions))
+for bug in sorted(found):
+    answers = ["yes" if found[bug][question] == "yes" else "NO" for question in questions]
+    print(f"{bug:29}" + "".join(f"{answer:19}" for answer in answers))
+
+# %%
+compare(prediction, [5])
+assert cluster.view["equal"][0] == [
+    *("0. as it should be", "4b. weights, after the step", "4c. the same with Adam"),
+    "5. dropout by rank",
+]
+assert all(result["loss falls"] == "yes" for result in found.values())
+matching = [bug for bug in sorted(found) if found[bug]["match one process"] == "yes"]
+assert matching == ["0. as it should be", "4b. weights, after the step"]
+
+# %% [markdown]
+# **In all of them the loss falls.** Curves tell you nothing here. The invariants do, and one alone is not enough: of the wrong ones, two have equal replicas.
+#
+# Look at the variants of bug 4. Averaging the weights *after* the step, each rank having made its own, is right with SGD: the step is linear in the gradient, so the mean of the stepped weights is the step with the mean gradient, and even the momenta average out. (Each rank's own momentum is another one, so a checkpoint of rank 0 is not the whole truth.) With Adam, which divides by the size of the gradient, it is wrong, and the replicas are equal all the same: only the comparison with one process shows it.
+#
+# What does an invariant say when it fails? For instance bug 3:
+
+# %% tags=["nbval-ignore-output"]
+print(found["3. type test"]["replicas equal"])
+
+# %% [markdown]
+# | bug | symptom | diagnosis | fix |
+# |---|---|---|---|
+# | 1 no initial sync | training a little worse than it should be; the result depends on which rank you ask | replicas differ already *before* the first step | `sync_initial_weights` before the loop, or the same seed everywhere |
+# | 2 forgotten sync | R separate networks, each trained on 1/R of the data | replicas differ after one step | call it between `backward` and `step` |
+# | 3 type test | the same as 2, with a call in place that does nothing | replicas differ; no collective is seen in the log | ask `parameter.grad is not None` |
+# | 4 weights in a hook | looks healthy: replicas are only one step apart | replicas differ by a little, forever | average gradients, before the step |
+# | 4c weights, with Adam | none | replicas equal, no match with one process | average gradients |
+# | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | nothing; for a proof switch dropout off |
+#
+# So make it a habit: `assert_replicas_equal` after every training (it costs milliseconds), and once for every new piece of training code a short run against one process.
+#
+# ## Recap
+#
+# | | one process | R ranks |
+# |---|---|---|
+# | start | weights from a seed | rank 0's weights, by `broadcast` |
+# | data | a batch of $R B$ | a shard each, batches of $B$, equally many on every rank |
+# | gradient | of the batch | `all_reduce`, divided by $R$, between `backward` and `step` |
+# | optimizer | one | one each, always in the same state |
+# | learning rate | $\lambda$ for $B$ | try $R \lambda$ with a warm-up, then measure |
+# | proof | – | replicas equal to the bit; one process within rounding: float64 half a billion times closer than float32 |
+#
+# - Replicas stay in step by induction: same weights, same state, same gradient, same function. One broken link breaks all later steps.
+# - A falling loss proves nothing. Two invariants do.
+# - What R ranks do can be tried out on one rank, with a batch R times as large.
+#
+# **Next:** lesson 06 asks when all this is faster than one process, and by how much.
+#
+# ## Further reading
+#
+# 1. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to document recognition", *Proceedings of the IEEE* 86(11), 2278–2324, 1998.
+# 2. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Why synchronous, and what to do about the slowest rank.
+# 3. K. He, X. Zhang, S. Ren and J. Sun, "Delving Deep into Rectifiers: Surpassing Human-Level Performance on ImageNet Classification", *IEEE International Conference on Computer Vision*, 1026–1034, 2015.
+# 4. P. Goyal, P. Dollár, R. Girshick, P. Noordhuis, L. Wesolowski, A. Kyrola, A. Tulloch, Y. Jia and K. He, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017.
+# 5. A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Section 5 has both rules.
+# 6. S. Malladi, K. Lyu, A. Panigrahi and S. Arora, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", *Advances in Neural Information Processing Systems* 35, 2022.
+# 7. C. J. Shallue, J. Lee, J. Antognini, J. Sohl-Dickstein, R. Frostig and G. E. Dahl, "Measuring the Effects of Data Parallelism on Neural Network Training", *Journal of Machine Learning Research* 20(112), 1–49, 2019. How far each rule carries, measured with great care.
+# 8. S. L. Smith, P.-J. Kindermans, C. Ying and Q. V. Le, "Don't Decay the Learning Rate, Increase the Batch Size", *International Conference on Learning Representations*, 2018.
