@@ -20,6 +20,7 @@ from course_lib.parallel.parameter_server import (
     schedule,
     shuffled_batches,
 )
+from course_lib.parallel.parameter_server.clocks import Clocks, clock_identity
 from course_lib.parallel.parameter_server.gradients import GradientMessage, average
 from course_lib.parallel.parameter_server.messages import FlatMessage, Header
 from tests import ranks
@@ -306,6 +307,16 @@ def test_average_weighs_by_samples() -> None:
     )
     assert [layer.item() for layer in mean] == [5.0, 0.25]
     assert average([[None]] * 2, [1, 1]) == [None]
+
+
+def test_another_machines_clock_is_moved_by_the_smallest_delay() -> None:
+    clocks = Clocks()
+    clocks.heard(1, clock_identity() + 1, sent=100.0, arrived=7.5)
+    clocks.heard(1, clock_identity() + 1, sent=101.0, arrived=8.25)
+    clocks.heard(1, clock_identity() + 1, sent=102.0, arrived=9.5)
+    assert clocks.on_ours(1, 103.0) == 10.25
+    clocks.heard(2, clock_identity(), sent=100.0, arrived=107.0)
+    assert clocks.on_ours(2, 103.0) == 103.0
 
 
 def test_headers_are_exact() -> None:

@@ -1,15 +1,15 @@
-"""The one idea: first come, first served, because receives from any source are posted early.
+"""The one idea: first come, first served, by the time of sending.
 
-MPI hands an arriving message to the receive that was posted first, but promises no order
-among senders whose messages arrived before anybody wanted them. So as many receives are
-posted as messages can be under way: they fill in the order of arrival and are taken up in
-that order. Nobody can be overtaken by a message that arrived later, so nobody starves.
+MPI keeps the order of one sender's messages and promises nothing among senders: messages
+that come while the server is busy are found in the order of ranks, or any other. So the
+server keeps as many receives posted as messages can be under way, and of those that are here
+it takes up the one that was sent first. A message that is here can only be overtaken by one
+that was sent before it, so nobody starves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections import deque
 from datetime import timedelta
@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from .clocks import Clocks
 from .messages import TAG_HEADER, Header
 
 __all__ = ["PER_WORKER", "Arrival", "Inbox", "is_death"]
@@ -36,6 +37,8 @@ class Arrival:
     """A header that is here or to come.
 
     Attributes:
+        sender: rank in the group that sent it, once it is here.
+        header: what it says, once it is here.
         arrived: when it was noticed, on this process's clock; None while it is to come.
     """
 
@@ -48,17 +51,9 @@ class Arrival:
         """Return whether it is here."""
         if self.arrived is None and self.work.is_completed():
             self.arrived = time.perf_counter()
+            self.sender = self.work._source_rank()
+            self.header = Header.decode(self._numbers)
         return self.arrived is not None
-
-    @property
-    def sender(self) -> int:
-        """Rank in the group that sent it."""
-        return self.work._source_rank()
-
-    @property
-    def header(self) -> Header:
-        """What it says."""
-        return Header.decode(self._numbers)
 
 
 # Hellos to the next run of the same group, from workers that the present one had let go.
@@ -72,29 +67,45 @@ class Inbox:
         group: the process group.
         workers: number of workers.
         timeout: how long to wait for a message.
+        clocks: learns the workers' clocks from their messages.
     """
 
-    def __init__(self, group: dist.ProcessGroup, workers: int, timeout: timedelta) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, workers: int, timeout: timedelta, clocks: Clocks
+    ) -> None:
+        self._clocks = clocks
         self._group = group
         self._timeout = timeout
-        self._slots = deque(_early.pop(group, []))
-        self._slots.extend(Arrival(group) for _ in range(PER_WORKER * workers))
+        self._here: list[Arrival] = []
+        self._to_come = deque(_early.pop(group, []))
+        self._to_come.extend(Arrival(group) for _ in range(PER_WORKER * workers))
 
     def next(self) -> Arrival:
-        """Return the message that has waited longest, waiting for one if there is none.
+        """Return the message that was sent first, waiting for one if there is none.
 
         Raises:
             RankFailedError: once for every rank that dies while nothing is there.
             DeadlineError: if none comes in time.
         """
-        self._slots[0].work.wait(self._timeout)
-        self.count()
-        self._slots.append(Arrival(self._group))
-        return self._slots.popleft()
+        if not self.count():
+            self._to_come[0].work.wait(self._timeout)
+            self.count()
+        first = min(self._here, key=self._sent)
+        self._here.remove(first)
+        return first
 
     def count(self) -> int:
         """Return how many messages are here and not yet taken up."""
-        return sum(1 for _ in itertools.takewhile(Arrival.look, self._slots))
+        while self._to_come[0].look():  # MPI fills receives in the order of posting
+            arrival = self._to_come.popleft()
+            self._here.append(arrival)
+            self._to_come.append(Arrival(self._group))
+            header = arrival.header
+            self._clocks.heard(arrival.sender, header.clock, header.sent, arrival.arrived)
+        return len(self._here)
+
+    def _sent(self, arrival: Arrival) -> float:
+        return self._clocks.on_ours(arrival.sender, arrival.header.sent)
 
     def leave_for_next_run(self, arrival: Arrival) -> None:
         """Keep a message that is not about this run."""
@@ -102,8 +113,10 @@ class Inbox:
 
     def close(self) -> None:
         """Take back the receives that nobody will answer."""
-        while self._slots:
-            arrival = self._slots.popleft()
+        for arrival in self._here:
+            self.leave_for_next_run(arrival)
+        while self._to_come:
+            arrival = self._to_come.popleft()
             with contextlib.suppress(dist.DistBackendError):  # the group has failed anyway
                 if arrival.look() or not arrival.work.cancel():
                     arrival.look()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import torch
+
+from .clocks import clock_identity
 
 __all__ = [
     "BYE",
@@ -58,6 +60,7 @@ class Header:
         asked: when the worker had sent its hello, same clock (in a gradient's header).
         got: when the worker had received the parameters, same clock (in a gradient's header).
         layout: checksum of the shapes and dtypes of the sender's parameters (in a hello).
+        clock: which clock the sender reads, see :mod:`.clocks`.
     """
 
     kind: int
@@ -68,19 +71,20 @@ class Header:
     asked: float = 0.0
     got: float = 0.0
     layout: int = 0
+    clock: int = field(default_factory=clock_identity)
 
-    FIELDS = 8
+    FIELDS = 9
 
     def encode(self) -> torch.Tensor:
-        """Return the header as float64 (8,)."""
+        """Return the header as float64 (9,)."""
         return torch.tensor(astuple(self), dtype=torch.float64)
 
     @classmethod
     def decode(cls, numbers: torch.Tensor) -> Header:
-        """Return the header that float64 (8,) holds."""
-        kind, version, step, samples, sent, asked, got, layout = numbers.tolist()
+        """Return the header that float64 (9,) holds."""
+        kind, version, step, samples, sent, asked, got, layout, clock = numbers.tolist()
         whole = map(int, (kind, version, step, samples))
-        return cls(*whole, sent, asked, got, int(layout))
+        return cls(*whole, sent, asked, got, int(layout), int(clock))
 
 
 class FlatMessage:

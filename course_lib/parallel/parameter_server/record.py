@@ -1,8 +1,7 @@
 """The one idea: everything that happened, in plain lists that can be plotted and replayed.
 
-Times are seconds since the server started, on the server's clock. What a worker timed on its
-own clock is moved there by the smallest delay seen between its sending and the server's
-receiving, which on one machine is some microseconds.
+Times are seconds since the server started, on the server's clock; see :mod:`.clocks` for what
+workers have timed. What was sent before the server had started has a negative time.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 
+from .clocks import Clocks
 from .record import Event, Gradient, Record, Update
 
 __all__ = ["Recorder"]
@@ -21,12 +21,12 @@ class _Note:
 class Recorder:
     """Fills a :class:`Record`; see there for what the fields mean."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, clocks: Clocks) -> None:
         self.record = record
+        self._clocks = clocks
         self._start = time.perf_counter()
         self._notes: list[_Note] = []
         self._open: dict[int, _Note] = {}
-        self._delays = dict.fromkeys(record.workers, math.inf)
 
     def now(self) -> float:
         """Return seconds since the start."""
@@ -36,9 +36,8 @@ class Recorder:
         """Return a reading of this process's clock as seconds since the start."""
         return clock - self._start
 
-    def heard(self, kind: str, worker: int, sent: float, arrived: float, **what: int) -> None:
+    def heard(self, kind: str, worker: int, sent: float, **what: int) -> None:
         """Note a message from a worker, taken up now; ``sent`` is on the worker's clock."""
-        self._delays[worker] = min(self._delays[worker], arrived - sent)
         server = self.record.server
         event = Event(kind, worker, server, sent, self.now(), **what)
         self._notes.append(_Note(event, sent_by=worker))
@@ -85,4 +84,4 @@ class Recorder:
     def _move(self, seconds: float, worker: int | None) -> float:
         if worker is None:
             return seconds
-        return seconds + self._delays[worker] - self._start
+        return self._clocks.on_ours(worker, seconds) - self._start

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from . import messages
+from .clocks import Clocks
 from .gradients import GradientMessage, apply_update, average, base_rates, parameters_of
 from .inbox import Arrival, Inbox, is_death
 from .messages import FlatMessage, Header, layout_of
@@ -91,7 +92,9 @@ class Server:
         """
         self._prepare()
         with self._team.surviving_failures():
-            self._inbox = Inbox(self._team.group, len(self._workers), self._team.timeout)
+            self._inbox = Inbox(
+                self._team.group, len(self._workers), self._team.timeout, self._clocks
+            )
             try:
                 self._serve_all()
             finally:
@@ -123,7 +126,8 @@ class Server:
             initial=self._flat.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
         )
-        self._note = Recorder(self.record)
+        self._clocks = Clocks()
+        self._note = Recorder(self.record, self._clocks)
         self._take_snapshot()
 
     def _finish(self) -> None:
@@ -173,7 +177,7 @@ class Server:
     def _serve(self, worker: int, header: Header, arrival: Arrival) -> None:
         kind = messages.NAMES[header.kind]
         about = {"version": header.version, "step": header.step}
-        self._note.heard(kind, worker, header.sent, arrival.arrived, **about)
+        self._note.heard(kind, worker, header.sent, **about)
         if header.kind == messages.HELLO:
             self._welcome(worker, header)
         elif header.kind == messages.GRADIENT:

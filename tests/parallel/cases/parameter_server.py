@@ -28,6 +28,7 @@ from course_lib.parallel.parameter_server import (
     replay,
     schedule,
 )
+from course_lib.parallel.parameter_server.clocks import Clocks
 from course_lib.parallel.parameter_server.inbox import PER_WORKER, Inbox
 from course_lib.parallel.parameter_server.messages import TAG_HEADER, Header
 from tests.parallel.cases.toys import CLASSES, FEATURES, Toy, from_all_ranks
@@ -306,14 +307,16 @@ def case_first_come_first_served(rank, size):
         orders.append(order)
     token = torch.zeros(1)
     for order in orders:
-        inbox = Inbox(dist.group.WORLD, size - 1, timedelta(seconds=5)) if rank == 0 else None
+        if rank == 0:
+            inbox = Inbox(dist.group.WORLD, size - 1, timedelta(seconds=5), Clocks())
         dist.barrier()
         for turn, worker in enumerate(order):
             following = [*order, 0][turn + 1]
             if rank == worker:
                 if turn and order[turn - 1] != rank:
                     dist.recv(token, order[turn - 1])
-                dist.send(Header(1, step=turn).encode(), 0, tag=TAG_HEADER)
+                header = Header(1, step=turn, sent=time.perf_counter())
+                dist.send(header.encode(), 0, tag=TAG_HEADER)
                 if following != rank:
                     dist.send(token, following)
         if rank == 0:
