@@ -603,11 +603,11 @@ figures.curves(
         f"order {r}": {
             "updates": updates,
             "loss, constant rate": constant[r],
-            "loss, rate over staleness": rescued[r],
+            "loss, rate over s": rescued[r],
         }
         for r in range(4)
     },
-    ["loss, constant rate", "loss, rate over staleness"],
+    ["loss, constant rate", "loss, rate over s"],
     x="updates",
     xlabel="updates",
     title="32 workers, rate 0.5: loss in four random orders",
@@ -741,7 +741,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's time grows with the workers, by about one t each. That of the all-reduce need not: with more ranks than cores it grows here too, but the *bytes per rank* stay below 32 MiB.
+# (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's time grows with the workers. That of the all-reduce need not: with more ranks than cores it does grow here too, but the *bytes per rank* stay below 32 MiB.
 #
 # An asynchronous server moves as many bytes: n numbers in and n out per gradient. It hides them, because workers compute while others are served; but a server that takes t per gradient serves at most 1/t gradients per second, whatever number of workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
 #

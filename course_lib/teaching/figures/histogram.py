@@ -39,7 +39,7 @@ def histogram(
     Raises:
         ValueError: if there is no run, or one without numbers.
     """
-    counts = {label: Counter(int(value) for value in values) for label, values in runs.items()}
+    counts = {label: Counter(sorted(map(int, values))) for label, values in runs.items()}
     empty = [label for label, counted in counts.items() if not counted]
     if not counts or empty:
         raise ValueError(f"no numbers to count{f' in {empty[0]!r}' if empty else ''}")

@@ -1,0 +1,108 @@
+"""The one idea: every message of a rank is written down, with whom, and what it held."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib.teaching.send_recv_log import (
+    OutsideTheGroupError,
+    observe_messages,
+    recorded_messages,
+)
+
+
+def case_messages_and_their_contents(rank, size):
+    """Tag, peer, bytes and content are right on both sides, also for any source."""
+    with recorded_messages({5: "question"}) as log:
+        if rank == 0:
+            numbers = torch.zeros(3)
+            assert dist.recv(numbers, tag=5) == 1
+            dist.send(numbers * 2, 1, tag=6)
+        elif rank == 1:
+            dist.send(torch.tensor([1.0, 2.0, 3.0]), 0, tag=5)
+            dist.recv(torch.zeros(3), 0, tag=6)
+    if rank > 1:
+        assert log == []
+        return
+    kinds = ["recv", "send"] if rank == 0 else ["send", "recv"]
+    assert [event.kind for event in log] == kinds
+    assert [event.label for event in log] == ["question", "tag 6"]
+    assert [event.content for event in log] == [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
+    assert all(event.peer == 1 - rank and event.nbytes == 12 for event in log)
+    assert [event.any_source for event in log] == [rank == 0, False]
+    assert all(event.start <= event.end <= time.perf_counter() for event in log)
+
+
+def case_a_receive_ends_after_its_send_began(rank, size):
+    """The clocks of all ranks on one machine are the same."""
+    with recorded_messages() as log:
+        if rank == 0:
+            dist.recv(torch.zeros(1), 1)
+        elif rank == 1:
+            time.sleep(0.05)  # not a wait for anything: the receive has to have begun before
+            dist.send(torch.zeros(1), 0)
+    logs = [None] * size
+    dist.all_gather_object(logs, log)
+    (received,), (sent,) = logs[:2]
+    assert received.start < sent.start < received.end
+
+
+def case_a_request_that_nobody_waits_for_is_marked(rank, size):
+    with recorded_messages() as log:
+        if rank < 2:
+            works = [dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.zeros(1), 1 - rank)]
+            works[1].wait()
+    assert [event.waited for event in log] == ([False, True] if rank < 2 else [])
+    if rank < 2:
+        works[0].wait()
+
+
+def case_afterwards_nothing_is_written_down(rank, size):
+    before = dist.send, dist.recv, dist.isend, dist.irecv
+    with recorded_messages() as log:
+        assert dist.send is not before[0]
+    assert (dist.send, dist.recv, dist.isend, dist.irecv) == before
+    assert log == []
+
+
+def case_another_group_is_refused_and_nothing_is_sent(rank, size):
+    mine = dist.new_group()
+    with recorded_messages(only=mine), pytest.raises(OutsideTheGroupError, match="send"):
+        dist.send(torch.ones(1), (rank + 1) % size)
+    if rank < 2:
+        with recorded_messages(only=mine) as log:
+            work = dist.isend(torch.ones(1), 1 - rank, group=mine)
+            dist.recv(torch.zeros(1), 1 - rank, group=mine)
+            work.wait()
+        assert len(log) == 2
+    dist.destroy_process_group(mine)
+
+
+def case_everyone_is_told_what_happened(rank, size):
+    def talk(group):
+        if rank == 0:
+            dist.send(torch.tensor([7.0]), 1, group=group)
+        elif rank == 1:
+            dist.recv(torch.zeros(1), 0, group=group)
+        return 10 * rank
+
+    seen = observe_messages(talk)
+    assert seen.results == [10 * r for r in range(size)]
+    assert seen.logs[0][0].content == seen.logs[1][0].content == [7.0]
+    assert not seen.hung
+
+
+def case_a_hang_ends_and_harms_no_other_group(rank, size):
+    seen = observe_messages(
+        lambda group: dist.recv(torch.zeros(1), 1 - rank, group=group) if rank < 2 else None,
+        timeout=0.5,
+    )
+    assert seen.hung
+    assert seen.stuck().keys() == {0, 1}
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
