@@ -121,6 +121,18 @@ def test_no_tracked_file_names(root: Path, pattern: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_control_characters(root: Path) -> None:
+    r"""A formula's \theta or \bar, if a program writes it, may become a tab or a backspace."""
+    wrong = []
+    for path in tracked(root):
+        if path.suffix not in {".py", ".md", ".toml", ".yml", ".sh", ".ipynb"}:
+            continue
+        for number, line in enumerate(path.read_text().split("\n"), start=1):
+            if re.search(r"[\x00-\x1f\x7f]", line):
+                wrong.append(f"{path.relative_to(root)}, line {number}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_large_file_is_tracked(root: Path) -> None:
     large = [str(path) for path in tracked(root) if path.stat().st_size > 3_000_000]
     assert not large
