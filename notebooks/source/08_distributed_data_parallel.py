@@ -74,6 +74,8 @@ def part_of_batch(step, part, parts):
     return training[chosen % len(training)]
 
 
+# %%
+# %%px
 def train(model, steps, sync=None, group=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(steps):
@@ -372,7 +374,7 @@ prediction = None
 
 # %%
 # %%px
-def backward_passes(bucket_cap_mb, passes=5):
+def backward_passes(bucket_cap_mb, passes=8):
     """Return the fastest of a few backward passes: its seconds, gradients and buckets."""
     network, ready, sent, found = slow_network(), [], [], []
     names = {parameter: str(1 + i) for i, parameter in enumerate(network.parameters())}
@@ -422,7 +424,7 @@ figures.buckets(
 # %% [markdown]
 # (a) Computing and sending come one after the other: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), and a little for the all-reduce itself. (b) All but the last bucket travel while layers are computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, with the layers in them.
 #
-# *Published*: Li and others measured how much shorter overlap makes a step on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT over NCCL, 26.8 % and 21.5 % over gloo [1]. Why not always a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 draws that curve.
+# *Published*: Li and others measured what overlap gains on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT over NCCL, 26.8 % and 21.5 % over gloo [1]. Why not always a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 draws that curve.
 #
 # ### Buffers
 #
@@ -577,6 +579,8 @@ def accumulated_step(ddp, keep_quiet):
             loss.backward()
 
 
+# %%
+# %%px
 ddp, rounds, gradients = DDP(lenet(seed=0).double()), [], []
 accumulated_step(ddp, keep_quiet=False)  # once before: the first step cuts the buckets
 for keep_quiet in (False, True):
@@ -624,7 +628,7 @@ check("08.accumulate")
 #
 # ## 5. When one rank has more batches
 #
-# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 1 s, so that you need not wait long.
+# **Break it on purpose.** Without a sampler that pads, ranks can have different numbers of batches. Here rank `r` has `r + 1`. The group has a deadline of 3 s, so that you need not wait long.
 #
 # **Predict.** All ranks make step 1. How many ranks get stuck in step 2?
 
@@ -646,7 +650,9 @@ def uneven_steps(ddp):
     return done
 
 
-impatient = dist.new_group(timeout=timedelta(seconds=1))
+# %%
+# %%px
+impatient = dist.new_group(timeout=timedelta(seconds=3))
 ddp, error = DDP(lenet(seed=0), process_group=impatient), None
 try:
     uneven_steps(ddp)
@@ -695,6 +701,8 @@ class TwoHeads(nn.Module):
         return self.heads[head](torch.relu(self.body(x)))
 
 
+# %%
+# %%px
 inputs = torch.ones(4, 64)
 ddp, found = DDP(TwoHeads()), None
 ddp(inputs, head=0).sum().backward()  # no complaint
@@ -763,6 +771,8 @@ def power_sgd():
     return powersgd.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
 
 
+# %%
+# %%px
 def train_with_hook(state, hook, steps=60):
     torch.manual_seed(0)
     ddp, losses = DDP(models.MLP(64, (256, 256))), []
@@ -821,7 +831,7 @@ figures.curves(
 #
 # ### Exercise 4: a hook in bfloat16
 #
-# bfloat16 has the range of float32 (float16 overflows above 65,504) with 8 significant bits. PyTorch's own `bf16_compress_hook` refuses to work without a GPU. Write one that works here: `bfloat16_hook(group, bucket)`, to be registered by `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32; two bytes per number travel; and it must not wait for the all-reduce, or nothing overlaps.
+# bfloat16 has the range of float32 (float16 overflows above 65,504) with 8 significant bits. PyTorch's own `bf16_compress_hook` refuses to work in a PyTorch without CUDA. Write one that works here: `bfloat16_hook(group, bucket)`, to be registered by `ddp.register_comm_hook(group, bfloat16_hook)`. It returns a future of the mean over the group, in float32; two bytes per number travel; and it must not wait for the all-reduce, or nothing overlaps.
 
 
 # %% tags=["exercise"] exercise="08.bfloat16_hook"
@@ -889,6 +899,8 @@ def gradients_of(model, part, parts):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
+# %%
+# %%px
 whole = gradients_of(network_with_norm(), 0, 1)
 plain = gradients_of(DDP(network_with_norm()), rank, world_size)
 synced = gradients_of(DDP(convert(network_with_norm())), rank, world_size)
@@ -901,7 +913,7 @@ assert errors[0] > 1e-4
 compare(prediction, cluster.view["answer"][0])
 
 # %% [markdown]
-# Convert *before* you wrap, on all ranks. It costs one more collective per batch norm layer in forward and one in backward, and these can't overlap: the layer waits for them. With 32 samples or more per rank the plain one is usually good enough; with 1 or 2 it is not.
+# Convert *before* you wrap, on all ranks. It costs one more collective per batch norm layer in forward and one in backward, and these can't overlap: the layer waits for them. With 32 samples per rank the plain one is usual, and works (Goyal and others chose it on purpose [4]); with 1 or 2 samples its statistics are mostly noise.
 #
 # ## 9. Save and load
 #
@@ -955,6 +967,8 @@ def steps_of(ddp, optimizer, steps):
         optimizer.step()
 
 
+# %%
+# %%px
 def save(path, ddp, optimizer, step):
     states = [None] * world_size
     dist.all_gather_object(states, torch.get_rng_state())  # each rank drops its own units
@@ -1159,6 +1173,8 @@ def fastest(step, repeats=20):
     return min(seconds)
 
 
+# %%
+# %%px
 def steps_by(model, sync=None, group=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = part_of_batch(0, rank % 2, 2)
@@ -1260,6 +1276,8 @@ assert 2 * n <= sent["DataParallel"][0] < 2.5 * n, "images and outputs travel to
 # | SyncBatchNorm | convert before wrapping |
 # | checkpoint | rank 0 writes `ddp.module.state_dict()`, optimizer, step, all ranks' random states |
 # | `torchrun`, `mpiexec` | one process per GPU; the local rank chooses the GPU |
+#
+# With this you can read every line of the first taste in lesson 00.
 #
 # **Next:** lesson 09 gives up waiting: asynchronous SGD with a parameter server.
 #
