@@ -11,6 +11,7 @@ unused parameters and notice different models without another message.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Iterable
 
@@ -73,23 +74,37 @@ def _by_kind(named: Named) -> Iterable[Named]:
 def _average(named: Named, group: dist.ProcessGroup | None) -> None:
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     parameters = [parameter for _, parameter in named]
-    present = torch.tensor([_presence(parameter, size) for parameter in parameters])
-    fingerprints = torch.zeros(size, _FINGERPRINT)
-    fingerprints[rank] = torch.tensor(_fingerprint(named))
-    notes = torch.cat([present, fingerprints.reshape(-1)])
     parts = [_flat_gradient(parameter) for parameter in parameters]
-    flat = torch.cat([*parts, notes.to(parts[0])])
+    fingerprints = [0.0] * (size * _FINGERPRINT)
+    fingerprints[rank * _FINGERPRINT : (rank + 1) * _FINGERPRINT] = _fingerprint(named)
+    present = [_presence(parameter, size) for parameter in parameters]
+    notes = torch.tensor([*present, *fingerprints], dtype=parts[0].dtype, device=parts[0].device)
+    flat = torch.cat([*parts, notes])
     dist.all_reduce(flat, group=group)
-    counts = [part.numel() for part in parts]
-    *sums, present, fingerprints = flat.split([*counts, len(parts), size * _FINGERPRINT])
-    present = torch.real(present).tolist()
-    fingerprints = fingerprints.reshape(size, _FINGERPRINT)
-    _check(named, present, torch.real(fingerprints).tolist(), size)
-    for parameter, total, count in zip(parameters, sums, present, strict=True):
-        if count and parameter.grad is None:
+    gradients, notes = flat.split([len(flat) - len(notes), len(notes)])
+    present, fingerprints = _read(notes, len(parts))
+    _check(named, present, fingerprints, size)
+    means = gradients.div_(size).split([len(part) for part in parts])
+    used = [parameter for parameter, count in zip(parameters, present, strict=True) if count]
+    for parameter in used:
+        if parameter.grad is None:
             parameter.grad = torch.empty_like(parameter)
-        if count:
-            parameter.grad.copy_(total.view_as(parameter).div_(size))
+    if used:
+        torch._foreach_copy_(
+            [parameter.grad for parameter in used],
+            [
+                mean.view_as(parameter)
+                for parameter, mean, count in zip(parameters, means, present, strict=True)
+                if count
+            ],
+        )
+
+
+def _read(notes: torch.Tensor, parameters: int) -> tuple[list[float], list[list[float]]]:
+    """Return how many ranks have each gradient, and each rank's fingerprint."""
+    numbers = torch.real(notes).tolist()
+    rest = range(parameters, len(numbers), _FINGERPRINT)
+    return numbers[:parameters], [numbers[start : start + _FINGERPRINT] for start in rest]
 
 
 def _presence(parameter: nn.Parameter, size: int) -> float:
@@ -105,10 +120,14 @@ def _flat_gradient(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.grad.reshape(-1)
 
 
-def _fingerprint(named: Named) -> list[float]:
-    layout = repr([(name, tuple(parameter.shape)) for name, parameter in named])
-    number = zlib.crc32(layout.encode())
-    return [float(number % _BASE), float(number // _BASE % _BASE)]
+def _fingerprint(named: Named) -> tuple[float, ...]:
+    return _digest(tuple((name, parameter.shape) for name, parameter in named))
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(layout: tuple[tuple[str, torch.Size], ...]) -> tuple[float, ...]:
+    number = zlib.crc32(repr([(name, tuple(shape)) for name, shape in layout]).encode())
+    return float(number % _BASE), float(number // _BASE % _BASE)
 
 
 def _check(named: Named, present: list[float], fingerprints: list[list[float]], size: int) -> None:
