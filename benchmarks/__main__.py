@@ -1,4 +1,8 @@
-"""The one idea: one command measures on 2 and 4 ranks and writes table, plot and JSON."""
+"""The one idea: one command measures on real ranks and writes table, plot and JSON.
+
+The backend is measured on 2 and 4 ranks. Every entry of PROGRAMS is a further program with a
+part of the report of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +13,39 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks import report
+from benchmarks import report, throughput_report
 from course_lib import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 240
 
 
-def measure(ranks: int, folder: Path) -> dict:
-    """Return the samples taken on this many ranks.
+class Program(NamedTuple):
+    """A benchmark of training: ``python -m benchmarks.NAME FILE`` on so many ranks."""
+
+    name: str
+    ranks: int
+    section: Callable[[dict], report.Section]
+
+
+PROGRAMS = (Program("throughput", 2, throughput_report.section),)
+
+
+def measure(ranks: int, folder: Path, name: str = "measure") -> dict:
+    """Return what the program of this name measured on so many ranks.
 
     Raises:
         RuntimeError: with what the ranks wrote, if they failed.
     """
-    output = folder / f"{ranks}.json"
+    output = folder / f"{name}.{ranks}.json"
     environment = launch.environment()
     paths = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    command = launch.mpiexec(ranks, sys.executable, "-m", "benchmarks.measure", output)
+    command = launch.mpiexec(ranks, sys.executable, "-m", f"benchmarks.{name}", output)
     ended = subprocess.run(
         command,
         env=environment,
@@ -40,7 +57,8 @@ def measure(ranks: int, folder: Path) -> dict:
         check=False,
     )
     if ended.returncode != 0 or not output.exists():
-        raise RuntimeError(f"the benchmark on {ranks} ranks failed:\n{ended.stdout}{ended.stderr}")
+        said = ended.stdout + ended.stderr
+        raise RuntimeError(f"benchmarks.{name} on {ranks} ranks failed:\n{said}")
     return json.loads(output.read_text())
 
 
@@ -53,15 +71,17 @@ def main() -> None:
     load = round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory() as folder:
         runs = [measure(ranks, Path(folder)) for ranks in arguments.ranks]
+        programs = {each.name: measure(each.ranks, Path(folder), each.name) for each in PROGRAMS}
     result = {
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         "load": load,
         "python": platform.python_version(),
         "runs": runs,
+        "programs": programs,
     }
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "results.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = report.markdown(result)
+    text = report.markdown(result, [each.section(programs[each.name]) for each in PROGRAMS])
     (arguments.output / "results.md").write_text(text)
     report.plot(result, arguments.output / "all_reduce.svg")
     print(text)

@@ -51,3 +51,8 @@ def test_slow_training_step_is_named_with_its_floor():
 def test_plot_is_written(tmp_path):
     report.plot(result(ours=1), tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_the_step_target_is_that_of_two_ranks_only():
+    assert missed(ours=1, ddp=0.6) == []
+    assert missed(ours=1, ddp=0.61) == ["DDP step against gloo, MLP, 2 ranks"]
