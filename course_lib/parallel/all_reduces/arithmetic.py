@@ -1,0 +1,115 @@
+"""The one idea: which torch function is each ReduceOp, and in which dtype it is computed.
+
+Types narrower than float32 travel and are combined as float32 and are rounded once at the end,
+as the mpi4py backend does. Torch cannot add unsigned integers of 16 bits and more; the signed
+integers of the same bits add, multiply and mask alike, and with the highest bit turned over
+they also compare alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.distributed import ReduceOp
+
+__all__ = ["Arithmetic"]
+
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+_OF_BOOL = {
+    "SUM": torch.bitwise_or,
+    "PRODUCT": torch.bitwise_and,
+    "MIN": torch.bitwise_and,
+    "MAX": torch.bitwise_or,
+}
+_NAMES = {int(getattr(ReduceOp, name)): name for name in _FUNCTIONS}
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
+class Arithmetic:
+    """How one tensor is taken apart for the wire, combined, and put together again.
+
+    Args:
+        tensor: dense, on any device; it gets the result.
+        op: SUM, AVG, PRODUCT, MIN, MAX, and for integers and bool BAND, BOR, BXOR.
+
+    Attributes:
+        data: flat (numel,), in the dtype that travels; the tensor's own memory if it can be.
+
+    Raises:
+        TypeError: if the operation has no meaning for the dtype, or the tensor is not dense.
+    """
+
+    def __init__(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise TypeError("only dense tensors can be reduced; use tensor.to_dense()")
+        self._tensor = tensor.detach()
+        self._name = _name_of(op, tensor.dtype)
+        functions = _FUNCTIONS | _OF_BOOL if tensor.dtype == torch.bool else _FUNCTIONS
+        self._function = functions[self._name]
+        self._turned = tensor.dtype in _SIGNED and self._name in ("MIN", "MAX")
+        self.data = self._load()
+
+    def _load(self) -> torch.Tensor:
+        plain = self._tensor.resolve_conj().resolve_neg()
+        data = plain.contiguous().view(-1).to(_wire_dtype(plain.dtype))
+        data = data.view(_SIGNED.get(data.dtype, data.dtype))
+        return data ^ torch.iinfo(data.dtype).min if self._turned else data
+
+    def combine(self, part: slice, received: torch.Tensor, received_first: bool) -> None:
+        """Combine what came from another rank with ``data[part]``, in place.
+
+        The order makes no difference to a number, but may to the sign of a zero or to which of
+        two NaN remains, and results must be the same bits on all ranks.
+        """
+        own = self.data[part]
+        first, second = (received, own) if received_first else (own, received)
+        self._function(first, second, out=own)
+
+    def finish(self, world_size: int) -> None:
+        """Divide for AVG (integers round towards zero) and put the result into the tensor."""
+        data = self.data
+        if self._name == "AVG":
+            whole = not (data.is_floating_point() or data.is_complex())
+            data.div_(world_size, rounding_mode="trunc" if whole else None)
+        if self._turned:
+            data = data ^ torch.iinfo(data.dtype).min
+        if data.untyped_storage().data_ptr() != self._tensor.untyped_storage().data_ptr():
+            if self._tensor.dtype in _SIGNED:
+                data = data.view(self._tensor.dtype)
+            self._tensor.copy_(data.view(self._tensor.shape))
+
+
+def _wire_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype == torch.complex32:
+        return torch.complex64
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+
+
+def _name_of(op: ReduceOp, dtype: torch.dtype) -> str:
+    name = _NAMES.get(int(getattr(op, "op", op)))
+    if name is None:
+        raise TypeError(
+            f"reduce operation {op} is not supported; use one of {', '.join(_FUNCTIONS)}"
+        )
+    fractional = dtype.is_floating_point or dtype.is_complex
+    if fractional and name in ("BAND", "BOR", "BXOR"):
+        raise TypeError(f"{name} is for whole numbers and bool, not {dtype}; use SUM, MIN or MAX")
+    if dtype.is_complex and name in ("MIN", "MAX"):
+        raise TypeError(f"{name} needs an order, which complex numbers have not; reduce abs()")
+    if name == "AVG" and (dtype == torch.bool or dtype in _SIGNED):
+        raise TypeError(f"AVG of {dtype} is not supported; convert to a signed number first")
+    return name
