@@ -1,0 +1,302 @@
+"""The one idea: gradients travel in buckets, each as soon as backward has made its last one.
+
+Backward makes gradients from the last layer to the first, so the first bucket holds the last
+parameters; while it travels, backward works on the next. This is what DistributedDataParallel
+does (Li et al. 2020, "PyTorch Distributed", section 3.2), in Python.
+
+Ranks must call collectives in one order, or they wait for each other for ever. So buckets leave
+in a fixed order, never in the order in which they happen to be complete; what a rank did not
+use leaves in ``finish``, as zeros. Beside its gradients a bucket carries for each parameter how
+many ranks have one, so that ranks agree on that without another message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from .replica import agree, layout_of, require_equal_layouts, unwrap
+
+__all__ = ["Bucket", "BucketedGradientSync"]
+
+MEBIBYTE = 2**20
+Named = list[tuple[str, nn.Parameter]]
+
+
+class BucketedGradientSync:
+    """Replaces gradients by their mean (or sum) over the ranks, bucket by bucket.
+
+    Make it once, on all ranks together, after the model is on its device and frozen where it
+    will be. Then in every step, after ``zero_grad`` and the forward pass::
+
+        with sync:
+            loss.backward()
+        optimizer.step()
+
+    or ``loss.backward()`` and ``sync.finish()``. To accumulate gradients, run all backward
+    passes but the last inside ``with sync.no_sync():``. Results are those of
+    :func:`.gradient_sync.sync_gradients`: to the bit on up to two ranks; on more, sums may
+    round differently, since an all-reduce may choose its order by the message's size.
+    Frozen parameters are left alone and tied ones averaged once. A parameter without a gradient
+    on some ranks counts as zeros there and gets the mean everywhere; without one on all ranks
+    it keeps none.
+
+    Args:
+        model: the same architecture on every rank.
+        group: process group, the default one if None.
+        bucket_bytes: a bucket is closed before it would exceed this many bytes of gradients; a
+            larger parameter has a bucket of its own. The same on every rank.
+        overlap: start a bucket during backward, as soon as it and those before it are
+            complete, or start all in ``finish``.
+        reduction: "mean" or "sum" over the ranks.
+
+    Attributes:
+        buckets: the buckets in the order in which they leave.
+
+    Raises:
+        ValueError: on every rank, if models or settings differ between ranks or make no sense.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        bucket_bytes: int = 25 * MEBIBYTE,
+        overlap: bool = True,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> None:
+        self._model = unwrap(model)
+        self._group = group
+        self._size = dist.get_world_size(group)
+        self._divisor = self._size if reduction == "mean" else 1
+        named = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
+
+        def settings() -> tuple:
+            if bucket_bytes < 1:
+                raise ValueError(f"bucket_bytes must be at least 1, not {bucket_bytes}")
+            if reduction not in ("mean", "sum"):
+                raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
+            return layout_of(dict(named)), (bucket_bytes, overlap, reduction)
+
+        layouts, chosen = zip(*agree(settings, group), strict=True)
+        require_equal_layouts(list(layouts))
+        if len(set(chosen)) > 1:
+            raise ValueError(f"bucket_bytes, overlap, reduction differ between ranks: {chosen}")
+        self._trainable = [id(parameter) for _, parameter in named]
+        self.buckets = [Bucket(part) for part in _divide(named, bucket_bytes)]
+        self._reached: set[int] = set()
+        self._started = 0
+        self._enabled = True
+        self._lock = threading.Lock()  # backward uses a thread for each kind of device
+        self._hooks = []
+        if overlap:
+            self._add_hooks()
+
+    def _add_hooks(self) -> None:
+        for bucket in self.buckets:
+            for parameter in bucket.parameters:
+
+                def reached(parameter: nn.Parameter, bucket: Bucket = bucket) -> None:
+                    self._reach(parameter, bucket)
+
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(reached))
+
+    def _reach(self, parameter: nn.Parameter, bucket: Bucket) -> None:
+        """Note that backward has made this gradient; start the buckets whose turn has come."""
+        if not self._enabled:
+            return
+        if id(parameter) in self._reached:
+            raise RuntimeError(
+                "a second backward pass before finish(): its gradients would come too late for "
+                "buckets that have left. Call finish() after each pass, or run all passes but "
+                "the last inside `with sync.no_sync():`"
+            )
+        with self._lock:
+            self._reached.add(id(parameter))
+            bucket.missing -= 1
+            while self._started < len(self.buckets) and not self.buckets[self._started].missing:
+                self._start_next()
+
+    def _start_next(self) -> None:
+        self.buckets[self._started].start(self._group, self._size)
+        self._started += 1
+
+    def finish(self) -> None:
+        """Start what has not left yet, wait for all buckets, and replace the gradients.
+
+        Call it on every rank once per step, after the last backward pass.
+
+        Raises:
+            TypeError: on every rank, if a gradient is sparse on any.
+            RuntimeError: if parameters were frozen, thawed or replaced since this was made.
+        """
+        try:
+            self._require_same_parameters()
+            while self._started < len(self.buckets):
+                self._start_next()
+            self._wait()
+        except BaseException:
+            self.give_up()
+            raise
+        for bucket in self.buckets:
+            bucket.replace_gradients(self._divisor)
+        self._begin_step()
+
+    def _wait(self) -> None:
+        sparse = []
+        for bucket in self.buckets:
+            bucket.work.wait()
+            sparse += bucket.sparse(self._size)
+        if sparse:
+            raise TypeError(
+                f"the gradient of {sparse[0]!r} is sparse on at least one rank, and sparse "
+                "gradients cannot be put into buckets; build its layer with sparse=False"
+            )
+
+    def _require_same_parameters(self) -> None:
+        now = [id(p) for p in self._model.parameters() if p.requires_grad]
+        if now != self._trainable:
+            raise RuntimeError(
+                "parameters were frozen, thawed or replaced since the buckets were made; make "
+                "a new BucketedGradientSync on all ranks, and remove() this one"
+            )
+
+    def _begin_step(self) -> None:
+        self._started = 0
+        self._reached.clear()
+        for bucket in self.buckets:
+            bucket.begin_step()
+
+    def __enter__(self) -> BucketedGradientSync:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Forget this step, for instance because backward failed; the next begins afresh."""
+        for bucket in self.buckets[: self._started]:
+            bucket.take_new_memory()
+        self._begin_step()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of the passes inside stay on this rank, for a later pass to send."""
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def remove(self) -> None:
+        """Take the hooks off the model; this object is of no use afterwards."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+
+class Bucket:
+    """Some parameters of one dtype and device, whose gradients travel together.
+
+    Args:
+        named: names and parameters, in the order in which backward should reach them.
+
+    Attributes:
+        names, parameters: what is in it.
+        nbytes: bytes of their gradients.
+        missing: how many of them backward has still to reach.
+        work: the handle on the all-reduce, None while it has not begun.
+    """
+
+    def __init__(self, named: Named) -> None:
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        self.nbytes = sum(parameter.nbytes for parameter in self.parameters)
+        self.begin_step()
+        self.take_new_memory()
+
+    def begin_step(self) -> None:
+        """Expect all gradients anew."""
+        self.missing = len(self.parameters)
+        self.work: dist.Work | None = None
+
+    def take_new_memory(self) -> None:
+        """Leave the old to an all-reduce that may still use it."""
+        counts = [parameter.numel() for parameter in self.parameters]
+        room = sum(counts) + len(counts)
+        self._flat = self.parameters[0].detach().new_empty(room)
+        *parts, self._present = self._flat.split([*counts, len(counts)])
+        self._parts = [
+            part.view(parameter.shape)
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
+
+    @torch.no_grad()
+    def start(self, group: dist.ProcessGroup | None, size: int) -> None:
+        """Copy the gradients, zeros for missing ones, and start their sum over the ranks."""
+        present = []
+        for parameter, part in zip(self.parameters, self._parts, strict=True):
+            gradient = parameter.grad
+            if gradient is not None and gradient.layout == torch.strided:
+                part.copy_(gradient)
+                present.append(1)
+            else:
+                part.zero_()
+                present.append(0 if gradient is None else size + 1)  # above any sum of ones
+        if all(number == 1 for number in present):
+            self._present.fill_(1)
+        else:
+            self._present.copy_(torch.tensor(present))
+        self.work = dist.all_reduce(self._flat, group=group, async_op=True)
+
+    def sparse(self, size: int) -> list[str]:
+        """Return the names of parameters that have a sparse gradient on any rank."""
+        self._counts = torch.real(self._present).tolist()
+        pairs = zip(self.names, self._counts, strict=True)
+        return [name for name, count in pairs if count > size]
+
+    @torch.no_grad()
+    def replace_gradients(self, divisor: int) -> None:
+        """Put the sums, divided, into the gradients of all parameters that any rank used."""
+        if divisor > 1:
+            self._flat.div_(divisor)
+        for parameter, part, count in zip(self.parameters, self._parts, self._counts, strict=True):
+            if count and parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            if count:
+                parameter.grad.copy_(part)
+
+
+def _divide(named: Named, bucket_bytes: int) -> list[Named]:
+    """Return parameters from last to first in parts of one dtype and device.
+
+    A part leaves when its last parameter is reached, so parts are in the order of those.
+    """
+    open_parts: dict[tuple, list[int]] = {}
+    closed: list[list[int]] = []
+    backwards = named[::-1]
+    for index, (_, parameter) in enumerate(backwards):
+        kind = (parameter.dtype, parameter.device)
+        held = open_parts.setdefault(kind, [])
+        nbytes = sum(backwards[other][1].nbytes for other in held)
+        if held and nbytes + parameter.nbytes > bucket_bytes:
+            closed.append(held)
+            held = open_parts[kind] = []
+        held.append(index)
+    parts = sorted([*closed, *open_parts.values()], key=lambda part: part[-1])
+    return [[backwards[index] for index in part] for part in parts]

@@ -1,0 +1,19 @@
+"""Bucketed gradient sync, with and without overlap, on one to four real ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ranks
+
+PARAMETERS = [
+    pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.parallel.cases.')}")
+    for n in (1, 2, 3, 4)
+    for case in ranks.cases_of("tests.parallel.cases.bucketed_sync", n)
+]
+
+
+@pytest.mark.timeout(300)  # the first case of a launch waits for all of them
+@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
+def test_case(battery, mpi, n, case):
+    battery(mpi, n, case)
