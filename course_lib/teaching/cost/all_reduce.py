@@ -1,0 +1,150 @@
+"""The one idea: steps, bytes sent and bytes reduced on the longest path price an all-reduce.
+
+n bytes on each of p ranks, all-reduced (m = largest power of two that is at most p):
+
+================== ======================= ================ ================ ==================
+algorithm          alpha (messages)        beta (bytes)     gamma (bytes)    where from
+================== ======================= ================ ================ ==================
+naive              2(p-1)                  2(p-1) n         (p-1) n          counted at the root
+tree               2 ceil(lg p)            2 ceil(lg p) n   ceil(lg p) n     reduce + broadcast
+recursive doubling lg m                    lg m n           lg m n           T2005, section 4.5
+ring               2(p-1)                  2(p-1)/p n       (p-1)/p n        PY2009, section 3
+Rabenseifner       2 lg m                  2(m-1)/m n       (m-1)/m n        T2005, section 4.5
+================== ======================= ================ ================ ==================
+
+T2005: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
+IJHPCA 19(1), 2005. PY2009: Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+of workstations", JPDC 69(2), 2009. The tree is binomial, with whole messages and no pipeline.
+
+Where p is no power of two, recursive doubling and Rabenseifner fold p - m ranks into others first
+and tell them the result last: + 2 alpha + 2 n beta + n gamma. (Rabenseifner's own fold, ICCS 2004,
+sends halves of the buffer and is cheaper for long ones; the whole buffer is what is priced here.)
+Links are full duplex, a rank sends to one rank and receives from one at a time, links do not
+contend, and n is taken as divisible: real chunks differ by at most one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .checked import at_least, count
+from .link import Link
+
+__all__ = ["ALGORITHMS", "Cost", "cheapest", "cost", "crossover_bytes"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one all-reduce costs.
+
+    The first three lie on the longest path and give the time; the totals are what a traffic meter
+    counts over all ranks.
+
+    Attributes:
+        steps: messages one after another.
+        bytes_sent: bytes one after another.
+        bytes_reduced: bytes of one operand, reduced one after another.
+        messages_total: messages of all ranks together.
+        bytes_total: bytes sent by all ranks together.
+    """
+
+    steps: int
+    bytes_sent: float
+    bytes_reduced: float
+    messages_total: int
+    bytes_total: float
+
+    def seconds(self, link: Link) -> float:
+        """Return the time in seconds when every pair of ranks has such a link."""
+        sent = self.steps * link.alpha + self.bytes_sent * link.beta
+        return sent + self.bytes_reduced * link.gamma
+
+
+def _naive(p: int, n: float) -> Cost:
+    return Cost(2 * (p - 1), 2 * (p - 1) * n, (p - 1) * n, 2 * (p - 1), 2 * (p - 1) * n)
+
+
+def _tree(p: int, n: float) -> Cost:
+    depth = (p - 1).bit_length()
+    return Cost(2 * depth, 2 * depth * n, depth * n, 2 * (p - 1), 2 * (p - 1) * n)
+
+
+def _ring(p: int, n: float) -> Cost:
+    part = (p - 1) / p * n
+    return Cost(2 * (p - 1), 2 * part, part, 2 * p * (p - 1), 2 * (p - 1) * n)
+
+
+def _recursive_doubling(p: int, n: float) -> Cost:
+    depth, extra = _fold(p)
+    m = p - extra
+    plain = Cost(depth, depth * n, depth * n, m * depth, m * depth * n)
+    return _with_fold(plain, extra, n)
+
+
+def _rabenseifner(p: int, n: float) -> Cost:
+    depth, extra = _fold(p)
+    m = p - extra
+    part = (m - 1) / m * n
+    plain = Cost(2 * depth, 2 * part, part, 2 * m * depth, 2 * (m - 1) * n)
+    return _with_fold(plain, extra, n)
+
+
+def _fold(p: int) -> tuple[int, int]:
+    depth = p.bit_length() - 1
+    return depth, p - 2**depth
+
+
+def _with_fold(plain: Cost, extra: int, n: float) -> Cost:
+    if not extra:
+        return plain
+    return Cost(
+        plain.steps + 2,
+        plain.bytes_sent + 2 * n,
+        plain.bytes_reduced + n,
+        plain.messages_total + 2 * extra,
+        plain.bytes_total + 2 * extra * n,
+    )
+
+
+ALGORITHMS: dict[str, Callable[[int, float], Cost]] = {
+    "naive": _naive,
+    "tree": _tree,
+    "recursive doubling": _recursive_doubling,
+    "ring": _ring,
+    "Rabenseifner": _rabenseifner,
+}
+
+
+def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
+    """Return what an all-reduce costs.
+
+    Args:
+        algorithm: one of ``ALGORITHMS``.
+        ranks: p, at least 1. One rank has nothing to do.
+        size_bytes: n, bytes of the buffer on each rank.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
+    return ALGORITHMS[algorithm](count("ranks", ranks), at_least("size_bytes", size_bytes))
+
+
+def cheapest(ranks: int, size_bytes: float, link: Link, among=tuple(ALGORITHMS)) -> str:
+    """Return the name of the algorithm with the least predicted time; of equals, the first."""
+    return min(among, key=lambda name: cost(name, ranks, size_bytes).seconds(link))
+
+
+def crossover_bytes(first: str, second: str, ranks: int, link: Link) -> float | None:
+    """Return the bytes n at which two algorithms take equally long, None if they never do.
+
+    Both times are straight lines in n: a_1 alpha + n b_1 = a_2 alpha + n b_2.
+    """
+    start = [cost(name, ranks, 0).seconds(link) for name in (first, second)]
+    slope = [
+        cost(name, ranks, 1).seconds(Link(0.0, link.bandwidth, link.reduce_rate))
+        for name in (first, second)
+    ]
+    if slope[0] == slope[1]:
+        return None
+    size = (start[0] - start[1]) / (slope[1] - slope[0])
+    return size if size > 0 else None

@@ -1,0 +1,191 @@
+"""The formulas against a replay of each algorithm's messages on the clocks of all ranks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from course_lib.teaching.cost import (
+    ALGORITHMS,
+    Hierarchy,
+    Link,
+    bytes_per_second,
+    cheapest,
+    cost,
+    crossover_bytes,
+)
+
+# Powers of two: sums and products are exact, so that times compare with a tiny tolerance only.
+LINK = Link(latency=8.0, bandwidth=0.5, reduce_rate=4.0)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 17)
+
+# A round is a list of (source, dest, bytes, whether the receiver reduces); messages of one round
+# run at the same time, a rank starts a round when its own last one is over.
+
+
+def naive(p, n):
+    yield from ([(r, 0, n, True)] for r in range(1, p))
+    yield from ([(0, r, n, False)] for r in range(1, p))
+
+
+def tree(p, n):
+    distances = [2**k for k in range((p - 1).bit_length())]
+    for d in distances:
+        yield [(r, r - d, n, True) for r in range(d, p, 2 * d)]
+    for d in reversed(distances):
+        yield [(r - d, r, n, False) for r in range(d, p, 2 * d)]
+
+
+def ring(p, n):
+    for step in range(2 * (p - 1)):
+        yield [(r, (r + 1) % p, n / p, step < p - 1) for r in range(p)]
+
+
+def folded(p, n, inner):
+    m = 2 ** (p.bit_length() - 1)
+    yield [(r, r - m, n, True) for r in range(m, p)]
+    yield from inner(m, n)
+    yield [(r - m, r, n, False) for r in range(m, p)]
+
+
+def doubling(m, n):
+    for d in (2**k for k in range(m.bit_length() - 1)):
+        yield [(r, r ^ d, n, True) for r in range(m)]
+
+
+def halving_and_doubling(m, n):
+    distances = [2**k for k in range(m.bit_length() - 1)]
+    for k, d in enumerate(reversed(distances), start=1):
+        yield [(r, r ^ d, n / 2**k, True) for r in range(m)]
+    for k, d in zip(range(len(distances), 0, -1), distances, strict=True):
+        yield [(r, r ^ d, n / 2**k, False) for r in range(m)]
+
+
+SCHEDULES = {
+    "naive": naive,
+    "tree": tree,
+    "ring": ring,
+    "recursive doubling": lambda p, n: folded(p, n, doubling),
+    "Rabenseifner": lambda p, n: folded(p, n, halving_and_doubling),
+}
+
+
+def replay(rounds, p, link):
+    clocks, messages, total = [0.0] * p, 0, 0.0
+    for messages_now in rounds:
+        after = list(clocks)
+        for source, dest, size, reduces in messages_now:
+            end = max(clocks[source], clocks[dest]) + link.seconds(size)
+            after[source] = max(after[source], end)
+            after[dest] = max(after[dest], end + size * link.gamma * reduces)
+            messages, total = messages + 1, total + size
+        clocks = after
+    return max(clocks), messages, total
+
+
+def test_every_algorithm_is_replayed():
+    assert set(SCHEDULES) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_time_messages_and_bytes_equal_a_replay(name, p):
+    n = 5040.0 * 4
+    seconds, messages, total = replay(SCHEDULES[name](p, n), p, LINK)
+    price = cost(name, p, n)
+    assert price.seconds(LINK) == pytest.approx(seconds, rel=1e-12)
+    assert price.messages_total == messages
+    assert price.bytes_total == pytest.approx(total, rel=1e-12)
+
+
+def test_ring_of_four_by_hand():
+    # Six steps of a quarter of 400 bytes; three of them reduce.
+    price = cost("ring", 4, 400)
+    assert (price.steps, price.bytes_sent, price.bytes_reduced) == (6, 600, 300)
+    assert price.seconds(LINK) == 6 * 8 + 600 / 0.5 + 300 / 4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_rank_pays_nothing_and_more_ranks_never_pay_less(name):
+    assert cost(name, 1, 1000).seconds(LINK) == 0
+    powers = [cost(name, 2**k, 1000).seconds(LINK) for k in range(12)]
+    assert powers == sorted(powers)
+
+
+@pytest.mark.parametrize("k", range(1, 12))
+def test_ring_and_rabenseifner_send_the_same_bytes(k):
+    ring_, other = (cost(name, 2**k, 1e6) for name in ("ring", "Rabenseifner"))
+    assert ring_.bytes_sent == other.bytes_sent
+    assert ring_.bytes_reduced == other.bytes_reduced
+    assert ring_.bytes_total == other.bytes_total
+    assert ring_.bytes_sent < 2e6
+
+
+def test_no_algorithm_sends_less_than_the_lower_bound():
+    # Patarasuk and Yuan 2009: no all-reduce can send less than 2(p-1)/p n a rank.
+    for name in ALGORITHMS:
+        for p in (2, 3, 8, 13):
+            if name == "recursive doubling" and p == 2:
+                continue  # Exchanges whole buffers once: n, which is the bound.
+            assert cost(name, p, 1.0).bytes_sent >= 2 * (p - 1) / p - 1e-12, (name, p)
+
+
+def test_crossover_is_where_both_take_as_long():
+    link = Link(50e-6, 1e9)
+    size = crossover_bytes("recursive doubling", "Rabenseifner", 16, link)
+    times = [cost(n, 16, size).seconds(link) for n in ("recursive doubling", "Rabenseifner")]
+    assert times[0] == pytest.approx(times[1], rel=1e-12)
+    # By hand: 4 alpha + 4 n beta = 8 alpha + 15/8 n beta.
+    assert size == pytest.approx(4 * 50e-6 / (17 / 8 * 1e-9), rel=1e-12)
+    assert cheapest(16, size / 2, link) == "recursive doubling"
+    assert cheapest(16, size * 2, link) == "Rabenseifner"
+    assert crossover_bytes("ring", "ring", 16, link) is None
+    assert crossover_bytes("naive", "tree", 16, link) is None
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="algorithm must be one of naive"):
+        cost("star", 4, 1)
+    for ranks in (0, -1, 2.5):
+        with pytest.raises(ValueError, match="ranks must be"):
+            cost("ring", ranks, 1)
+    for size in (-1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="size_bytes"):
+            cost("ring", 4, size)
+    for wrong in ((-1e-6, 1e9), (1e-6, 0), (1e-6, -1), (math.nan, 1)):
+        with pytest.raises(ValueError, match="must be a finite number"):
+            Link(*wrong)
+
+
+def test_link_by_hand():
+    link = Link(2e-6, bytes_per_second(8))
+    assert link.bandwidth == 1e9
+    assert link.seconds(1000) == pytest.approx(3e-6)
+    assert link.half_bandwidth_bytes == pytest.approx(2000)
+    assert link.seconds(2000) == pytest.approx(2000 / (0.5 * link.bandwidth))
+    assert link.shared_by(4).seconds(1000) == pytest.approx(6e-6)
+    assert Link(1.0, math.inf).half_bandwidth_bytes == math.inf
+
+
+def test_two_levels_by_hand_and_at_the_ends():
+    inside, between = Link(1.0, 8.0), Link(4.0, 2.0)
+    cluster = Hierarchy(2, 2, inside, between)
+    # Inside 2 * 1 + 16/8; between, half the bytes on half the card: 2 * 4 + 8/1.
+    assert cluster.two_levels(16) == 2 + 2 + 8 + 8
+    # One ring of four: six steps of four bytes through the slower link.
+    assert cluster.flat_ring(16) == 6 * (4 + 4 / 2)
+    # Leaders: tree of two inside, 2 * (1 + 16/8); ring of two between, 2 * 4 + 16/2.
+    assert cluster.leaders(16) == 6 + 16
+    one_node, one_each = Hierarchy(1, 4, inside, between), Hierarchy(4, 1, inside, between)
+    for way in ("flat_ring", "two_levels"):
+        assert getattr(one_node, way)(16) == cost("ring", 4, 16).seconds(inside)
+        assert getattr(one_each, way)(16) == cost("ring", 4, 16).seconds(between)
+
+
+def test_two_levels_beat_a_flat_ring_when_latency_counts():
+    cluster = Hierarchy(128, 8, Link(3e-6, 100e9), Link(10e-6, 6.25e9))
+    assert cluster.two_levels(1e5) < cluster.flat_ring(1e5)
+    assert cluster.two_levels(1e5, "Rabenseifner") < cluster.two_levels(1e5)
+    # Long buffers: the card carries nearly 2n either way.
+    assert cluster.flat_ring(1e11) == pytest.approx(2e11 / 6.25e9, rel=0.01)
