@@ -27,6 +27,7 @@ from .replica import agree, layout_of, require_equal_layouts, unwrap
 __all__ = ["Bucket", "BucketedGradientSync"]
 
 MEBIBYTE = 2**20
+FIRST_BUCKET_BYTES = MEBIBYTE  # at most, so that something leaves early; DDP's choice, too
 Named = list[tuple[str, nn.Parameter]]
 
 
@@ -52,7 +53,8 @@ class BucketedGradientSync:
         model: the same architecture on every rank.
         group: process group, the default one if None.
         bucket_bytes: a bucket is closed before it would exceed this many bytes of gradients; a
-            larger parameter has a bucket of its own. The same on every rank.
+            larger parameter has a bucket of its own. The first is closed at 1 MiB, if that is
+            less. The same on every rank.
         overlap: start a bucket during backward, as soon as it and those before it are
             complete, or start all in ``finish``.
         reduction: "mean" or "sum" over the ranks.
@@ -294,7 +296,8 @@ def _divide(named: Named, bucket_bytes: int) -> list[Named]:
         kind = (parameter.dtype, parameter.device)
         held = open_parts.setdefault(kind, [])
         nbytes = sum(backwards[other][1].nbytes for other in held)
-        if held and nbytes + parameter.nbytes > bucket_bytes:
+        limit = bucket_bytes if closed else min(bucket_bytes, FIRST_BUCKET_BYTES)
+        if held and nbytes + parameter.nbytes > limit:
             closed.append(held)
             held = open_parts[kind] = []
         held.append(index)

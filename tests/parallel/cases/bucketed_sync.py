@@ -227,6 +227,14 @@ def case_every_bucket_is_one_all_reduce_in_order(rank, size):
     assert [bucket.nbytes for bucket in sync.buckets] == [560, 1200, 80, 800, 440]
 
 
+def case_the_first_bucket_is_small(rank, size):
+    layers = [nn.Linear(256, 512, bias=False) for _ in range(12)]  # half a MiB each
+    for bucket_bytes, expected in ((25 * 2**20, [2, 10]), (2**21, [2, 4, 4, 2]), (2**19, [1] * 12)):
+        sync = BucketedGradientSync(nn.Sequential(*layers), bucket_bytes=bucket_bytes)
+        assert [len(bucket.parameters) for bucket in sync.buckets] == expected
+        sync.remove()
+
+
 def case_several_dtypes_and_strides(rank, size):
     model = nn.Sequential(
         nn.Linear(2, 2).bfloat16(),
