@@ -846,7 +846,7 @@ print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 #
 # Parameter servers have become rare for training on one cluster, where all-reduce is fast and workers are alike. The idea behind them, **communicate less or with fewer**, lives on.
 #
-# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication; it is how training across data centres is done now [8]. With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
+# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication; language models have been trained so by machines that are far apart (*published* [8]). With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
 
 
 # %%

@@ -107,6 +107,15 @@ def test_a_part_of_the_time_can_be_drawn():
     assert len(arrows(figures.sequence(conversation(), first=0.012))) == 2
 
 
+def test_where_more_time_passes_there_is_more_room():
+    def after(seconds):
+        events = [Event(0, "send", 1, "x", t, t) for t in (0.0, seconds)]
+        return [*events, Event(1, "recv", 0, "x", 0, 1e-6), Event(1, "recv", 0, "x", 0, seconds)]
+
+    short, long = (arrows(figures.sequence(after(seconds))) for seconds in (1e-5, 0.05))
+    assert short[1][0] - short[0][0] < long[1][0] - long[0][0]
+
+
 def test_clocks_that_differ_never_make_an_arrow_point_up():
     events = [Event(0, "send", 1, "x", 1.0, 1.0001), Event(1, "recv", 0, "x", 0.5, 0.9)]
     ((tail, head),) = arrows(figures.sequence(events))
