@@ -52,6 +52,7 @@ def test_it_pays_exactly_when_the_epoch_is_shorter(ranks):
 
 def test_fewest_ranks_that_pay():
     assert cost.fewest_ranks_that_pay(1.0, lambda r: 2.5) == 4
+    assert cost.fewest_ranks_that_pay(1.0, lambda r: 0.5) == 2
     assert cost.fewest_ranks_that_pay(1.0, lambda r: 3.0 * r, most=50) is None
 
 

@@ -67,14 +67,17 @@ def test_intervals_cover_the_truth_as_often_as_they_say(confidence):
     assert inside / trials == pytest.approx(confidence, abs=slack)
 
 
-def test_estimates_of_noisy_points_are_not_biased():
+# Weights from the measured times instead of the predicted ones would favour lucky points: with
+# 20 % noise that bias is many standard errors.
+@pytest.mark.parametrize("deviation", [0.05, 0.2])
+def test_estimates_of_noisy_points_are_not_biased(deviation):
     random = np.random.default_rng(21)
-    fits = [fit_link(SIZES, noisy(random)) for _ in range(400)]
+    fits = [fit_link(SIZES, noisy(random, deviation)) for _ in range(400)]
     for name, truth in (("alpha", ALPHA), ("beta", BETA)):
         values = np.array([fit[name] for fit in fits])
         error = values.std() / math.sqrt(len(values))
         assert abs(values.mean() - truth) < 4 * error
-        assert values.std() < 0.05 * truth
+        assert values.std() < deviation * truth
 
 
 def test_small_messages_count_as_much_as_large_ones():
