@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import report, throughput_report
+from benchmarks import async_sgd_report, report, throughput_report
 from course_lib import launch
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +32,10 @@ class Program(NamedTuple):
     section: Callable[[dict], report.Section]
 
 
-PROGRAMS = (Program("throughput", 2, throughput_report.section),)
+PROGRAMS = (
+    Program("throughput", 2, throughput_report.section),
+    Program("async_sgd", 5, async_sgd_report.section),
+)
 
 
 def measure(ranks: int, folder: Path, name: str = "measure") -> dict:
