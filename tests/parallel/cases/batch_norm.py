@@ -17,9 +17,9 @@ TOLERANCE = 1e-12
 
 
 def bounds(rank: int, size: int) -> slice:
-    """Return a rank's rows: 2, 3, 4, ... of them, and the last of several ranks has none."""
+    """Return a rank's rows: 2, 3, 4, ... of them, and the last of three or more ranks has none."""
     counts = [2 + index for index in range(size)]
-    if size > 1:
+    if size > 2:
         counts[-1] = 0
     return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
 

@@ -118,6 +118,18 @@ def case_a_tied_parameter_is_averaged_once(rank, size):
         assert (model.first.weight.grad == (size + 1) / 2).all()
 
 
+def case_a_frozen_parameter_keeps_what_it_has(rank, size):
+    """Frozen after some steps, it still carries the gradient of the last one."""
+    for sync in BOTH:
+        model = nn.Linear(2, 2)
+        model.weight.grad = torch.full((2, 2), float(rank))
+        model.bias.grad = torch.full((2,), float(2 * rank))
+        model.weight.requires_grad_(False)
+        sync(model)
+        assert (model.weight.grad == rank).all()
+        assert (model.bias.grad == size - 1).all()
+
+
 def case_several_dtypes_and_strides(rank, size):
     for sync in BOTH:
         model = nn.Sequential(
