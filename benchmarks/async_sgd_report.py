@@ -48,8 +48,8 @@ def section(measured: dict) -> Section:
         "## Asynchronous against synchronous SGD with a straggler",
         "",
         f"MLP on the digits, one parameter server and {workers} workers, {measured['batch']} "
-        f"images a gradient. Devices are simulated: a gradient takes at least {floor:.0f} ms, on "
-        f"one worker {measured['slower'] * floor:.0f} ms, the rest of it slept, so the ranks do not "
+        f"images a gradient. Devices are simulated: a gradient takes {floor:.0f} ms at least, on "
+        f"one worker {measured['slower'] * floor:.0f} ms, the rest of it slept, so ranks do not "
         f"compete for cores. Plain SGD at {measured['rate']}, a synchronous round's mean of "
         f"{workers} at {workers} times that. Seconds to {measured['target']:.0%} test accuracy, "
         f"median (quartiles) of {seeds} seeds, the modes in turns.",
