@@ -157,16 +157,14 @@ class GroupBase(dist.ProcessGroup):
 
     def failed_ranks(self) -> list[int]:
         """Return the ranks of this group that are known to have died, none without ULFM."""
-        if not guard.has_ulfm():
-            return []
-        failed = self.comm.Get_failed()
-        return list(MPI.Group.Translate_ranks(failed, None, self.comm.Get_group()))
+        return guard.failed_ranks(self.comm)
 
     def acknowledge_failures(self) -> list[int]:
         """Let receives from any source go on among the living; return the dead ranks."""
-        if guard.has_ulfm():
+        failed = self.failed_ranks()
+        if failed:
             self.comm.Ack_failed()
-        return self.failed_ranks()
+        return failed
 
     def abort(self) -> None:
         """Free every rank stuck in this group and make it unusable."""

@@ -10,6 +10,7 @@ thread, which is abandoned when the deadline passes.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -36,6 +37,7 @@ _POLL_SECONDS = 0.1
 _INTERRUPT_GRACE_SECONDS = 0.5
 # A freed call returns within milliseconds; one that has not by then never will.
 _STUCK_SECONDS = 2.0
+_CALLS_TO_NOTICE = 100  # about 0.1 ms
 
 
 def has_ulfm() -> bool:
@@ -199,9 +201,15 @@ def is_stuck() -> bool:
     return _stuck
 
 
-def somebody_died() -> bool:
-    """Return whether a rank of this job is known to have died, False without ULFM."""
-    return _HAS_ULFM and MPI.COMM_WORLD.Get_failed().Get_size() > 0
+def failed_ranks(comm: MPI.Comm) -> list[int]:
+    """Return the ranks of ``comm`` that are known to have died, none without ULFM."""
+    if not _HAS_ULFM or MPI.Is_finalized():
+        return []
+    # Open MPI takes note of a death only while it is called for something, 2 to 8 calls later.
+    with contextlib.suppress(MPI.Exception):
+        for _ in range(_CALLS_TO_NOTICE):
+            comm.Iprobe()
+    return list(MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group()))
 
 
 def watch() -> None:

@@ -62,7 +62,7 @@ def _leave() -> None:
         # A thread of this process will never come out of MPI, so MPI_Finalize would not
         # return either. An error was raised when that happened.
         _end_without_mpi(1)
-    if guard.somebody_died():
+    if guard.failed_ranks(MPI.COMM_WORLD):
         # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (5 of 16 in
         # a trial) for the dead one, for ever.
         _end_without_mpi(int(_failed))

@@ -206,6 +206,45 @@ except mpi.CommunicationError as error:
     assert "RankFailedError" in finished.output, finished.output
 
 
+def test_survivors_of_a_death_go_on_and_leave(exits: Exits) -> None:
+    """Where a group survives failures, the living exchange messages, from any source too."""
+    program = """
+group = dist.group.WORLD
+group.survives_failures = True
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0:
+    work = dist.irecv(ones)
+    try:
+        work.wait()
+        raise AssertionError("nobody has sent anything yet")
+    except mpi.RankFailedError as error:
+        assert "rank 2 died" in str(error), error
+    assert group.failed_ranks() == group.acknowledge_failures() == [2]
+    assert not work.is_completed()
+    dist.send(ones, 1)
+    work.wait()
+    assert work._source_rank() == 1
+    try:
+        dist.recv(ones, 2)
+        raise AssertionError("the dead do not send")
+    except mpi.RankFailedError:
+        pass
+    assert group.failure is None
+    dist.send(ones, 1)
+    print("the living went on", flush=True)
+else:
+    dist.recv(ones, 0)
+    dist.send(ones, 0)
+    dist.recv(ones, 0)
+dist.destroy_process_group()
+"""
+    finished = exits.run(3, program, within=10)
+    assert "the living went on" in finished.output, finished.output
+    assert "Traceback" not in finished.output, finished.output
+    assert finished.returncode == 0, finished.output
+
+
 def test_ranks_of_another_launcher_are_refused() -> None:
     program = START.format(timeout=5)
     finished = ranks.run(1, "-c", program, limit=60, variables={"WORLD_SIZE": "2", "RANK": "0"})

@@ -148,3 +148,37 @@ def case_polling_completes(rank, size):
     assert work.is_success()
     if rank == 1:
         same(tensor, values(0, 200_000))
+
+
+@several
+def case_a_receive_that_is_taken_back(rank, size):
+    """What is sent afterwards goes to the next receive, and a message that came is kept."""
+    if rank == 0:
+        given_up, kept = torch.zeros(2), torch.zeros(2)
+        work = dist.irecv(given_up)
+        assert work.cancel()
+        assert not work.cancel()
+        for peer in range(1, size):
+            dist.send(torch.ones(1), peer)
+            assert dist.recv(kept) == peer
+            same(kept, values(peer, 2))
+        assert not given_up.any()
+        work = dist.irecv(kept, 1, tag=1)
+        dist.barrier()
+        while not work.is_completed():
+            pass
+        assert not work.cancel()
+        same(kept, values(5, 2))
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.send(values(rank, 2), 0)
+        if rank == 1:
+            dist.send(values(5, 2), 0, tag=1)
+        dist.barrier()
+
+
+@several
+def case_nobody_has_died(rank, size):
+    group = dist.group.WORLD
+    assert not group.survives_failures
+    assert group.failed_ranks() == group.acknowledge_failures() == []
