@@ -63,8 +63,8 @@ def _leave() -> None:
         # return either. An error was raised when that happened.
         _end_without_mpi(1)
     if guard.failed_ranks(MPI.COMM_WORLD):
-        # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (5 of 16 in
-        # a trial) for the dead one, for ever.
+        # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8
+        # watched runs) for the dead one, for ever.
         _end_without_mpi(int(_failed))
 
 

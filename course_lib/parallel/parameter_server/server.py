@@ -109,6 +109,7 @@ class Server:
         self.version = 0
         self._samples = 0
         self._finished = 0
+        self._dead_unburied = False
         self._farewell = 0  # what to tell a worker that asks, once the run is over
         self._active = set(self._workers)
         self._held: list[int] = []  # workers that asked and may not start yet, longest first
@@ -155,24 +156,28 @@ class Server:
 
     def _serve_next(self) -> None:
         try:
-            arrival = self._inbox.next()
+            self._serve_first(self._inbox.next())
         except dist.DistBackendError as error:
             if not is_death(error):
                 raise
-            self._bury_the_dead()
-            return
+            self._dead_unburied = True
+        while self._dead_unburied:
+            self._dead_unburied = False
+            try:
+                self._bury_the_dead()
+            except dist.DistBackendError as error:  # one more died while the rest was answered
+                if not is_death(error):
+                    raise
+                self._dead_unburied = True
+
+    def _serve_first(self, arrival: Arrival) -> None:
         worker, header = arrival.sender, arrival.header
         if worker not in self._active:
             if worker not in self.record.died:
                 self._inbox.leave_for_next_run(arrival)
             return
-        self.record.queue_lengths.append(self._inbox.count() + 1)
-        try:
-            self._serve(worker, header, arrival)
-        except dist.DistBackendError as error:
-            if not is_death(error):
-                raise
-            self._bury_the_dead()
+        self.record.queue_lengths.append(self._inbox.waiting + 1)
+        self._serve(worker, header, arrival)
 
     def _serve(self, worker: int, header: Header, arrival: Arrival) -> None:
         kind = messages.NAMES[header.kind]
@@ -192,6 +197,7 @@ class Server:
             self.record.died[worker] = now
             self._note.happened("died", worker, now, version=self.version)
             self._release(worker)
+        self._inbox.post_again()
         self._go_on()
 
     def _go_on(self) -> None:
