@@ -94,6 +94,7 @@ def main() -> None:
         train, test, data = load_available("mnist", "digits", size=28)
         set_seed(options.seed)
         model = LeNet().to(place.device)
+        torch.distributed.barrier()  # nobody gets a start on a rank that was slower to come up
         if place.rank > 0:
             batches = shuffled_batches(train, options.batch, seed=options.seed + place.rank)
             on_device = (tuple(tensor.to(place.device) for tensor in batch) for batch in batches)

@@ -83,8 +83,7 @@ def test_a_straggler_holds_up_synchronous_rounds_only() -> None:
     assert held_up["gradients_by_worker"] == [40, 40, 40]
     assert held_up["mean_staleness"] == 0
     free = run(4, *options)
-    straggler, *others = free["gradients_by_worker"]
-    assert straggler < sum(others)  # one of them may have started too late for any
+    assert free["gradients_by_worker"][0] < min(free["gradients_by_worker"][1:])
     assert free["seconds"] < held_up["seconds"]
 
 
