@@ -8,13 +8,18 @@ Importing this package registers backend ``"mpi4py"`` and rendezvous ``mpi://``:
     dist.init_process_group("mpi4py", init_method="mpi://")
 
 Start the program with ``mpiexec -n 4 python program.py``. For plain MPI, :func:`world` gives
-an mpi4py communicator whose calls have a deadline.
+an mpi4py communicator whose calls have a deadline. After the death of a rank, :func:`shrink`
+on the others lets them go on.
 """
 
+# Now, before there is a group: its functions keep the default group of the moment of its import
+# as their default argument, for ever. Making an optimizer would import it too.
+import torch.distributed.nn.functional  # noqa: F401
 from torch.distributed import Backend, register_rendezvous_handler
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
 from . import leaving
+from .emulated_link import emulated_link
 from .errors import (
     ClosedGroupError,
     CommunicationError,
@@ -26,6 +31,8 @@ from .errors import (
 from .group import MPIProcessGroup
 from .guard import has_ulfm
 from .rendezvous import create_group, rendezvous
+from .shrink import Shrunk, shrink
+from .traffic import Traffic
 from .world import GuardedComm, library, renew_world, world
 
 __all__ = [
@@ -38,9 +45,13 @@ __all__ = [
     "MismatchError",
     "RankFailedError",
     "RevokedError",
+    "Shrunk",
+    "Traffic",
+    "emulated_link",
     "has_ulfm",
     "library",
     "renew_world",
+    "shrink",
     "world",
 ]
 

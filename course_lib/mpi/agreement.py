@@ -46,6 +46,7 @@ class Call(NamedTuple):
         dtype: dtype of the elements, None for a barrier.
         op: code of the reduce operation, -1 if there is none.
         root: source or destination rank in the group, -1 if there is none.
+        link: latency and bandwidth of an emulated link, empty on the real one.
     """
 
     name: str
@@ -53,11 +54,13 @@ class Call(NamedTuple):
     dtype: torch.dtype | None = None
     op: int = -1
     root: int = -1
+    link: tuple[float, ...] = ()
 
     def digest(self) -> int:
         """Return a number from 0 to 2**62 - 1, equal on ranks whose calls are equal."""
         dtype = 0 if self.dtype is None else 1 + code_of(self.dtype)
-        fields = (_NAME_CODE[self.name], dtype, self.op + 1, self.root + 1, *self.counts)
+        numbers = (*self.counts, *self.link)
+        fields = (_NAME_CODE[self.name], dtype, self.op + 1, self.root + 1, *numbers)
         return hash(fields) & (2**62 - 1)
 
     def describe(self) -> str:
@@ -66,13 +69,36 @@ class Call(NamedTuple):
         if self.op >= 0:
             text += f"({_OP_NAMES[self.op]})"
         if self.counts:
-            counts = " + ".join(map(str, self.counts))
-            if len(counts) > 80:
-                counts = f"{sum(self.counts)} (in {len(self.counts)} parts)"
-            text += f" of {counts} {str(self.dtype).removeprefix('torch.')} elements"
+            text += f" of {self._counts()} {str(self.dtype).removeprefix('torch.')} elements"
         if self.root >= 0:
             text += f", root {self.root}"
+        if self.link:
+            text += f", over an emulated link of {self.link[0]:g} s and {self.link[1]:g} bytes/s"
         return text
+
+    def elements(self) -> str:
+        """Return e.g. ``SUM of 3``, ``3 + 4``, or nothing."""
+        counts = self._counts()
+        return f"{_OP_NAMES[self.op]} of {counts}" if self.op >= 0 else counts
+
+    def _counts(self) -> str:
+        counts = " + ".join(map(str, self.counts))
+        if len(counts) > 80:
+            counts = f"{sum(self.counts)} (in {len(self.counts)} parts)"
+        return counts
+
+    def largest_part_bytes(self, result: list[torch.Tensor], ranks: int) -> int:
+        """Return the bytes of the largest part that one rank has or gets.
+
+        Args:
+            result: the output tensors, which alone tell the size of an all_to_all.
+            ranks: how many parts a single output of an all_to_all is taken to have.
+        """
+        if self.name == "all_to_all_single":
+            return -(-result[0].nbytes // ranks)
+        if self.name == "all_to_all":
+            return max(tensor.nbytes for tensor in result)
+        return max(self.counts, default=0) * (self.dtype.itemsize if self.dtype else 0)
 
 
 class Agreement:

@@ -37,6 +37,15 @@ def require_dense(tensor: torch.Tensor, name: str, what: str) -> None:
         )
 
 
+def require_own_memory(tensor: torch.Tensor) -> None:
+    """Raise ValueError if values cannot be written to ``tensor``, each to a place of its own."""
+    if any(step == 0 < n - 1 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} whose elements share memory, as expand() "
+            "makes it, cannot take in a result; pass tensor.clone()"
+        )
+
+
 def is_reachable(tensor: torch.Tensor) -> bool:
     """Return whether the tensor's device is one the backend can read."""
     return tensor.device.type in ("cpu", "cuda")
@@ -111,6 +120,7 @@ class Staging:
         wanted = tensor.dtype if dtype is None else dtype
         if is_direct(tensor) and wanted == tensor.dtype:
             return tensor
+        require_own_memory(tensor)
         host = self._host_memory(tensor, wanted)
         self._mark(tensor)  # what the device still does with the old values comes first
         self._returns.append((tensor, host))
@@ -120,6 +130,7 @@ class Staging:
         """Return direct memory that holds the values now and whose new values go back."""
         host = self.read(tensor, dtype)
         if host is not tensor:
+            require_own_memory(tensor)
             self._returns.append((tensor, host))
         return host
 

@@ -1,77 +1,28 @@
 """The one idea: the collectives of a group run one after another, in the order of the calls.
 
-A channel owns a communicator and, from the first asynchronous call on, a progress thread that
-runs collectives in order. A synchronous call on an idle channel runs on the caller's own
-thread, which saves two thread switches; that is safe where a stuck call can be freed.
+A channel owns a communicator and, from the first asynchronous call on, a progress thread
+(:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
+synchronous call on an idle channel runs on the caller's own thread, and whoever waits for a
+collective that nobody has begun runs it, and those before it, instead of waiting for a thread
+that first has to get a core.
 """
 
 from __future__ import annotations
 
 import threading
-from _thread import allocate_lock
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections import deque
 from typing import Any
+from weakref import WeakValueDictionary
 
-from . import guard
+from . import departures, emulated_link, guard, verdict
 from .agreement import Agreement, Call
-from .errors import CommunicationError, DeadlineError, MismatchError, RevokedError, translate
+from .errors import CommunicationError, DeadlineError, MismatchError, translate
+from .events import log
+from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
+from .task import Task, stopped
 
-__all__ = ["Channel", "Task"]
-
-
-class Task:
-    """One collective on its way: what to run, and how it ended.
-
-    Attributes:
-        call: what all ranks must agree on.
-        run: does the MPI calls, given the communicator.
-        seconds: time allowed from the moment it starts.
-        result: the tensors a future of this task holds.
-        error: why it failed, None while it has not.
-        done: whether it has ended, well or not.
-    """
-
-    __slots__ = ("_baton", "call", "done", "error", "on_done", "result", "run", "seconds")
-
-    def __init__(
-        self,
-        call: Call,
-        run: Callable[[MPI.Intracomm], None],
-        seconds: float,
-        result: list[Any],
-    ) -> None:
-        self.call = call
-        self.run = run
-        self.seconds = seconds
-        self.result = result
-        self.error: BaseException | None = None
-        self.done = False
-        self.on_done: list[Callable[[], None]] = []
-        self._baton = None
-
-    def prepare_to_wait(self) -> None:
-        """Make the task waitable from another thread."""
-        self._baton = allocate_lock()
-        self._baton.acquire()
-
-    def finish(self, error: BaseException | None) -> None:
-        """Record the end once; later calls change nothing."""
-        if self.done:
-            return
-        self.error = error
-        self.done = True
-        if self._baton is not None:
-            self._baton.release()
-        while self.on_done:
-            self.on_done.pop()()
-
-    def wait(self, seconds: float = -1) -> bool:
-        """Wait until the task has ended, at most ``seconds`` (-1: as long as it takes)."""
-        if not self.done and self._baton.acquire(timeout=seconds):
-            self._baton.release()  # pass the baton on to the next who waits
-        return self.done
+__all__ = ["Channel"]
 
 
 class Channel:
@@ -85,54 +36,55 @@ class Channel:
     Attributes:
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
+        open_receives: receives from any source that have not ended, in order of posting.
+        group: what the communicator is called in the event log.
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
         self.comm = comm
         self.depth = depth
+        self.group = log.group_of(comm)
         self.failure: CommunicationError | None = None
         self.survives_failures = False
+        self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.agreement = Agreement(comm)
-        self._name = f"course_lib.mpi {name} depth {depth}"
-        self._queue: SimpleQueue[Task | None] = SimpleQueue()
-        self._pending = 0
-        self._count_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._queue: deque[Task] = deque()  # those that have not ended; the first may be running
         self._running: Task | None = None
+        name = f"course_lib.mpi {name} depth {depth} progress"
+        self._progress = ProgressThread(name, self._queue, self._run)
         self._abandoned = False
         self._inline_allowed = guard.has_ulfm() or comm.Get_size() == 1
 
     @property
     def idle(self) -> bool:
         """Whether no task is queued or running."""
-        return self._pending == 0
+        return self._running is None and not self._queue
 
     def run_now(self, task: Task) -> bool:
         """Run ``task`` on this thread if that is safe; return whether it was run."""
-        if self._pending or not self._inline_allowed:
-            return False
-        with self._count_lock:
-            if self._pending:
-                return False
-            self._pending += 1
-        try:
-            self._execute(task)
-        finally:
-            with self._count_lock:
-                self._pending -= 1
-        return True
+        return self._inline_allowed and self.idle and self._run(task)
 
     def submit(self, task: Task) -> None:
-        """Queue ``task`` for the progress thread."""
+        """Queue ``task``: the progress thread or whoever waits for it runs it."""
         task.prepare_to_wait()
-        with self._count_lock:
-            self._pending += 1
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._progress, name=f"{self._name} progress", daemon=True
-                )
-                self._thread.start()
-        self._queue.put(task)
+        with self._lock:
+            self._queue.append(task)
+        # The time of an emulated link passes without a core, so it is always worth hiding.
+        if self._inline_allowed and task.link is None and cores_are_taken():
+            self._progress.look()
+        else:
+            self._progress.hurry()
+
+    def help_with(self, task: Task) -> None:
+        """Run what is queued up to ``task`` on this thread, as far as nobody else does."""
+        while self._inline_allowed and self._run(until=task):
+            pass
+
+    def hurry(self) -> None:
+        """Have the progress thread begin what is queued now, for one who cannot help."""
+        if self._queue:
+            self._progress.hurry()
 
     def fail(self, error: CommunicationError) -> None:
         """Mark the channel unusable and free every rank that is stuck in it."""
@@ -142,35 +94,61 @@ class Channel:
 
     def close(self, seconds: float) -> bool:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
-        if self._thread is None:
-            return True
         if self._abandoned:
             return False  # waiting for it would only delay the end of the process
-        self._queue.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._progress.stop(seconds)
 
-    def _progress(self) -> None:
-        while True:
-            task = self._queue.get()
-            if task is None:
-                return
-            self._running = task
-            self._execute(task)
-            self._running = None
-            with self._count_lock:
-                self._pending -= 1
+    def _run(self, task: Task | None = None, until: Task | None = None) -> bool:
+        """Run one task on this thread, unless another thread runs one; return whether it did.
+
+        An interrupt may arrive after any call, so nothing is called between taking the turn and
+        knowing that it has to be given back.
+
+        Args:
+            task: it is run if nothing is queued; None: the first that is queued.
+            until: run nothing once this has ended.
+        """
+        mine, queued = False, task is None
+        try:
+            with self._lock:
+                if self._running is None and (until is None or not until.done):
+                    if queued and self._queue:
+                        self._running = task = self._queue[0]
+                        mine = True
+                    elif not queued and not self._queue:
+                        self._running = task
+                        mine = True
+            if mine:
+                if queued:
+                    log.restart(task.event)
+                self._execute(task)
+        except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
+            if mine:
+                task.finish(interrupt)
+            raise
+        finally:
+            if mine:
+                with self._lock:
+                    if self._queue and self._queue[0] is task:
+                        self._queue.popleft()
+                    self._running = None
+                if self._progress.hurries:
+                    self._progress.hurry()
+        return mine
 
     def _execute(self, task: Task) -> None:
         if self.failure is not None:
-            task.finish(_stopped(task.call, self.failure))
+            task.finish(stopped(task.call, self.failure))
             return
         comm = self.comm
         operation = guard.Operation(comm, task.call.name, task.seconds, self._abandon)
         guard.begin(operation)
         try:
             self.agreement.check(task.call)
-            task.run(comm)
+            if task.link is None:
+                task.run(comm)
+            else:
+                _run_on_link(task, comm, operation)
             error = operation.error() if operation.reason else None
         except MPI.Exception as mpi_error:
             if operation.reason:
@@ -194,14 +172,19 @@ class Channel:
         task = self._running
         if task is not None:
             task.finish(error)
-        while not self._queue.empty():
-            waiting = self._queue.get()
-            if waiting is not None:
-                waiting.finish(_stopped(waiting.call, error))
+        with self._lock:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for task in waiting:
+            task.finish(stopped(task.call, error))
 
 
-def _stopped(call: Call, failure: CommunicationError) -> RevokedError:
-    return RevokedError(f"{call.name}: not run, because the group failed before: {failure}")
+def _run_on_link(task: Task, comm: MPI.Intracomm, operation: guard.Operation) -> None:
+    name = task.call.name.removesuffix("_single")
+    size_bytes = task.call.largest_part_bytes(task.result, comm.Get_size())
+    due = emulated_link.start_collective(task.link, comm, name, size_bytes)
+    task.run(comm)
+    departures.sleep_until(due, comm, lambda: operation.reason is not None)
 
 
 def _as_communication_error(error: BaseException) -> CommunicationError:
@@ -210,6 +193,7 @@ def _as_communication_error(error: BaseException) -> CommunicationError:
     return CommunicationError(f"{type(error).__name__}: {error}")
 
 
-def deadline_error(call: Call, seconds: float) -> DeadlineError:
+def deadline_error(call: Call, seconds: float, report: str) -> DeadlineError:
     """Return the error for a wait that gave up before the operation did."""
-    return DeadlineError(f"{call.name}: not finished within the {seconds:g} s given to wait()")
+    text = f"{call.name}: not finished within the {seconds:g} s given to wait()"
+    return DeadlineError(text + verdict.ending(report))

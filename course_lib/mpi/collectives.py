@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from .buffers import MAX_COUNT, Staging, is_direct, message
-from .dtypes import Reduction, element_type, premultiplier, reduction
+from .dtypes import UNSIGNED, Reduction, element_type, premultiplier, reduction
 from .errors import MismatchError
 from .runtime import MPI
 
@@ -305,6 +305,9 @@ def scale_after(host: torch.Tensor, how: Reduction, size: int) -> None:
         return
     if host.is_floating_point() or host.is_complex():
         host.div_(size)
+    elif host.dtype in UNSIGNED:  # torch cannot divide them
+        values = host.detach().numpy()
+        numpy.floor_divide(values, size, out=values)
     else:
         host.div_(size, rounding_mode="trunc")
 

@@ -14,7 +14,7 @@ from torch.distributed import ReduceOp
 
 from .runtime import MPI
 
-__all__ = ["Reduction", "code_of", "element_type", "reduction"]
+__all__ = ["UNSIGNED", "Reduction", "code_of", "element_type", "reduction"]
 
 _MPI_TYPE = {
     torch.uint8: MPI.UINT8_T,
@@ -31,6 +31,7 @@ _MPI_TYPE = {
     torch.complex128: MPI.C_DOUBLE_COMPLEX,
     torch.bool: MPI.C_BOOL,
 }
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 _OPAQUE_TYPE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T}
 _WIDER = {torch.complex32: torch.complex64}
 _WIDER.update(

@@ -8,6 +8,8 @@ from types import TracebackType
 import torch
 from torch.distributed import DistBackendError
 
+from . import verdict
+from .deaths import await_failed_ranks
 from .runtime import MPI
 
 __all__ = [
@@ -25,6 +27,23 @@ START_AGAIN = (
     "Make a new group on every rank: dist.destroy_process_group(), then "
     "dist.init_process_group(...); in a notebook, cluster.reset_communication() does both."
 )
+
+
+GO_ON = (
+    "The others can go on without it: course_lib.mpi.shrink() on each of them; in a notebook, "
+    "cluster.shrink(), or cluster.restart() for fresh ranks."
+)
+
+
+_FREE_SOME = (
+    "It is like this when a rank has used up its communicators: 65,535 with Open MPI, 2,048 with "
+    "MPICH. Free those you make (comm.Free(), dist.destroy_process_group(group)); now start "
+    "again, in a notebook with cluster.restart()."
+)
+_MAKE_COMMUNICATORS = {
+    *("Dup", "Split", "Split_type", "Create", "Create_group", "new communicator", "new_group"),
+    *("init_process_group", "communicator for callbacks"),
+}
 
 
 class CommunicationError(DistBackendError):
@@ -90,27 +109,40 @@ def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationE
     """Return our error for an MPI error met while doing ``what`` on ``comm``."""
     code = error.Get_error_class()
     if code in _FAILED:
-        return RankFailedError(f"{what}: {_describe_dead(comm)} died. {START_AGAIN}")
-    # Open MPI's barrier reports a revoked communicator as MPI_ERR_OTHER.
-    if code in _REVOKED or (_REVOKED and comm != MPI.COMM_NULL and comm.Is_revoked()):
-        return freed(what)
+        return _rank_failed(what, await_failed_ranks(comm), comm)
+    if code in _REVOKED:
+        return freed(what, comm)
+    if _REVOKED and comm != MPI.COMM_NULL and comm.Is_revoked():
+        return freed(what, comm)
+    # Open MPI's barrier reports a revoked communicator, and a death, as MPI_ERR_OTHER.
+    if _REVOKED and code == MPI.ERR_OTHER and (await_failed_ranks(comm) or comm.Is_revoked()):
+        return freed(what, comm)
     if code == MPI.ERR_TRUNCATE:
         return CommunicationError(
             f"{what}: the message is longer than the receive buffer. "
             "Give the receiver a tensor of the sender's shape and dtype."
         )
-    return CommunicationError(f"{what}: {error.Get_error_string()}")
+    why = error.Get_error_string()
+    if what in _MAKE_COMMUNICATORS:
+        why = f"{why}. {_FREE_SOME}"
+    return CommunicationError(f"{what}: {why}")
 
 
-def freed(what: str) -> RevokedError:
-    """Return the error of a rank whose communicator another rank revoked during ``what``."""
+def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
+    """Return the error of a rank whose communicator another rank revoked during ``what``.
+
+    If that is because of a death, the error names the dead, as on the rank that noticed first.
+    """
+    dead = await_failed_ranks(comm)
+    if dead:
+        return _rank_failed(what, dead, comm)
     return RevokedError(
         f"{what}: this rank was freed because another rank gave up or failed. {START_AGAIN}"
+        f"{verdict.ending(verdict.find(comm))}"
     )
 
 
-def _describe_dead(comm: MPI.Comm) -> str:
-    dead = MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group())
-    if not dead:
-        return "a rank"
-    return ("rank " if len(dead) == 1 else "ranks ") + ", ".join(map(str, dead))
+def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
+    who = f"rank{'s' if len(dead) > 1 else ''} {', '.join(map(str, dead))}" if dead else "a rank"
+    report = verdict.reach(comm, dead=dead)
+    return RankFailedError(f"{what}: {who} died. {GO_ON}{verdict.ending(report)}")

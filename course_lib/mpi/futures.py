@@ -50,15 +50,17 @@ class OrderedFuture(torch.futures.Future):
         self.then(callback)
 
 
-def raise_at_end_of_backward(wait: Callable[[], Any]) -> None:
-    """Inside a backward pass, have it call ``wait()`` at its end; elsewhere do nothing.
+def raise_at_end_of_backward(wait: Callable[[], Any]) -> bool:
+    """Inside a backward pass, have it call ``wait()`` at its end; return whether it will.
 
     DDP's reducer waits for futures in C++, where no interrupt arrives, and takes the value of
     a failed Python future for a tensor, which crashes. This wait comes before that one, in
     Python: it is interruptible, and its error leaves ``backward()`` as it is.
     """
-    if torch._C._current_graph_task_id() != -1:
+    inside = torch._C._current_graph_task_id() != -1
+    if inside:
         torch.autograd.Variable._execution_engine.queue_callback(wait)
+    return inside
 
 
 class CallbackQueue:

@@ -33,6 +33,12 @@ __all__ = ["MPIProcessGroup", "live_groups"]
 class MPIProcessGroup(GroupBase):
     """Process group on one MPI communicator, with every operation of torch.distributed."""
 
+    def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
+        """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
+        from .shrink import shrink_group
+
+        return shrink_group(self, seconds)
+
     # --- collectives ----------------------------------------------------------------------
 
     def barrier(self, opts: Any = None) -> dist._Work:
@@ -49,7 +55,8 @@ class MPIProcessGroup(GroupBase):
         for tensor in tensors:
             call = Call("broadcast", (tensor.numel(),), tensor.dtype, root=root)
             plan = collectives.broadcast(tensor, root, self._rank)
-            works.append(self._run(call, plan, [tensor], opts))
+            handed_over = tensor.numel() if self._rank == root else 0
+            works.append(self._run(call, plan, [tensor], opts, handed_over))
         return works[0] if len(works) == 1 else self._combine(works)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist._Work:
@@ -98,7 +105,7 @@ class MPIProcessGroup(GroupBase):
         )
         call = Call("all_gather", tuple(o.numel() for o in outputs), source.dtype)
         plan = collectives.all_gather(outputs, source, self._rank)
-        return self._run(call, plan, outputs, opts)
+        return self._run(call, plan, outputs, opts, source.numel())
 
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
@@ -112,7 +119,7 @@ class MPIProcessGroup(GroupBase):
         call = Call("all_gather", (source.numel(),) * self._size, source.dtype)
         parts = split_evenly(output, self._size, "all_gather_single")
         plan = collectives.all_gather(parts, source, self._rank)
-        return self._run(call, plan, [output], opts)
+        return self._run(call, plan, [output], opts, source.numel())
 
     _allgather_base = all_gather_single
 
@@ -168,7 +175,8 @@ class MPIProcessGroup(GroupBase):
                 require_size(source.numel(), output.numel(), "scatter: elements of an input")
         call = Call("scatter", (output.numel(),), output.dtype, root=root)
         plan = collectives.scatter(output, given, root, self._rank)
-        return self._run(call, plan, [output], opts)
+        handed_over = sum(source.numel() for source in given)
+        return self._run(call, plan, [output], opts, handed_over)
 
     def reduce_scatter(self, outputs: Any, sources: Any, opts: Any = None) -> dist._Work:
         self._require_open("reduce_scatter")
@@ -222,7 +230,8 @@ class MPIProcessGroup(GroupBase):
         require_size(len(sources), self._size, "all_to_all: number of input tensors")
         require_same_dtype([*outputs, *sources], "all_to_all")
         call = Call("all_to_all", (), sources[0].dtype)
-        return self._run(call, collectives.all_to_all(outputs, sources), outputs, opts)
+        elements = sum(source.numel() for source in sources)
+        return self._run(call, collectives.all_to_all(outputs, sources), outputs, opts, elements)
 
     def all_to_all_single(
         self,
@@ -238,7 +247,8 @@ class MPIProcessGroup(GroupBase):
         outputs = split_first_dimension(output, output_splits, self._size, "output")
         sources = split_first_dimension(source, input_splits, self._size, "input")
         call = Call("all_to_all_single", (), source.dtype)
-        return self._run(call, collectives.all_to_all(outputs, sources), [output], opts)
+        plan = collectives.all_to_all(outputs, sources)
+        return self._run(call, plan, [output], opts, source.numel())
 
     alltoall_base = all_to_all_single
 

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import collectives, guard
+from . import collectives, emulated_link, guard, point_to_point, retired
 from .agreement import Call
-from .channel import Channel, Task
+from .channel import Channel
 from .errors import ClosedGroupError, CommunicationError, RevokedError
+from .events import begin_collective, log
 from .futures import CallbackQueue, current_depth
 from .meeting import meet
 from .runtime import MPI
+from .task import Task
 from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
 
 __all__ = ["GroupBase", "live_groups"]
@@ -70,12 +72,24 @@ class GroupBase(dist.ProcessGroup):
 
     def setGroupName(self, name: str) -> None:
         self._group_name = name
+        self._name_channels()
 
     def getGroupName(self) -> str:
         return self._group_name
 
     def setGroupDesc(self, description: str) -> None:
         self._group_desc = description
+        self._name_channels()
+
+    def _name_channels(self) -> None:
+        """Call the group in the event log what its user calls it."""
+        name = self._group_desc
+        if name in {"", "undefined"}:
+            name = f"group {self._group_name}"
+        elif name == "default_pg":
+            name = "default"
+        for channel in self._channels:
+            channel.group = log.name_group(channel.comm, name)
 
     def getGroupDesc(self) -> str:
         return self._group_desc
@@ -164,7 +178,13 @@ class GroupBase(dist.ProcessGroup):
         failed = self.failed_ranks()
         if failed:
             self.comm.Ack_failed()
+            point_to_point.post_again(self._channels[0])
         return failed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a collective is queued or running."""
+        return not all(channel.idle for channel in self._channels)
 
     def abort(self) -> None:
         """Free every rank stuck in this group and make it unusable."""
@@ -186,8 +206,11 @@ class GroupBase(dist.ProcessGroup):
             for channel in self._channels:
                 if not channel.close(_CLOSE_SECONDS):
                     guard.leave_mpi_unfinalized()
-        # MPI_Comm_free is collective, and not every rank may come here; a communicator is
-        # small, and MPI_Finalize frees what is left.
+        log.forget(self._channels[0].group)
+        if stopped:
+            for channel in self._channels:
+                retired.retire(channel.comm)
+        self._store = None  # a failed group lives on in the traceback of its error
         live_groups.discard(self)
 
     def _closing_seconds(self) -> float:
@@ -228,16 +251,28 @@ class GroupBase(dist.ProcessGroup):
             lambda: self.comm.Create_group(everyone, tag=depth),
         )
         channel = Channel(comm, self._group_name or "group", depth)
+        channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.agreement.enabled = self.check_collectives
         self._callbacks.append(CallbackQueue(self._group_name or "group", depth))
         self._channels.append(channel)
 
-    def _run(self, call: Call, plan: collectives.Plan, result: list[Any], opts: Any) -> dist._Work:
+    def _run(
+        self,
+        call: Call,
+        plan: collectives.Plan,
+        result: list[Any],
+        opts: Any,
+        handed_over: int | None = None,
+    ) -> dist._Work:
+        link = emulated_link.current()
+        if link is not None:
+            call = call._replace(link=link.numbers)
         channel, callbacks = self._lane()
         seconds = seconds_of(getattr(opts, "timeout", None))
         task = Task(call, plan, self._seconds if seconds < 0 else seconds, result)
         self._sequence_number += 1
         asynchronous = getattr(opts, "asyncOp", True)
+        task.event = begin_collective(channel.group.place, call, handed_over, not asynchronous)
         if asynchronous or not channel.run_now(task):
             channel.submit(task)
         work = CollectiveWork(task, channel, callbacks)

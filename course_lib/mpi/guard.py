@@ -10,16 +10,18 @@ thread, which is abandoned when the deadline passes.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+from . import position, verdict
+from .deaths import failed_ranks, has_ulfm
 from .errors import (
     START_AGAIN,
     CommunicationError,
@@ -30,26 +32,24 @@ from .errors import (
 )
 from .runtime import MPI
 
-__all__ = ["Operation", "begin", "call", "confirm_sent", "end", "has_ulfm", "revoke", "watch"]
+__all__ = [
+    "Operation",
+    "begin",
+    "call",
+    "confirm_sent",
+    "end",
+    "failed_ranks",
+    "has_ulfm",
+    "is_revoked",
+    "revoke",
+    "watch",
+]
 
 _POLL_SECONDS = 0.1
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
 _INTERRUPT_GRACE_SECONDS = 0.5
 # A freed call returns within milliseconds; one that has not by then never will.
 _STUCK_SECONDS = 2.0
-_CALLS_TO_NOTICE = 100  # about 0.1 ms
-
-
-def has_ulfm() -> bool:
-    """Return whether stuck ranks can be freed: Open MPI started with ``--with-ft ulfm``."""
-    return _HAS_ULFM
-
-
-_HAS_ULFM = (
-    MPI.get_vendor()[0] == "Open MPI"
-    and hasattr(MPI.Comm, "Revoke")
-    and os.environ.get("OMPI_MCA_mpi_ft_enable", "0") == "1"  # noqa: SIM112 Open MPI's name
-)
 
 
 class Operation:
@@ -61,9 +61,13 @@ class Operation:
         seconds: time allowed.
         reason: why the watcher freed it, or None while it has not.
         on_stuck: called once if the call does not return although it was freed.
+        report: what every rank was doing when this call was given up.
     """
 
-    __slots__ = ("comm", "deadline", "gives_up", "on_stuck", "reason", "seconds", "started", "what")
+    __slots__ = (
+        *("comm", "deadline", "gives_up", "on_stuck", "reason", "report", "seconds", "started"),
+        "what",
+    )
 
     def __init__(
         self,
@@ -80,17 +84,24 @@ class Operation:
         self.on_stuck = on_stuck
         self.gives_up = math.inf
         self.reason: str | None = None
+        self.report = ""
+
+    def take_report(self) -> None:
+        """Find out what every rank is doing, before any is freed."""
+        waited = time.monotonic() - self.started
+        self.report = verdict.reach(self.comm, since=time.perf_counter() - waited)
 
     def error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
         if self.reason == "interrupt":
             return RevokedError(
                 f"{self.what}: interrupted by the user; the other ranks were freed. {START_AGAIN}"
+                f"{verdict.ending(self.report)}"
             )
         return DeadlineError(
             f"{self.what}: not finished within {self.seconds:g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
-            f"{START_AGAIN}"
+            f"{START_AGAIN}{verdict.ending(self.report)}"
         )
 
 
@@ -114,8 +125,13 @@ def end(operation: Operation) -> None:
 
 
 def revoke(comm: MPI.Comm) -> bool:
-    """Free every rank stuck in ``comm``, where the MPI can; return whether it can."""
-    if not _HAS_ULFM:
+    """Free every rank stuck in ``comm``, where the MPI can; return whether it can.
+
+    What every rank is doing is written down first: see :mod:`course_lib.mpi.verdict`.
+    """
+    if comm != MPI.COMM_NULL and not MPI.Is_finalized():
+        verdict.reach(comm)
+    if not has_ulfm():
         return False
     try:
         comm.Revoke()
@@ -134,7 +150,7 @@ def call(comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any]
         RankFailedError: if a rank died.
     """
     __tracebackhide__ = True
-    if not _HAS_ULFM and comm.Get_size() > 1:
+    if not has_ulfm() and comm.Get_size() > 1:
         return _call_on_helper_thread(comm, what, seconds, function, args)
     operation = Operation(comm, what, seconds)
     begin(operation)
@@ -160,13 +176,19 @@ def confirm_sent(comm: MPI.Comm, what: str) -> None:
     Raises:
         RevokedError: if ``comm`` has been revoked, so that the message may never have arrived.
     """
-    if _HAS_ULFM and comm.Is_revoked():
-        raise freed(what)
+    if is_revoked(comm):
+        raise freed(what, comm)
+
+
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether some rank has revoked ``comm``; False without ULFM."""
+    return has_ulfm() and comm.Is_revoked()
 
 
 def _call_on_helper_thread(comm, what, seconds, function, args):
     outcome: list[Any] = []
     finished = threading.Event()
+    operation = Operation(comm, what, seconds)
 
     def run() -> None:
         try:
@@ -176,9 +198,15 @@ def _call_on_helper_thread(comm, what, seconds, function, args):
         finished.set()
 
     threading.Thread(target=run, name=f"course_lib.mpi {what}", daemon=True).start()
-    if not finished.wait(seconds):
+    try:
+        in_time = finished.wait(seconds)
+    except BaseException:  # the user's interrupt: the helper stays behind in MPI
         leave_mpi_unfinalized()
-        raise Operation(comm, what, seconds).error()
+        raise
+    if not in_time:
+        leave_mpi_unfinalized()
+        operation.take_report()
+        raise operation.error()
     result, error = outcome[0]
     if isinstance(error, MPI.Exception):
         raise translate(error, what, comm) from error
@@ -199,17 +227,6 @@ def leave_mpi_unfinalized() -> None:
 def is_stuck() -> bool:
     """Return whether a thread of this process was abandoned inside MPI."""
     return _stuck
-
-
-def failed_ranks(comm: MPI.Comm) -> list[int]:
-    """Return the ranks of ``comm`` that are known to have died, none without ULFM."""
-    if not _HAS_ULFM or MPI.Is_finalized():
-        return []
-    # Open MPI takes note of a death only while it is called for something, 2 to 8 calls later.
-    with contextlib.suppress(MPI.Exception):
-        for _ in range(_CALLS_TO_NOTICE):
-            comm.Iprobe()
-    return list(MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group()))
 
 
 def watch() -> None:
@@ -251,6 +268,7 @@ def _watch() -> None:
                 interrupted_at = time.monotonic()
         else:
             time.sleep(_POLL_SECONDS)
+        _survive(position.note)
         now = time.monotonic()
         for operation in list(_active):
             if operation.reason is None and now > operation.deadline:
@@ -265,6 +283,14 @@ def _watch() -> None:
             interrupted_at = None
 
 
+def _survive(describe: Callable[[], None]) -> None:
+    """Describe something; should that fail, say so, and go on: nothing else can free this rank."""
+    try:
+        describe()
+    except Exception:
+        traceback.print_exc()
+
+
 def _interrupt_arrived() -> bool:
     signals = os.read(_wakeup_read, 4096)
     if _previous_wakeup >= 0:
@@ -273,5 +299,6 @@ def _interrupt_arrived() -> bool:
 
 
 def _expire(operation: Operation, reason: str, now: float) -> None:
+    _survive(operation.take_report)
     operation.reason = reason
     operation.gives_up = now + (_STUCK_SECONDS if revoke(operation.comm) else 0.0)

@@ -6,14 +6,16 @@ shorter than the receiver's tensor is an error on the receiver.
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from . import guard
+from . import abandoned, emulated_link, guard
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
 from .errors import (
@@ -23,12 +25,14 @@ from .errors import (
     RevokedError,
     translate,
 )
+from .events import ANY, Token, begin_message, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
 from .runtime import MPI
 from .work import devices_of, seconds_of, settle
 
-__all__ = ["PointToPointWork", "start_receive", "start_send"]
+__all__ = ["PointToPointWork", "post_again", "start_receive", "start_send"]
 
+_SEND, _RECV = log.string("send"), log.string("recv")
 _FATAL = (DeadlineError, RevokedError, RankFailedError)
 
 
@@ -40,8 +44,14 @@ def start_send(
     host = staging.read(tensor)
     staging.arrive()
     what = f"send of {_describe(tensor)} to rank {dest} with tag {tag}"
-    request = _start(channel, what, lambda comm: comm.Isend(message(host), dest, tag))
-    return PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    event = begin_message(_SEND, channel.group.place, tensor, dest, tag)
+    send = message(host)
+    request = _start(
+        channel, what, event, lambda comm: emulated_link.isend(comm, send, dest, tag, host.nbytes)
+    )
+    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    work.event = event
+    return work
 
 
 def start_receive(
@@ -52,17 +62,49 @@ def start_receive(
     host = staging.write(tensor)
     sender = "any rank" if source == MPI.ANY_SOURCE else f"rank {source}"
     what = f"recv of {_describe(tensor)} from {sender} with tag {tag}"
-    request = _start(channel, what, lambda comm: comm.Irecv(message(host), source, tag))
-    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    peer = ANY if source == MPI.ANY_SOURCE else source
+    event = begin_message(_RECV, channel.group.place, tensor, peer, tag)
+
+    def post() -> MPI.Request:
+        return _start(channel, what, event, lambda comm: comm.Irecv(message(host), source, tag))
+
+    work = PointToPointWork(what, post(), tensor, host, staging, channel, callbacks, seconds)
     work.receives = True
+    work.event = event
+    if source == MPI.ANY_SOURCE:
+        work.post = post
+        channel.open_receives[next(_order)] = work
     return work
 
 
-def _start(channel: Channel, what: str, start) -> MPI.Request:
+_order = itertools.count()
+
+
+def post_again(channel: Channel) -> None:
+    """Replace the receives from any source that a death has touched, in their order.
+
+    Call it once the death is acknowledged. In Open MPI 5.0.11 such a receive may go on to fail
+    at once in every wait, and then no message is taken in any more.
+    """
+    # The last first: a message that comes meanwhile goes to the first, as it would have anyway.
+    taken_back: list[PointToPointWork] = []
+    try:
+        for _, work in sorted(channel.open_receives.items(), reverse=True):
+            if work.take_back():
+                taken_back.append(work)
+    finally:
+        for work in reversed(taken_back):
+            work.post_again()
+
+
+def _start(channel: Channel, what: str, event: Token | None, start) -> MPI.Request:
+    abandoned.let_go()
     try:
         return start(channel.comm)
     except MPI.Exception as error:
-        raise translate(error, what, channel.comm) from error
+        translated = translate(error, what, channel.comm)
+        log.end(event, translated)
+        raise translated from error
 
 
 def _describe(tensor: torch.Tensor) -> str:
@@ -73,6 +115,8 @@ class PointToPointWork(dist._Work):
     """Handle on one send or receive under way."""
 
     receives = False
+    event: Token | None = None  # its entry in the event log
+    post: Callable[[], MPI.Request]  # of a receive from any source: how it was started
 
     def __init__(
         self,
@@ -111,7 +155,14 @@ class PointToPointWork(dist._Work):
         with self._lock:
             if not self._done:
                 seconds = seconds_of(timeout)
-                self._finish(self._seconds if seconds < 0 else seconds)
+                log.waits(self.event, True)
+                try:
+                    self._finish(self._seconds if seconds < 0 else seconds)
+                except KeyboardInterrupt as interrupt:
+                    log.end(self.event, interrupt)
+                    raise
+                finally:
+                    log.waits(self.event, False)
         if self._error is not None:
             raise self._error
         return True
@@ -121,7 +172,7 @@ class PointToPointWork(dist._Work):
         try:
             if failure is not None and not self._request.Test(self._status):
                 raise RevokedError(f"{self._what}: the group failed before: {failure}")
-            guard.call(self._channel.comm, self._what, seconds, self._request.Wait, self._status)
+            guard.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
             self._take_delivery()
         except MPI.Exception as error:
             self._error = translate(error, self._what, self._channel.comm)
@@ -130,37 +181,105 @@ class PointToPointWork(dist._Work):
         except KeyboardInterrupt:
             self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
             raise
-        if isinstance(self._error, RankFailedError) and self._channel.survives_failures:
+        if self._is_of_a_death_alone():
             self._end_alone()
             return
         # A message that does not fit concerns this receive alone; what revoked the
         # communicator, or left the request behind, concerns the group.
         if isinstance(self._error, _FATAL) or (self._error and self._request):
             self._channel.fail(self._error)
+        self._end()
+
+    def _end(self) -> None:
         self._done = True
+        log.end(self.event, self._error)
+
+    def __del__(self) -> None:
+        log.drop(self.event)
+        if not self._done and self._request:
+            abandoned.keep(self._request, self._host)
+
+    def _wait_for_arrival(self) -> None:
+        self._request.Wait(self._status)
+        if self.receives:
+            emulated_link.take_in(self._channel.comm, self._host.nbytes)
+
+    def _is_of_a_death_alone(self) -> bool:
+        return (
+            isinstance(self._error, RankFailedError)
+            and self._channel.survives_failures
+            and not guard.is_revoked(self._channel.comm)
+        )
 
     def _end_alone(self) -> None:
         """After a death that the group survives: a request still active can be waited for."""
-        if self._request:
-            error, self._error = self._error, None
+        if not self._request:
+            self._end()
+            return
+        error, self._error = self._error, None
+        if not self._has_ended_after_all():
             raise error
-        self._done = True
+        self._complete_tested()
+
+    def _has_ended_after_all(self) -> bool:
+        """Return whether a request that reports a death has ended nevertheless; then free it.
+
+        The mark of a death is taken off a receive from any source only when MPI looks at it
+        again, which it does not once a message is in, or the receive is cancelled.
+        """
+        if not self._request.Get_status(self._status):
+            return False
+        self._request.Free()
+        return True
 
     def cancel(self) -> bool:
         """Give up a receive and its claim on the tensor; return False if a message came first."""
         with self._lock:
             if self._done:
                 return False
-            self._request.Cancel()
-            wait, comm = self._request.Wait, self._channel.comm
-            guard.call(comm, f"cancel of {self._what}", self._seconds, wait, self._status)
+            taken_back = self._take_back()
             self._done = True
-            return self._status.Is_cancelled()
+            if taken_back:
+                log.drop(self.event)
+            else:
+                self._note_arrival()
+                log.end(self.event)
+            return taken_back
+
+    def take_back(self) -> bool:
+        """Cancel a receive that is to be posted again; return False if it has ended.
+
+        One that another thread waits for is left to it: that wait ends by the death itself.
+        """
+        if self._done or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._take_back():
+                return True
+            self._complete_tested()
+            return False
+        finally:
+            self._lock.release()
+
+    def post_again(self) -> None:
+        """Start a receive that was taken back anew, into the same tensor."""
+        self._request = self.post()
+
+    def _take_back(self) -> bool:
+        self._request.Cancel()
+        wait, comm = self._request.Wait, self._channel.comm
+        try:
+            guard.call(comm, f"cancel of {self._what}", self._seconds, wait, self._status)
+        except RankFailedError:
+            if not (self._request and self._has_ended_after_all()):
+                raise
+        return self._status.Is_cancelled()
 
     def _take_delivery(self) -> None:
         if not self.receives:
             guard.confirm_sent(self._channel.comm, self._what)
             return
+        self._note_arrival()
         received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
         if self._host.numel() > MAX_COUNT:
             received = self._host.numel()  # the count of a large datatype does not fit an int
@@ -170,6 +289,10 @@ class PointToPointWork(dist._Work):
                 f"{self._host.numel()}. Give the receiver a tensor of the sender's shape and dtype."
             )
         self._staging.finish()
+
+    def _note_arrival(self) -> None:
+        status = self._status
+        log.arrived(self.event, status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE))
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; a receive makes progress by this call."""
@@ -181,9 +304,12 @@ class PointToPointWork(dist._Work):
             if not self._done and self._request.Test(self._status):
                 self._complete_tested()
         except MPI.Exception as error:
-            if not (self._channel.survives_failures and self._request):
+            if self._request and self._channel.survives_failures:
+                if self._has_ended_after_all():
+                    self._complete_tested()
+            else:
                 self._error = translate(error, self._what, self._channel.comm)
-                self._done = True
+                self._end()
         finally:
             self._lock.release()
         return self._done
@@ -193,7 +319,7 @@ class PointToPointWork(dist._Work):
             self._take_delivery()
         except CommunicationError as error:
             self._error = error
-        self._done = True
+        self._end()
 
     def is_success(self) -> bool:
         """Return whether the operation has ended well."""

@@ -6,6 +6,7 @@ store: rank 0 opens one on a port the system chooses and broadcasts its address 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import zlib
@@ -14,17 +15,32 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from . import guard
+from course_lib.board import group_text
+
+from . import events, guard, retired
 from .group import MPIProcessGroup, live_groups
+from .living import base
 from .meeting import meet
 from .runtime import MPI
-from .world import duplicate_world
+from .world import duplicate_world, settle, tell_boards
 
-__all__ = ["create_group", "rendezvous"]
+__all__ = ["create_group", "group_on", "is_out_of_step", "open_store", "rendezvous"]
 
-# The latest store, on the rank that serves it. It outlives the group: other ranks may still be
-# meeting there in new_group when this one, not a member, has destroyed its default group.
+# The latest stores, on the rank that serves them. They outlive the group: other ranks may still
+# be meeting there in new_group when this one, not a member, has destroyed its default group.
 _serving: list[dist.Store] = []
+# Communicator and store of the group that is being made, where both are there already.
+_ready_made: list[tuple[MPI.Intracomm, dist.Store]] = []
+_out_of_step = False
+
+
+def is_out_of_step() -> bool:
+    """Return whether a new_group has failed here since the default group was made.
+
+    Torch counts the groups to name them, so a rank that has not called it gives other names to
+    all that follow, and waits for ever for those that use the same names as before.
+    """
+    return _out_of_step
 
 
 def rendezvous(
@@ -38,8 +54,11 @@ def rendezvous(
     """
     _require_mpi_launch()
     seconds = timeout.total_seconds()
-    comm = duplicate_world(seconds)
-    yield _open_store(comm, timeout), comm.Get_rank(), comm.Get_size()
+    with events.making("init_process_group", _all_living()):
+        comm = duplicate_world(seconds)
+        retired.retire(comm)
+        store = open_store(comm, timeout)
+    yield store, comm.Get_rank(), comm.Get_size()
     raise RuntimeError("mpi:// cannot rendezvous again; destroy the group and initialise anew")
 
 
@@ -53,7 +72,8 @@ def _require_mpi_launch() -> None:
         )
 
 
-def _open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
+def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
+    """Return a new store of the ranks of ``comm``, which its rank 0 serves."""
     seconds = timeout.total_seconds()
 
     def share(value: object) -> object:
@@ -79,7 +99,9 @@ def _open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
             master_listen_fd=listener.detach(),
         )
         share((host, port))
-        _serving[:] = [store]  # every rank is here, so nobody needs the one before
+        if size == base().Get_size():
+            _serving.clear()  # every rank is here, so nobody needs the ones before
+        _serving.append(store)
         return store
     host, port = share(None)
     return dist.TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
@@ -96,15 +118,36 @@ def _address_for_others() -> str:
 
 def create_group(options: dist.distributed_c10d._DistributedBackendOptions, _: object):
     """Make the process group that torch asks for; called on its members only."""
+    global _out_of_step
     timeout = options.timeout
     members = list(options.global_ranks_in_group)
+    if _ready_made:
+        comm, store = _ready_made[-1]
+        return MPIProcessGroup(comm, timeout, store)
     if not members:
         comm = _whole_world(options.group_rank, options.group_size, timeout)
+        _out_of_step = False
     else:
         timeout = _inherited(timeout)
-        meet(options.store, "new_group", len(members), timeout.total_seconds(), "new_group")
-        comm = _part_of_world(members, options.group_id, timeout)
+        parent = _parent_of_groups()
+        try:
+            with events.making("new_group", events.log.part_of(parent.comm, members)):
+                meet(options.store, "new_group", len(members), timeout.total_seconds(), "new_group")
+                comm = _part_of(parent, members, options.group_id, timeout)
+        except BaseException:
+            _out_of_step = True
+            raise
     return MPIProcessGroup(comm, timeout, options.store)
+
+
+@contextlib.contextmanager
+def group_on(comm: MPI.Intracomm, store: dist.Store) -> Iterator[None]:
+    """Give ``comm`` and ``store`` to the process group that torch makes inside."""
+    _ready_made.append((comm, store))
+    try:
+        yield
+    finally:
+        _ready_made.pop()
 
 
 def _inherited(timeout: timedelta) -> timedelta:
@@ -119,32 +162,48 @@ def _inherited(timeout: timedelta) -> timedelta:
 
 
 def _whole_world(rank: int, size: int, timeout: timedelta) -> MPI.Intracomm:
-    if size != MPI.COMM_WORLD.Get_size():
+    if size != base().Get_size():
         raise RuntimeError(
-            f"world_size is {size}, but MPI started {MPI.COMM_WORLD.Get_size()} ranks; start as "
+            f"world_size is {size}, but {base().Get_size()} ranks started by MPI live; start as "
             f"many as you want in the group: mpiexec -n {size} python program.py"
         )
     seconds = timeout.total_seconds()
-    comm = duplicate_world(seconds)
-    # Torch may number the ranks in another order than MPI (with env://, say).
-    return guard.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
+    with events.making("init_process_group", _all_living()):
+        comm = duplicate_world(seconds)
+        tell_boards(comm, seconds)
+        # Torch may number the ranks in another order than MPI (with env://, say).
+        group = guard.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
+        settle(group, seconds)
+    retired.retire(comm)
+    return group
 
 
-def _part_of_world(members: list[int], name: str, timeout: timedelta) -> MPI.Intracomm:
+def _all_living() -> int:
+    """Return the place of the name of all living ranks in the event log."""
+    return events.log.string(group_text("world", events.log.group_of(base()).ranks))
+
+
+def _parent_of_groups() -> MPIProcessGroup:
     parent = dist.distributed_c10d._get_default_group()
     if not isinstance(parent, MPIProcessGroup) or parent not in live_groups:
         raise RuntimeError(
             "an mpi4py group needs a default group on mpi4py: "
             'dist.init_process_group("mpi4py", init_method="mpi://")'
         )
+    return parent
+
+
+def _part_of(
+    parent: MPIProcessGroup, members: list[int], name: str, timeout: timedelta
+) -> MPI.Intracomm:
     group = parent.comm.Get_group().Incl(members)
     tag = _tag_of(name)
-    return guard.call(
-        parent.comm,
-        "new_group",
-        timeout.total_seconds(),
-        lambda: parent.comm.Create_group(group, tag),
+    seconds = timeout.total_seconds()
+    comm = guard.call(
+        parent.comm, "new_group", seconds, lambda: parent.comm.Create_group(group, tag)
     )
+    settle(comm, seconds)
+    return comm
 
 
 def _tag_of(name: str) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import guard
+from .comm_events import end_call
+from .events import Token, log
 from .runtime import MPI
 
 __all__ = ["NON_BLOCKING", "GuardedRequest"]
@@ -38,6 +40,9 @@ class GuardedRequest(MPI.Request):
         self._comm = comm
         self._name = name
         return self
+
+    events: Sequence[Token | None] = ()
+    """Its entries in the event log."""
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait, and return the object received, None for a send."""
@@ -73,7 +78,42 @@ class GuardedRequest(MPI.Request):
     def _guarded(self, wait: Any, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True
         what = f"wait of {self._name}"
-        result = guard.call(self._comm, what, self._comm.timeout, wait, status)
-        if "send" in self._name.lower():
-            guard.confirm_sent(self._comm, what)
+        status = MPI.Status() if status is None else status
+        for event in self.events:
+            log.waits(event, True)
+        try:
+            result = guard.call(self._comm, what, self._comm.timeout, wait, status)
+            if "send" in self._name.lower():
+                guard.confirm_sent(self._comm, what)
+        except BaseException as error:
+            end_call(self.events, None, error)
+            raise
+        self._end(status)
         return result
+
+    def _end(self, status: MPI.Status) -> None:
+        receives = self._name.lower().endswith("recv")
+        end_call(self.events, status if receives else None)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """Return whether it has ended, and what was received."""
+        status = MPI.Status() if status is None else status
+        ended, received = super().test(status)
+        if ended:
+            self._end(status)
+        return ended, received
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the buffer may be used again."""
+        status = MPI.Status() if status is None else status
+        ended = super().Test(status)
+        if ended:
+            self._end(status)
+        return ended
+
+    def __del__(self) -> None:
+        for event in self.events:
+            if self:
+                log.drop(event)
+            else:  # it has ended in a call of mpi4py's own, such as MPI.Request.Waitall
+                log.end(event)

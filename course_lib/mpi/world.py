@@ -1,6 +1,6 @@
 """The one idea: a communicator for lessons that raises errors and never blocks for ever.
 
-:func:`world` hands out a duplicate of ``MPI.COMM_WORLD`` whose blocking methods are guarded:
+:func:`world` hands out a duplicate of the world of living ranks whose blocking methods are guarded:
 they keep mpi4py's names and arguments, and each has a deadline.
 """
 
@@ -9,9 +9,14 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from typing import Any
 
-from . import guard
+from . import boards, emulated_calls, emulated_link, guard, retired
+from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once, with_status
 from .errors import START_AGAIN, DeadlineError, translate
+from .events import log
+from .living import base
+from .matched import GuardedMessage
 from .requests import NON_BLOCKING, GuardedRequest
 from .runtime import MPI
 
@@ -27,8 +32,6 @@ _BLOCKING = (
     *("Allgather", "Allgatherv", "allgather", "Alltoall", "Alltoallv", "Alltoallw", "alltoall"),
     *("Reduce_scatter", "Reduce_scatter_block", "Scan", "scan", "Exscan", "exscan"),
 )
-
-_MAKE_COMMUNICATORS = ["Dup", "Split", "Split_type", "Create", "Create_group"]
 
 
 def library() -> str:
@@ -57,9 +60,22 @@ class GuardedComm(MPI.Intracomm):
         """Wait for ``requests``, each within the deadline, and return what each received."""
         received = []
         for request in requests:
+            if isinstance(request, GuardedRequest):
+                received.append(request.wait())
+                continue
             received.append(guard.call(self, "wait", self.timeout, _wait_for_request, request))
             guard.confirm_sent(self, "wait")
         return received
+
+    def Improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
+        """Return a message that has come, None if there is none."""
+        found = super().Improbe(*args, **kwargs)
+        return None if found is None else GuardedMessage(found, self)
+
+    def improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
+        """Return an object's message that has come, None if there is none."""
+        found = super().improbe(*args, **kwargs)
+        return None if found is None else GuardedMessage(found, self)
 
 
 def _wait_for_request(request: MPI.Request) -> object:
@@ -73,10 +89,26 @@ def _guarded(name: str):
     @functools.wraps(plain)
     def method(self, *args, **kwargs):
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        result = guard.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
-        if sends:
-            guard.confirm_sent(self, name)
-        return result
+        link = emulated_link.current()
+        call = plain
+        if link is None:
+            call, args, kwargs = pickled_once(name, plain, args, kwargs)
+        events = begin_call(self, name, args, kwargs, waiting=True)
+        kwargs, status = with_status(name, args, kwargs)
+        try:
+            if link is None:
+                result = guard.call(self, name, self.timeout, lambda: call(self, *args, **kwargs))
+            else:
+                on_link = emulated_calls.call_on_link
+                given = (link, self, name, plain, args, kwargs)
+                result = guard.call(self, name, self.timeout, on_link, *given)
+            if sends:
+                guard.confirm_sent(self, name)
+        except BaseException as error:
+            end_call(events, None, error)
+            raise
+        end_call(events, status)
+        return GuardedMessage(result, self) if isinstance(result, MPI.Message) else result
 
     return method
 
@@ -92,10 +124,25 @@ def _guarded_start(name: str):
     @functools.wraps(plain)
     def method(self, *args, **kwargs):
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
+        link = emulated_link.current()
+        call = plain
+        if link is None:
+            call, args, kwargs = pickled_once(name, plain, args, kwargs)
+        events = begin_call(self, name, args, kwargs, waiting=False)
         try:
-            return GuardedRequest(plain(self, *args, **kwargs), self, name)
-        except MPI.Exception as error:
-            raise translate(error, name, self) from error
+            if link is None:
+                request = GuardedRequest(call(self, *args, **kwargs), self, name)
+            else:
+                request = emulated_calls.start_on_link(link, self, name, plain, args, kwargs)
+                if not isinstance(request, emulated_calls.HeldGuardedRequest):
+                    request = GuardedRequest(request, self, name)
+        except BaseException as error:
+            end_call(events, None, error)
+            if isinstance(error, MPI.Exception):
+                raise translate(error, name, self) from error
+            raise
+        request.events = events
+        return request
 
     return method
 
@@ -111,17 +158,24 @@ def _guarded_maker(name: str):
     @functools.wraps(plain)
     def method(self, *args, **kwargs):
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        made = guard.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
+        events = begin_call(self, name, args, kwargs, waiting=True)
+        try:
+            made = guard.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
+        except BaseException as error:
+            end_call(events, None, error)
+            raise
+        end_call(events, None)
         if made == MPI.COMM_NULL:  # this rank is not in the new group
             return made
         child = GuardedComm(made)
+        log.name_group(child, f"{log.group_of(self).name}.{name}")
         child.timeout = self.timeout
         return child
 
     return method
 
 
-for _name in _MAKE_COMMUNICATORS:
+for _name in MAKE_COMMUNICATORS:
     setattr(GuardedComm, _name, _guarded_maker(_name))
 
 
@@ -139,8 +193,8 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
     """
     global _unfinished
     with _lock:
-        # COMM_WORLD must never be revoked, so this is the one place that polls.
-        fresh, request = _unfinished or MPI.COMM_WORLD.Idup()
+        # The base must never be revoked, so this is the one place that polls.
+        fresh, request = _unfinished or base().Idup()
         _unfinished = (fresh, request)
         deadline = time.monotonic() + seconds
         pause = 1e-5
@@ -148,12 +202,23 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
             if time.monotonic() > deadline:
                 raise DeadlineError(
                     f"the other ranks did not make their communicator within {seconds:g} s; "
-                    f"all {MPI.COMM_WORLD.Get_size()} ranks must make the call. {START_AGAIN}"
+                    f"all {base().Get_size()} ranks must make the call. {START_AGAIN}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)
         _unfinished = None
+    settle(fresh, seconds)
+    retired.met()
     return fresh
+
+
+def settle(fresh: MPI.Intracomm, seconds: float) -> None:
+    """Return when every rank holds the communicator ``fresh``, which all have just made.
+
+    If one had it and revoked it at once, Open MPI 5.0.11 would crash on one that is still busy
+    making it.
+    """
+    guard.call(fresh, "new communicator", seconds, fresh.Barrier)
 
 
 def _test(request: MPI.Request) -> bool:
@@ -162,7 +227,18 @@ def _test(request: MPI.Request) -> bool:
         return request.Test()
     except MPI.Exception as error:
         _unfinished = None
-        raise translate(error, "new communicator", MPI.COMM_WORLD) from error
+        raise translate(error, "new communicator", base()) from error
+
+
+def is_half_made() -> bool:
+    """Return whether a duplication of the world was begun here and has not ended."""
+    return _unfinished is not None
+
+
+def forget_half_made() -> None:
+    """Give up a duplication of a world that has been shrunk since."""
+    global _unfinished
+    _unfinished = None
 
 
 def world() -> GuardedComm:
@@ -173,11 +249,31 @@ def world() -> GuardedComm:
     return _world if _world is not None else renew_world()
 
 
+def current_world() -> GuardedComm | None:
+    """Return the guarded communicator if this process has one already."""
+    return _world
+
+
+def tell_boards(comm: MPI.Intracomm, seconds: float) -> None:
+    """Tell the ranks of ``comm`` where this rank's event board is; each of them must call this."""
+    if boards.needs_exchange():
+        what, gather = "exchange of event boards", MPI.Intracomm.allgather
+        boards.exchange(guard.call(comm, what, seconds, gather, comm, boards.address()))
+        guard.call(comm, what, seconds, MPI.Intracomm.Barrier, comm)
+        boards.forget_path()
+
+
 def renew_world(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> GuardedComm:
     """Replace the guarded communicator by a fresh one, as after a deadline; on every rank.
 
     Messages still under way on the old one are lost.
     """
     global _world
-    _world = GuardedComm(duplicate_world(seconds))
+    fresh = GuardedComm(duplicate_world(seconds))
+    if _world is not None:
+        log.forget(log.group_of(_world))
+        retired.retire(_world)
+    _world = fresh
+    log.name_group(_world, "world")
+    tell_boards(_world, seconds)
     return _world

@@ -1,0 +1,58 @@
+"""The one idea: who has died is asked in one place, and with some patience.
+
+The system tells every rank of a death, but not all at the same moment, and Open MPI takes
+note of it only while it is called for something.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from .runtime import MPI
+
+__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm"]
+
+# Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
+_PATIENCE_SECONDS = 0.1
+_CALLS_TO_NOTICE = 100  # about 0.1 ms; a death is noted 2 to 8 calls later
+
+
+def has_ulfm() -> bool:
+    """Return whether stuck ranks can be freed: Open MPI started with ``--with-ft ulfm``."""
+    return _HAS_ULFM
+
+
+_HAS_ULFM = (
+    MPI.get_vendor()[0] == "Open MPI"
+    and hasattr(MPI.Comm, "Revoke")
+    and os.environ.get("OMPI_MCA_mpi_ft_enable", "0") == "1"  # noqa: SIM112 Open MPI's name
+)
+
+
+def failed_ranks(comm: MPI.Comm) -> list[int]:
+    """Return the ranks of ``comm`` that are known to have died, ascending; none without ULFM."""
+    if not _HAS_ULFM or MPI.Is_finalized() or comm == MPI.COMM_NULL:
+        return []
+    for _ in range(_CALLS_TO_NOTICE):
+        MPI.COMM_SELF.Iprobe()  # never fails, whatever happened to the other communicators
+    return sorted(MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group()))
+
+
+_waited_at = 0.0
+
+
+def await_failed_ranks(comm: MPI.Comm) -> list[int]:
+    """Return the dead of ``comm`` after it was revoked: a death may be the reason.
+
+    Waits a tenth of a second for news if there are none, but not again within a second: many
+    requests may fail together.
+    """
+    global _waited_at
+    now = time.monotonic()
+    patience = _PATIENCE_SECONDS if now - _waited_at > 1 else 0
+    while not (dead := failed_ranks(comm)) and time.monotonic() - now < patience:
+        time.sleep(1e-3)
+    if not dead and patience:
+        _waited_at = time.monotonic()
+    return dead
