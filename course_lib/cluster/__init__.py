@@ -9,6 +9,7 @@ prints the table of ranks and makes ``%%px`` run a cell on all of them.
 __all__ = [
     "Cluster",
     "ClusterError",
+    "HangError",
     "RankFailure",
     "RemoteCellError",
     "StartError",
@@ -18,9 +19,10 @@ __all__ = [
 
 _HOMES = {
     "Cluster": "handle",
-    "current_cluster": "handle",
-    "start_cluster": "handle",
+    "current_cluster": "starting",
+    "start_cluster": "starting",
     "ClusterError": "errors",
+    "HangError": "errors",
     "RankFailure": "errors",
     "RemoteCellError": "errors",
     "StartError": "errors",

@@ -13,7 +13,7 @@ def complete_on_engines(shell, cluster) -> None:
 
     @context_matcher(identifier=_IDENTIFIER)
     def engine_matcher(context):
-        found = _ask(cluster.client, context.token) if _is_parallel(context) else []
+        found = _ask(cluster, context.token) if _is_parallel(context) else []
         completions = [SimpleCompletion(text=text, type="engine") for text in found]
         return {"completions": completions, "suppress": False}
 
@@ -27,10 +27,11 @@ def _is_parallel(context) -> bool:
     return text.startswith("%%px") or context.line_with_cursor.lstrip().startswith("%px ")
 
 
-def _ask(client, token: str) -> list[str]:
+def _ask(cluster, token: str) -> list[str]:
+    client = cluster.client
     if client is None or client._closed or client.outstanding:
         return []  # a rank that is busy cannot answer
-    asked = client[0].apply_async(complete, token)
+    asked = client[cluster.engine_ids[0]].apply_async(complete, token)
     return asked.get() if asked.wait(_WITHIN_S) else []
 
 

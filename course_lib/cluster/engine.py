@@ -15,8 +15,13 @@ import socket
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
+from . import recovery
+from .ending import as_a_death, explain_exits
+from .forked import end_with_the_cell, look_after_children
 from .lifeline import Lifeline
+from .pulse import Pulse
 from .runtime import RuntimeDir
 from .tether import tie_to_parent
 
@@ -34,6 +39,12 @@ def rank_from_environment() -> int:
 
 def main() -> None:
     """Run one engine."""
+    stopping = []
+    with as_a_death(lambda: bool(stopping)):
+        _run(stopping)
+
+
+def _run(stopping: list) -> None:
     directory = RuntimeDir(sys.argv[1])
     rank = rank_from_environment()
     _write_to(directory.rank_log(rank))
@@ -49,6 +60,7 @@ def main() -> None:
     lifeline.tell(stage="imported torch")
     app = _engine_class().instance()
     app.lifeline = lifeline
+    app.stopping = stopping
     app.initialize(
         [
             f"--profile-dir={directory.profile}",
@@ -67,9 +79,16 @@ def main() -> None:
 def _engine_class():
     from ipyparallel.engine.app import IPEngine
 
+    import course_lib.mpi
+
     class Engine(IPEngine):
         name = "ipengine"
         lifeline: Lifeline
+        stopping: list
+
+        def _signal_stop(self, *args):
+            self.stopping.append(args)
+            super()._signal_stop(*args)
 
         def load_connection_file(self):
             # The controller writes the file in place: wait until it is whole.
@@ -88,8 +107,17 @@ def _engine_class():
             names = namespace()
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
+            explain_exits(shell)
+            events = Path(os.environ["COURSE_EVENTS_DIR"])
+            # A large send of another rank can only be ended with the help of this one.
+            progress = course_lib.mpi.MPI.COMM_SELF.Iprobe
+            pulse = Pulse(events, rank_from_environment(), recovery.flags, progress)
+            end_with_the_cell(self.kernel)  # within what the pulse shows
+            pulse.follow(self.kernel)
             _number_like_the_notebook(self.kernel)
+            _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request
+            look_after_children(self.lifeline.let_go, self._signal_stop)
             self.lifeline.tell(stage="registered")
 
     return Engine
@@ -106,6 +134,22 @@ def _number_like_the_notebook(kernel) -> None:
         return await execute(*args, **kwargs)
 
     kernel.do_execute = do_execute
+
+
+def _abort_nothing(kernel) -> None:
+    """Run a cell that comes right after one that failed.
+
+    By default a kernel aborts what arrives until it is done with the failed cell. A notebook
+    sends its next cell as soon as it knows of the failure, so on a busy machine that cell would
+    end as TaskAborted.
+    """
+    execute = kernel.shell_handlers["execute_request"]
+
+    def execute_request(stream, ident, parent):
+        parent["content"]["stop_on_error"] = False
+        return execute(stream, ident, parent)
+
+    kernel.shell_handlers["execute_request"] = execute_request
 
 
 async def _signal_request(stream, ident, parent):
@@ -161,6 +205,7 @@ def describe() -> dict:
         "device": str(_device(comm.Get_rank())),
         "threads": torch.get_num_threads(),
         "mpi": mpi.library(),
+        "survives_deaths": mpi.has_ulfm(),
     }
 
 
@@ -194,21 +239,32 @@ def _restore_temporary_directory() -> None:
         os.environ["TMPDIR"] = original
 
 
-def reset_communication(timeout_s: float) -> None:
-    """Make ``comm`` and the default process group anew. Runs on a rank."""
-    import torch.distributed as dist
+def shrink(timeout_s: float) -> dict:
+    """Go on with the ranks that live. Runs on each of them."""
     from IPython import get_ipython
 
     from course_lib import mpi
 
-    had_group = dist.is_initialized()
-    if had_group:
-        dist.destroy_process_group()
-    comm = mpi.renew_world()
-    comm.timeout = timeout_s
-    get_ipython().user_ns["comm"] = comm
-    if had_group:
-        init_process_group(timeout_s)
+    shrunk = mpi.shrink(timeout_s)
+    # The device stays: that is where this rank's tensors are.
+    get_ipython().user_ns.update(rank=shrunk.rank, world_size=shrunk.world_size, comm=mpi.world())
+    return describe()
+
+
+def learners_names() -> list[str]:
+    """The variables a learner has made on this rank, sorted. Runs on a rank."""
+    from types import ModuleType
+
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return sorted(
+        name
+        for name, value in shell.user_ns.items()
+        if not (
+            name.startswith("_") or name in shell.user_ns_hidden or isinstance(value, ModuleType)
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,14 @@ ran on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipyparallel import error
 
-__all__ = ["ClusterError", "RankFailure", "RemoteCellError", "StartError"]
+from course_lib.rank_states import describe
+
+__all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
@@ -20,6 +23,24 @@ _CONSEQUENCES = (
     "RevokedError",
     "KeyboardInterrupt",
     "TaskAborted",
+)
+
+
+# Of these, what a rank raises that somebody freed.
+FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
+# And what it raises as well because the rank it waited for died.
+LEFT_IN_VAIN = (*FREED, "RankFailedError")
+
+DIED = "EngineError"  # ipyparallel's name for it
+_ON_DEATH = "its process has ended in the middle of the cell"
+_ON_DEATHS = "their processes have ended in the middle of the cell"
+WHY_DEAD = (
+    "If you did not kill it yourself, the commonest cause is memory: when the machine has none "
+    "left, the system kills (SIGKILL) the process that uses most."
+)
+MEMORY_ADVICE = (
+    "Smaller batches or fewer ranks need less; `free -h` shows how much there is, `sudo dmesg | "
+    "grep -i 'killed process'` whom the system has killed."
 )
 
 
@@ -51,6 +72,11 @@ class RankFailure:
     evalue: str
     traceback: str = ""
 
+    @classmethod
+    def death(cls, rank: int, advice: str) -> RankFailure:
+        """The failure of a rank whose process has ended, with what can be done now."""
+        return cls(rank, DIED, f"{_ON_DEATH}. {WHY_DEAD} {advice}")
+
     @property
     def title(self) -> str:
         """``ValueError: the first line of the message``."""
@@ -78,9 +104,11 @@ class RemoteCellError(error.RemoteError):
         evalue: the message of its exception.
         failures: a :class:`RankFailure` for each rank that failed, in the order shown.
         finished: the ranks that finished without an error.
+        report: the :class:`~course_lib.cluster.report.HangReport` of what every rank was doing.
     """
 
-    def __init__(self, failures: list[RankFailure], finished: list[int] = ()):
+    def __init__(self, failures: list[RankFailure], finished: list[int] = (), report=None):
+        self.report = report
         self.failures = sorted(failures, key=lambda failure: failure.urgency)
         self.finished = sorted(finished)
         first = self.failures[0]
@@ -98,19 +126,79 @@ class RemoteCellError(error.RemoteError):
         """One line for each rank but the one shown first; ranks with the same fate share one."""
         fates: dict[str, list[int]] = {}
         for failure in self.failures[1:]:
-            fates.setdefault(failure.title, []).append(failure.rank)
-        lines = [f"{_ranks(ranks)}: {title}" for title, ranks in fates.items()]
+            fates.setdefault(self._fate(failure), []).append(failure.rank)
+        lines = [f"{rank_list(ranks)}: {title}" for title, ranks in fates.items()]
         if self.finished:
-            lines.append(f"{_ranks(self.finished)}: finished")
+            lines.append(f"{rank_list(self.finished)}: finished")
         return lines
+
+    def _fate(self, failure: RankFailure) -> str:
+        """What became of a rank: of one that was freed, also what it waited for."""
+        if self.report is not None and failure.ename in LEFT_IN_VAIN:
+            state = self.report.ranks[failure.rank]
+            if state.state == "waiting":
+                return f"{describe(state, seconds=False)}; freed"
+        return failure.title
 
     def render_traceback(self) -> list[str]:
         """The lines shown under a failed cell."""
+        dead = [failure.rank for failure in self.failures if failure.ename == DIED]
+        if dead and self.report is not None:
+            title = f"{rank_list(dead)} died: {_ON_DEATH if len(dead) == 1 else _ON_DEATHS}."
+            told = [f.rank for f in self.failures if f.ename == "RankFailedError"]
+            errors = [f"RankFailedError was raised on {rank_list(told)}."] if told else []
+            advice = next(f.evalue for f in self.failures if f.ename == DIED).partition(". ")[2]
+            return [title, "", *str(self.report).splitlines(), *errors, "", advice]
         traceback = self.traceback or f"{self.ename}: {self.evalue}"
         return [f"rank {self.rank} raised:", *traceback.splitlines(), "", *self.summary()]
 
 
-def _ranks(ranks: list[int]) -> str:
+class HangError(RemoteCellError):
+    """A cell did not end: its limit passed, or the deadline of an operation in it.
+
+    The ranks were freed before it is raised, except those in ``stuck``.
+
+    Attributes:
+        report: what every rank was doing, a :class:`~course_lib.cluster.report.HangReport`.
+        reason: whose time was over.
+        stuck: ranks that could not be freed.
+        advice: what to do now.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        report,
+        failures: list[RankFailure],
+        finished: list[int],
+        stuck: list[int],
+        advice: str,
+    ):
+        self.report = report
+        self.reason = reason
+        self.failures = sorted(failures, key=lambda failure: failure.urgency)
+        self.finished = sorted(finished)
+        self.stuck = sorted(stuck)
+        self.advice = advice
+        waiting = [*report.waiting, *self.stuck]
+        self.rank = waiting[0] if waiting else 0
+        error.RemoteError.__init__(self, "HangError", str(self), "", {"engine_id": self.rank})
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.report.diagnosis}"
+
+    def __repr__(self) -> str:
+        return f"<HangError({self})>"
+
+    def render_traceback(self) -> list[str]:
+        """The lines shown under the cell."""
+        title = f"HangError: {self.reason}."
+        return [title, "", *str(self.report).splitlines(), "", self.advice]
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1``."""
+    ranks = list(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, sorted(ranks)))}"

@@ -1,60 +1,72 @@
-"""The one idea: a notebook holds a :class:`Cluster`, and ``start_cluster`` is how it gets one.
+"""The one idea: what a notebook holds of a cluster, to ask it, mend it and stop it.
 
-The cluster itself lives in processes of its own (:mod:`.keeper`); this is the handle to it:
-started, found again after a kernel restart, asked, and stopped from here.
+The cluster itself lives in processes of its own (:mod:`.keeper`). :mod:`.starting` is how a
+notebook gets one.
 """
 
 from __future__ import annotations
 
-import atexit
-import operator
-import os
+import contextlib
 import signal
 import time
+from dataclasses import fields
 
 import ipyparallel as ipp
-import psutil
 from IPython import get_ipython
 
-from . import engine
-from .errors import ClusterError, StartError
-from .link import KeeperLink
-from .runtime import started, sweep_stale
-from .table import Rank, table
+from course_lib import launch
+from course_lib.rank_states import name_ranks
 
-__all__ = ["Cluster", "current_cluster", "start_cluster"]
+from . import engine, recovery
+from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError
+from .link import KeeperLink
+from .losses import losses, names_on
+from .mending import Mending
+from .shrinking import Shrinking, count
+from .table import Rank, table
+from .watching import free, unfinished
+
+__all__ = ["Cluster"]
 
 _POLL_S = 0.02
-_CONNECT_WITHIN_S = 10.0
-_BUSY_AFTER_S = 1.0  # an adopted rank that is silent for so long runs a cell of the old kernel
-_FREE_WITHIN_S = 5.0
-_MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
+_CONNECT_WITHIN_S = 20.0
+_ANNOUNCED_WITHIN_S = 2.0
+_OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
+_DEATH_NOTED_WITHIN_S = 5.0
+_UNKNOWN = "?"  # of a rank that cannot be asked
 
-_current: Cluster | None = None
 
-
-class Cluster:
-    """A running cluster of MPI engines, one per rank; made by :func:`start_cluster`.
+class Cluster(Shrinking, Mending):
+    """A running cluster of MPI engines, one per rank; made by :func:`.start_cluster`.
 
     ``len(cluster)`` is the number of ranks. As a context manager it stops itself at the end.
 
     Attributes:
         n: number of ranks.
-        ids: ``[0, ..., n - 1]``; an engine's id is its MPI rank.
+        ids: the ranks, ``[0, ..., n - 1]``.
+        engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
+            :meth:`shrink` numbers the others anew.
         ranks: a :class:`~course_lib.cluster.table.Rank` for each rank.
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
     def __init__(self, link: KeeperLink, n: int, settings: dict):
-        self.n = n
+        self.engine_ids = list(range(n))
         self._link = link
         self._settings = settings
         self.client: ipp.Client | None = None
         self.view: ipp.DirectView | None = None
+        self._survives_deaths = False
+        self._killed: set[int] = set()  # engines that were killed on request
         self.ranks: list[Rank] = []
 
     # ---- what it is --------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """The number of ranks."""
+        return len(self.engine_ids)
 
     def __len__(self) -> int:
         return self.n
@@ -62,7 +74,7 @@ class Cluster:
     def __repr__(self) -> str:
         ended = self._link.why_it_ended()
         state = "stopped" if ended else f"on {self.ranks[0].mpi}" if self.ranks else "starting"
-        return f"<Cluster of {_count(self.n)}, {state}>"
+        return f"<Cluster of {count(self.n)}, {state}>"
 
     def __enter__(self) -> Cluster:
         return self
@@ -72,8 +84,14 @@ class Cluster:
 
     @property
     def ids(self) -> list[int]:
-        """The engine ids, which are the ranks."""
+        """The ranks, ascending."""
         return list(range(self.n))
+
+    def rank_of(self, engine_id: int) -> int:
+        """The rank of an engine by ipyparallel's number; the number itself of one left out."""
+        if engine_id in self.engine_ids:
+            return self.engine_ids.index(engine_id)
+        return engine_id
 
     @property
     def is_running(self) -> bool:
@@ -99,8 +117,31 @@ class Cluster:
         """Raise :class:`ClusterError` with a reason and a remedy unless every rank lives."""
         dead = self.status()["dead"]
         if dead:
-            one = f"rank {dead[0]} has" if len(dead) == 1 else f"ranks {sorted(dead)} have"
-            raise ClusterError(f"{one} ended; cluster.restart() starts fresh ranks")
+            have = "has" if len(dead) == 1 else "have"
+            others = "cluster.shrink() goes on with the others and their variables, "
+            raise ClusterError(
+                f"{name_ranks(dead)} {have} ended; "
+                f"{others if self._survives_deaths and len(dead) < self.n else ''}"
+                f"cluster.restart() starts fresh ranks{self._about_deaths(dead)}"
+            )
+
+    def _about_deaths(self, dead: list[int]) -> str:
+        """What every rank is doing, and why some may have died unless :meth:`kill` did it."""
+        unasked = [rank for rank in dead if self.engine_ids[rank] not in self._killed]
+        why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}" if unasked else ""
+        return f"\n\n{self.report().table()}{why}"
+
+    def after_a_death(self) -> str:
+        """What can be done once a rank has died."""
+        if self._survives_deaths:
+            return (
+                "cluster.shrink() goes on with the other ranks and their variables, "
+                "cluster.restart() starts fresh ones."
+            )
+        return (
+            f"{self.ranks[0].mpi} ends all ranks when one dies; cluster.restart() starts fresh "
+            "ones."
+        )
 
     # ---- what it can do ----------------------------------------------------------------
 
@@ -110,16 +151,42 @@ class Cluster:
             self.client.close(linger=0)
         self._link.stop()
 
+    def let_go(self) -> None:
+        """Leave the cluster running, for whoever comes for it within its grace time."""
+        if self.client is not None:
+            self.client.close(linger=0)
+        self._link.close()
+
     def restart(self) -> Cluster:
-        """Stop all ranks and start fresh ones, with the same settings; variables are lost."""
-        self.stop()
+        """End all ranks at once and start fresh ones, with the same settings.
+
+        Prints which variables are lost by that.
+        """
+        from . import starting
+
         began = time.monotonic()
-        self._link = _start(self._settings)
-        _finish_start(self)
+        lost = self._losses()
+        before = self._link
+        before.begin_stop()
+        if self.client is not None:
+            self.client.close(linger=0)
+        try:
+            self._link = starting.start(self._settings)
+        finally:
+            before.stop()
+        self._stuck, self._owes_recovery, self._needs_restart = (), False, False
+        self._under_way, self._killed = None, set()
+        starting.finish_start(self)
         seconds = time.monotonic() - began
-        print(f"{_count(self.n, 'fresh ')} in {seconds:.1f} s; all variables on them are lost")
+        print(f"{count(self.n, 'fresh ')} in {seconds:.1f} s; {lost}")
         print(self.table())
         return self
+
+    def _losses(self) -> str:
+        try:
+            return losses(names_on(self))
+        except ClusterError:  # it has ended, and nobody can be asked
+            return losses({})
 
     def interrupt(self, ranks: list[int] | None = None) -> None:
         """Interrupt what the ranks (all by default) are running, as the stop button does."""
@@ -127,7 +194,23 @@ class Cluster:
 
     def signal(self, signum: int, ranks: list[int] | None = None) -> None:
         """Send a signal to the processes of some ranks (all by default)."""
-        self._link.ask("signal", signum=int(signum), ranks=self.ids if ranks is None else ranks)
+        engines = [self.engine_ids[rank] for rank in (self.ids if ranks is None else ranks)]
+        self._link.ask("signal", signum=int(signum), engines=engines)
+
+    def kill(self, rank: int) -> None:
+        """End the process of a rank at once (``kill -9``), whatever it is doing.
+
+        For a rank that is stuck in code which cannot be interrupted, and to see what a death
+        does. The others live on where the MPI can do that; see :meth:`shrink`.
+        """
+        if rank not in self.ids:
+            raise ValueError(f"the ranks are 0 to {self.n - 1}, not {rank!r}")
+        self._killed.add(self.engine_ids[rank])
+        self.signal(signal.SIGKILL, [rank])
+        deadline = time.monotonic() + _DEATH_NOTED_WITHIN_S
+        with contextlib.suppress(ClusterError):  # the cluster may end with its rank
+            while rank not in self.status()["dead"] and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
 
     def init_process_group(self, timeout_s: float = 30.0) -> None:
         """Initialise ``torch.distributed`` on all ranks; does nothing where it is already.
@@ -136,6 +219,7 @@ class Cluster:
             timeout_s: deadline in seconds for every operation of the group.
         """
         self.require_running()
+        self.require_free()
         self.view.apply_sync(engine.init_process_group, timeout_s)
 
     def reset_communication(self, timeout_s: float = 30.0) -> None:
@@ -152,34 +236,80 @@ class Cluster:
             ClusterError: if a rank has ended or is still running a cell.
         """
         self.require_running()
-        if self.client.outstanding:
-            raise ClusterError("a cell is still running; interrupt it before the reset")
-        self.view.apply_sync(engine.reset_communication, timeout_s)
+        self._require_idle("the reset")
+        known = self.view.apply_sync(recovery.group_timeout)
+        self.view.apply_sync(recovery.renew, timeout_s, any(one is not None for one in known))
 
     # ---- making the connection ---------------------------------------------------------
 
     def _connect(self) -> None:
         """Connect a client and check that engine ids are ranks."""
-        directory = self._link.directory
-        self.client = ipp.Client(
-            str(directory.client_file), profile_dir=str(directory.profile), timeout=30
-        )
-        self.client.wait_for_engines(self.n, timeout=_CONNECT_WITHIN_S, interactive=False)
-        self.view = self.client.direct_view(self.ids)
+        self.engine_ids = self._link.ask("status")["members"]
+        self.client = self._client_of_all()
+        self.view = self.client.direct_view(self.engine_ids)
         self.view.block = True
         asked = self.view.apply_async(engine.describe)
-        if not asked.wait(_BUSY_AFTER_S):
-            self.interrupt()
-            if not asked.wait(_FREE_WITHIN_S):
-                raise ClusterError(
-                    "some ranks are still busy with a cell of the previous kernel and cannot be "
-                    "interrupted; start_cluster(replace=True) starts fresh ranks"
-                )
-        answers = asked.get()
-        for expected, answer in enumerate(answers):
+        stuck = [] if asked.wait(_OLD_CELL_MAY_END_S) else self._free_from_old_cell(asked)
+        children = enumerate(asked._children)
+        self._adopt({rank: child.result() for rank, child in children if rank not in stuck})
+        if stuck:
+            print(self.note_stuck(stuck))
+
+    def _free_from_old_cell(self, asked) -> list[int]:
+        """Interrupt a cell of the kernel before this one; return the ranks that do not stop."""
+        silent = self.ids
+        if self._busy(self.ids):
+            self._owes_recovery = True
+            silent = free(self, asked, self.ids)
+        deadline = time.monotonic() + _CONNECT_WITHIN_S  # others may be slow, on a busy machine
+        while time.monotonic() < deadline:
+            stuck = self._busy(silent)
+            if set(unfinished(asked, self.ids)) <= set(stuck):
+                return stuck
+            asked.wait(_POLL_S)
+        raise ClusterError("not all ranks answer; start_cluster(replace=True) starts fresh ones")
+
+    def _client_of_all(self) -> ipp.Client:
+        """A client that knows the engines of all ranks.
+
+        The controller announces an engine once, at its first heartbeat. A client that connects
+        at that moment may miss it for good; the next one gets it with the list.
+        """
+        directory = self._link.directory
+        deadline = time.monotonic() + _CONNECT_WITHIN_S
+        while True:
+            client = ipp.Client(
+                str(directory.client_file), profile_dir=str(directory.profile), timeout=30
+            )
+            try:
+                client.wait_for_engines(self.n, timeout=_ANNOUNCED_WITHIN_S, interactive=False)
+                return client
+            except TimeoutError as error:
+                client.close(linger=0)
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"not all engines have registered: {error}") from None
+
+    def know_ranks(self) -> None:
+        """Ask the ranks again who they are, if one could not be asked before; all are free."""
+        if any(rank.pid == _UNKNOWN for rank in self.ranks):
+            self._adopt(dict(enumerate(self.view.apply_sync(engine.describe))))
+
+    def _adopt(self, answers: dict[int, dict]) -> None:
+        """Take over what the ranks said of themselves, and a view on them."""
+        for expected, answer in answers.items():
+            if isinstance(answer, Exception):
+                raise answer
             if answer["rank"] != expected or answer.pop("world_size") != self.n:
                 raise ClusterError(f"engine {expected} is rank {answer['rank']}: please report")
-        self.ranks = [Rank(**answer) for answer in answers]
+        # Of ranks that all are stuck nobody can be asked; the launcher knows what they run on.
+        able = [answer.pop("survives_deaths") for answer in answers.values()]
+        self._survives_deaths = all(able) if able else launch.family() == "openmpi"
+        unknown = dict.fromkeys((field.name for field in fields(Rank)), _UNKNOWN)
+        for answer in answers.values():
+            unknown |= {"mpi": answer["mpi"], "host": answer["host"]}
+        self.ranks = [Rank(**answers.get(rank, unknown | {"rank": rank})) for rank in self.ids]
+        self.view = self.client.direct_view(self.engine_ids)
+        self.view.block = True
 
     def _activate(self) -> None:
         shell = get_ipython()
@@ -187,188 +317,3 @@ class Cluster:
             from .magics import activate
 
             activate(shell, self)
-
-
-def start_cluster(
-    n: int = 4,
-    *,
-    replace: bool = False,
-    init_process_group: bool = False,
-    timeout: float | None = None,
-    grace: float = 10.0,
-) -> Cluster:
-    """Start ``n`` MPI engines, print who they are, and make ``%%px`` run cells on them.
-
-    If this notebook already has a cluster of ``n`` ranks, also from before a restart of its
-    kernel, that one is used, with its variables. Every rank offers the names ``rank``,
-    ``world_size``, ``comm`` (an MPI communicator of all ranks), ``device``, ``torch``,
-    ``dist`` (``torch.distributed``) and ``np``.
-
-    The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
-    seconds after its kernel was restarted or died without coming back for it.
-
-    Args:
-        n: number of ranks; more than there are cores is fine.
-        replace: stop a cluster that is running and start a fresh one.
-        init_process_group: also initialise ``torch.distributed`` on every rank.
-        timeout: seconds after which a start has failed; by default a minute plus two seconds
-            for each rank.
-        grace: seconds in which a restarted kernel can come back for its cluster.
-
-    Raises:
-        ValueError: if ``n`` is not a whole number from 1 to what this machine can hold.
-        ClusterError: if a cluster of another size is running and ``replace`` is not set.
-        StartError: if the cluster does not start; the message names the cause and quotes the
-            last log lines.
-    """
-    n = checked(n)
-    timeout = 60.0 + 2 * n if timeout is None else float(timeout)
-    settings = {"n": n, "timeout": timeout, "grace": float(grace)}
-    began = time.monotonic()
-    running = _running_cluster(settings)
-    if running is not None and replace:
-        running.stop()
-        running = None
-    if running is not None and running.n != n:
-        raise ClusterError(
-            f"a cluster of {_count(running.n)} is running, with its variables; "
-            f"start_cluster({n}, replace=True) replaces it, "
-            f"start_cluster({running.n}) uses it"
-        )
-    if running is not None:
-        cluster = running
-        message = f"{_count(n)} found running; their variables are kept"
-    else:
-        cluster = _fresh_cluster(settings)
-        message = f"{_count(n)} ready in {time.monotonic() - began:.1f} s"
-    if init_process_group:
-        cluster.init_process_group()
-    print(message)
-    print(cluster.table())
-    return cluster
-
-
-def current_cluster() -> Cluster | None:
-    """The cluster of this notebook or program, or None if there is none."""
-    if _current is None or not _current._link.is_ours or not _current.is_running:
-        return None
-    return _current
-
-
-def checked(n) -> int:
-    """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
-    try:
-        if isinstance(n, bool):
-            raise TypeError
-        n = operator.index(n)
-    except TypeError:
-        raise ValueError(f"n must be a whole number of ranks, not {n!r}") from None
-    most = most_ranks()
-    if not 1 <= n <= most:
-        raise ValueError(f"n must be from 1 to {most} ranks on this machine, not {n}")
-    return n
-
-
-def most_ranks() -> int:
-    """How many ranks this machine can hold: a matter of memory, within reason of its cores."""
-    by_memory = psutil.virtual_memory().total // _MEMORY_PER_RANK
-    return max(4, min(by_memory, 32 * (os.cpu_count() or 1)))
-
-
-def _count(n: int, kind: str = "") -> str:
-    return f"{n} {kind}rank" + ("s" if n != 1 else "")
-
-
-def _running_cluster(settings: dict) -> Cluster | None:
-    """The living cluster of this kernel, from this life of it or the one before a restart."""
-    global _current
-    if _current is not None and _current._link.is_ours:
-        try:
-            _current.require_running()
-            return _current
-        except ClusterError:
-            _current.stop()  # what is left of it
-        _current = None
-    link = KeeperLink.adopt(_key())
-    if link is None:
-        return None
-    cluster = Cluster(link, link.ask("status")["n"], settings)
-    try:
-        cluster.require_running()
-        _await_ready(link, settings["timeout"])
-    except ClusterError:
-        cluster.stop()
-        return None
-    _finish_start(cluster)
-    return cluster
-
-
-def _fresh_cluster(settings: dict) -> Cluster:
-    sweep_stale()
-    cluster = Cluster(_start(settings), settings["n"], settings)
-    _finish_start(cluster)
-    return cluster
-
-
-def _start(settings: dict) -> KeeperLink:
-    """Start a keeper and wait until all ranks are registered; leave nothing behind otherwise."""
-    link = KeeperLink.start_keeper(_key(), settings["n"], settings["grace"], settings["timeout"])
-    try:
-        _await_ready(link, settings["timeout"])
-    except BaseException:
-        link.stop()
-        raise
-    return link
-
-
-def _await_ready(link: KeeperLink, timeout: float) -> None:
-    deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
-    while True:
-        try:
-            status = link.ask("status")
-        except ClusterError as error:
-            reason = link.why_it_ended() or error
-            raise StartError(f"the cluster did not start: {reason}") from None
-        if status["state"] == "ready":
-            return
-        if status["state"] != "starting":
-            raise StartError(f"the cluster did not start: {status['error']}")
-        if time.monotonic() > deadline:
-            raise StartError(f"the cluster did not start: {status['progress']}")
-        time.sleep(_POLL_S)
-
-
-def _finish_start(cluster: Cluster) -> None:
-    """Connect to a cluster that is ready, and make it the current one."""
-    global _current
-    try:
-        cluster._connect()
-        cluster._activate()
-    except BaseException:
-        cluster.stop()
-        raise
-    _current = cluster
-
-
-def _key() -> str:
-    """What identifies this notebook: a kernel keeps its connection file across restarts."""
-    from ipykernel.kernelapp import IPKernelApp
-
-    if IPKernelApp.initialized():
-        return f"kernel {IPKernelApp.instance().abs_connection_file}"
-    return f"process {os.getpid()} {started(os.getpid())}"
-
-
-@atexit.register
-def _at_exit() -> None:
-    """End the cluster with its program, unless this is a kernel that is being restarted."""
-    if _current is None or not _current._link.is_ours or _current._link.why_it_ended():
-        return
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        _current.stop()
-        return
-    # What ipykernel answers to a request to shut down says whether it is for a restart.
-    farewell = getattr(kernel, "_shutdown_message", None) or {}
-    if farewell.get("content", {}).get("restart") is False:
-        _current._link.tell("release", grace=0.0)

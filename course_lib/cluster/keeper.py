@@ -29,6 +29,7 @@ from .runtime import RuntimeDir, kill, started, tail
 log = logging.getLogger("keeper")
 
 _WATCH_INTERVAL_S = 0.1
+_LOOK_AT_ENGINES_EVERY_S = 0.5
 _TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
 _KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
 
@@ -62,13 +63,17 @@ class Keeper:
         self.error = ""
         self.stages: dict[int, str] = {}  # rank -> how far its start got
         self.engines: dict[int, int] = {}  # rank -> pid of the living
+        self._born: dict[int, float | None] = {}  # rank -> when that process started
+        self._looked_at_engines = 0.0
         self.dead: list[int] = []
+        self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
         self.cluster = None
         self._owner_socket = owner
         self._owner_pid: int | None = owner_pid
         self._owner_writer: asyncio.StreamWriter | None = None
         self._orphaned_at: float | None = None
         self._stop = asyncio.Event()
+        self._politely = True
         self._waiting_for_stop: list[tuple[asyncio.StreamWriter, int]] = []
         self._connections: set[asyncio.Task] = set()
 
@@ -133,12 +138,23 @@ class Keeper:
             self._fail(f"not ready after {self.timeout:g} s ({self._progress()})")
         if self.state in ("starting", "ready"):
             if self.cluster.controller.state == "after":
-                lines = tail(self.directory.logs / "controller.log")
+                # Once it has come up its log is full of what went well.
+                came_up = self.state == "ready"
+                lines = "" if came_up else tail(self.directory.logs / "controller.log")
                 self._fail("the controller ended", lines)
             elif self.cluster.engine_set.state == "after":
                 self._fail("mpiexec ended", self._engine_lines())
-        if self.state == "ready" and len(self.dead) == self.n:
+        if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
+            self._looked_at_engines = now
+            self._look_at_engines()
+        if self.state == "ready" and not self.engines:
             self._fail("all ranks have ended", self._engine_lines())
+
+    def _look_at_engines(self) -> None:
+        """Find those whose connection is held by somebody else, like a child forked in C."""
+        for rank, pid in list(self.engines.items()):
+            if started(pid) != self._born[rank]:
+                self._engine_ended(rank)
 
     def _fail(self, reason: str, lines: str | None = None) -> None:
         lines = self._engine_lines() if lines is None else lines
@@ -172,6 +188,7 @@ class Keeper:
                 if operation == "engine":
                     rank = message["rank"]
                     self.engines[rank] = message["pid"]
+                    self._born[rank] = started(message["pid"])
                     self.stages[rank] = "started"
                     self._note_processes()
                 elif "stage" in message:
@@ -195,23 +212,27 @@ class Keeper:
         if operation == "status":
             self._reply(writer, message, **self._status())
         elif operation == "signal":
-            for rank in message["ranks"]:
-                if rank in self.engines:
-                    kill(self.engines[rank], message["signum"])
+            for engine in message["engines"]:
+                if engine in self.engines:
+                    kill(self.engines[engine], message["signum"])
             self._reply(writer, message)
+        elif operation == "shrunk":
+            self.members = message["members"]
+            self._reply(writer, message, **self._status())
         elif operation == "release":
             self.grace = message["grace"]
         elif operation == "stop":
             self._waiting_for_stop.append((writer, message["id"]))
+            self._politely = message.get("politely", self._politely)
             self._stop.set()
 
     def _status(self) -> dict:
         return {
-            "n": self.n,
+            "members": self.members,
             "state": self.state,
             "error": self.error,
             "progress": self._progress(),
-            "dead": self.dead,
+            "dead": [rank for rank, engine in enumerate(self.members) if engine in self.dead],
             "pid": os.getpid(),
         }
 
@@ -236,7 +257,7 @@ class Keeper:
             self.state = "ready"
 
     def _engine_ended(self, rank: int) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() or rank not in self.engines:
             return
         log.warning("rank %s (process %s) has ended", rank, self.engines.pop(rank))
         self.dead.append(rank)
@@ -264,9 +285,10 @@ class Keeper:
             self.directory.socket.unlink()
         everything = with_descendants(self._processes())
         for signum, patience in (
-            (signal.SIGTERM, _TERM_PATIENCE_S),
+            (signal.SIGTERM, _TERM_PATIENCE_S if self._politely else 0.0),
             (signal.SIGKILL, _KILL_PATIENCE_S),
         ):
+            everything = list({*everything, *self.directory.strays()})
             for pid in everything:
                 kill(pid, signum)
             deadline = time.monotonic() + patience

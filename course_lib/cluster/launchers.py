@@ -9,7 +9,7 @@ from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLa
 
 from course_lib import launch
 
-from .runtime import RuntimeDir, python
+from .runtime import EVENTS_VARIABLE, RuntimeDir, python
 
 _TETHER = Path(__file__).with_name("tether.py")
 # A notebook's own variables that mean nothing, or the wrong thing, on an engine.
@@ -61,8 +61,8 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     # The session files of mpiexec and the ranks' shared memory go where the keeper deletes them.
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
-    # All ranks are on this machine: without this every rank also listens on all networks.
-    variables.setdefault("OMPI_MCA_btl", "^tcp")
+    # Each rank keeps its log of events there, where the notebook can read it at any time.
+    variables[EVENTS_VARIABLE] = str(directory.events)
     if directory.shared_memory is not None:
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
         variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)

@@ -41,6 +41,10 @@ class Lifeline:
         """Send one message to the keeper."""
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
+    def let_go(self) -> None:
+        """In a forked child: close its copy, which would hide that its parent has ended."""
+        self._socket.close()
+
     def _watch(self) -> None:
         try:
             while self._socket.recv(4096):

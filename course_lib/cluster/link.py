@@ -139,9 +139,20 @@ class KeeperLink:
         """Why the cluster has stopped; None if it has not, as far as we know."""
         return None if self._end is None else self._end.get("error") or "it was stopped"
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the cluster has ended because somebody asked for it."""
+        return self._end is not None and not self._end.get("error")
+
     def _last_words(self) -> str:
         lines = tail(self.directory.keeper_log)
         return "its keeper was killed or failed" + (f"\nlast log lines:\n{lines}" if lines else "")
+
+    def begin_stop(self) -> None:
+        """Have every process of the cluster killed, without waiting for it; :meth:`stop` does."""
+        if self._end is None:
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
+                self.tell("stop", id=0, politely=False)
 
     def stop(self, within: float = 15.0) -> None:
         """Stop the cluster and wait until nothing of it is left.

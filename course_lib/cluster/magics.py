@@ -1,8 +1,8 @@
 """The one idea: ``%%px`` with its name and options, and the manners of a lesson.
 
-Output in rank order, one rank's error first, a failed rank fails the cell, and the stop
-button reaches the ranks. See :mod:`.output` for what is shown and :mod:`.errors` for what is
-raised.
+Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
+reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.watching` for
+``--limit``, :mod:`.errors` for what is raised, and :mod:`.recovery` for what happens then.
 """
 
 from __future__ import annotations
@@ -15,16 +15,23 @@ from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 
-from .completion import complete_on_engines
-from .errors import ClusterError, RankFailure, RemoteCellError
-from .output import CellOutput, live_interval
+from course_lib.rank_states import name_ranks
 
-_LIVE_AFTER_S = 0.3
-_LOOK_EVERY_S = 0.5  # at whether the cluster still lives
-_FREE_WITHIN_S = 5.0
+from .completion import complete_on_engines
+from .errors import DIED, FREED, ClusterError, HangError, RankFailure, RemoteCellError
+from .output import CellOutput
+from .stop_button import StopButton, interruption
+from .watching import CellWatch, Limit, free, take_limit, unfinished
+
 _OUTPUT_WITHIN_S = 2.0
 # IPython's name for the source of a cell, in the message of a SyntaxError.
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
+
+_LIMIT_HELP = """
+        ``--limit SECONDS``: end the cell after so long (60 by default, ``cluster.limit``), with a
+        report of what every rank was doing; ``--limit 60+`` counts only time without progress,
+        ``--limit none`` is no limit.
+        """
 
 
 class CourseMagics(ParallelMagics):
@@ -32,6 +39,7 @@ class CourseMagics(ParallelMagics):
 
     def __init__(self, shell, cluster):
         self.cluster = cluster
+        self._limit_given: str | None = None
         super().__init__(shell, cluster.view)
 
     def parallel_execute(
@@ -48,44 +56,49 @@ class CourseMagics(ParallelMagics):
         block = self.view.block if block is None else block
         stream_output = self.stream_output if stream_output is None else stream_output
         progress_after = self.progress_after_seconds if progress_after is None else progress_after
-        self.cluster.require_running()
-        result = self.view.execute(
-            cell, silent=False, block=False, label=str(self.shell.execution_count)
-        )
-        result._fname = "%px"
-        self.last_result = result
-        if save_name:
-            self.shell.user_ns[save_name] = result
-        if not block:
-            return result
-        output = self._output_of(result)
-        try:
-            self._wait(result, output, stream_output, progress_after)
-        except KeyboardInterrupt:
-            self._interrupt(result, signal_on_interrupt or self.signal_on_interrupt)
-            output.show(groupby)
-            raise _interrupted(_unfinished(result)) from None
-        self._finish(result, output, groupby)
+        limit = Limit.of(self._limit_given or self.cluster.limit)
+        with StopButton() as button:
+            self.cluster.require_running()
+            self.cluster.require_free()
+            # IPython counts on before it runs a cell; the one that runs is its history's last.
+            number = len(self.shell.history_manager.input_hist_parsed) - 1
+            result = self.view.execute(cell, silent=False, block=False, label=str(number))
+            result._fname = "%px"
+            self.last_result = result
+            if save_name:
+                self.shell.user_ns[save_name] = result
+            if not block:
+                return result
+            live = (stream_output, progress_after)
+            self._run_to_end(button, result, limit, groupby, *live, signal_on_interrupt)
 
     def cell_px(self, line="", cell=None):
         # A traceback then has the line numbers of the notebook's cell. A cell magic has to
         # stay in the first line, though.
         if not cell.lstrip().startswith("%%"):
             cell = f"# %%px {line}".rstrip() + "\n" + cell
-        if "--local" not in line.split():
-            return super().cell_px(line, cell)
-        return self._px_local(line, cell)
+        self._limit_given, line = take_limit(line)
+        try:
+            if "--local" not in line.split():
+                return super().cell_px(line, cell)
+            return self._px_local(line, cell)
+        finally:
+            self._limit_given = None
 
-    cell_px.__doc__ = ParallelMagics.cell_px.__doc__
+    cell_px.__doc__ = ParallelMagics.cell_px.__doc__ + _LIMIT_HELP
     # The decorators of ipyparallel hang the options on the function.
     cell_px.parser = ParallelMagics.cell_px.parser
     cell_px.argcmd_name = "cell_px"
 
     @no_var_expand
     def px(self, line=""):
-        return self.parallel_execute(line)
+        self._limit_given, line = take_limit(line, first=True)
+        try:
+            return self.parallel_execute(line)
+        finally:
+            self._limit_given = None
 
-    px.__doc__ = ParallelMagics.px.__doc__
+    px.__doc__ = ParallelMagics.px.__doc__ + _LIMIT_HELP
 
     def result(self, line=""):
         if self.last_result is None:
@@ -94,9 +107,8 @@ class CourseMagics(ParallelMagics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return
-        output = self._output_of(self.last_result)
-        self._wait(self.last_result, output, False, -1)
-        self._finish(self.last_result, output, args.groupby)
+        with StopButton() as button:
+            self._run_to_end(button, self.last_result, Limit.of(self.cluster.limit), args.groupby)
 
     result.__doc__ = ParallelMagics.result.__doc__
     result.parser = ParallelMagics.result.parser
@@ -111,46 +123,84 @@ class CourseMagics(ParallelMagics):
         here = self.shell.run_cell(cell)
         if args.block is False or (args.block is None and not self.view.block):
             return pending
-        output = self._output_of(pending)
-        self._wait(pending, output, False, -1)
-        self._finish(pending, output, args.groupby)
+        limit = Limit.of(self._limit_given or self.cluster.limit)
+        with StopButton() as button:
+            self._run_to_end(button, pending, limit, args.groupby)
         here.raise_error()
 
     def _output_of(self, result) -> CellOutput:
-        return CellOutput(result, result._targets, self.cluster.n)
+        return CellOutput(result, self._ranks_of(result), self.cluster.n)
 
-    def _wait(self, result, output: CellOutput, live: bool, progress_after: float) -> None:
-        """Wait for all ranks, showing what they do; notice when the cluster ends."""
-        if result.wait(_LIVE_AFTER_S):
-            return
-        waited = _LIVE_AFTER_S
-        interval = live_interval() if live else _LOOK_EVERY_S
-        while not result.wait(interval):
-            waited += interval
-            if live:
-                output.show_live(progress=0 <= progress_after <= waited)
-            self.cluster.status()
+    def _ranks_of(self, result) -> list[int]:
+        """The ranks a cell runs on: ipyparallel knows their engines, numbered as at the start."""
+        return [self.cluster.rank_of(engine) for engine in result._targets]
 
-    def _finish(self, result, output: CellOutput, groupby: str) -> None:
-        """Show the output; raise if any rank failed."""
-        result.wait_for_output(_OUTPUT_WITHIN_S)
+    def _run_to_end(
+        self,
+        button: StopButton,
+        result,
+        limit: Limit,
+        groupby="type",
+        live=False,
+        progress_after=-1,
+        signum=None,
+    ) -> None:
+        """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
+        output, ranks = self._output_of(result), self._ranks_of(result)
+        watch = CellWatch(self.cluster, result, ranks, output, limit)
+        try:
+            with button.listening():
+                end = watch.wait(live, progress_after)
+        except KeyboardInterrupt:
+            report = self.cluster.report()
+            stuck = self._interrupt(result, ranks, signum or self.signal_on_interrupt)
+            report = report.with_stuck(stuck)
+            output.show(groupby)
+            raise _interrupted(stuck, report, self._mend(report, stuck)) from None
+        report, stuck = None, []
+        if end != "done":
+            report = self.cluster.report()
+            moving = watch.moved_lately
+            stuck = free(self.cluster, result, ranks)
+            report = report.with_stuck(stuck)
+        result.wait_for_output(_OUTPUT_WITHIN_S if not stuck else 0)
         output.show(groupby)
-        failures, finished = outcome(result)
-        if failures:
-            raise RemoteCellError(failures, finished)
+        failures, finished = outcome(result, ranks, self.cluster.after_a_death())
+        if not failures and end != "limit":
+            self.cluster.mend()
+            return
+        report = report or self.cluster.report_after_the_cell()
+        advice = self._mend(report, stuck)
+        if end == "limit":
+            reason = f"the cell was not finished within its limit of {limit}"
+            more = _more_time(limit, moving)
+            raise HangError(reason, report, failures, finished, stuck, f"{advice}{more}")
+        names = {failure.ename for failure in failures}
+        if "DeadlineError" in names and names <= set(FREED) and report.waiting:
+            reason = "the deadline of an operation in the cell passed"
+            raise HangError(reason, report, failures, finished, stuck, advice)
+        raise RemoteCellError(failures, finished, report)
 
-    def _interrupt(self, result, signum) -> None:
-        """Pass the stop button on to the ranks, and give them a moment to stop."""
+    def _interrupt(self, result, ranks: list[int], signum) -> list[int]:
+        """Pass the stop button on to the ranks; return those that do not stop."""
         if isinstance(signum, str):
             signum = int(signum) if signum.isdigit() else signal.Signals[signum]
+        stuck = unfinished(result, ranks)
         if signum:
-            self.cluster.signal(signum, _unfinished(result))
-            result.wait(_FREE_WITHIN_S)
-        if result.ready():
+            stuck = free(self.cluster, result, ranks, signum=signum)
+        if not stuck:
             result.wait_for_output(_OUTPUT_WITHIN_S)
+        return stuck
+
+    def _mend(self, report, stuck: list[int]) -> str:
+        """Renew communication, now or once the ranks are free; return what to tell about it."""
+        if stuck:
+            return self.cluster.note_stuck(stuck)
+        self.cluster.mend(report.is_out_of_step)
+        return self.cluster.after_freeing()
 
     def _eval_target_str(self, ts):
-        return parse_targets(ts, self.cluster.n)
+        return [self.cluster.engine_ids[rank] for rank in parse_targets(ts, self.cluster.n)]
 
 
 def parse_targets(text: str, n: int) -> list[int]:
@@ -177,13 +227,16 @@ def parse_targets(text: str, n: int) -> list[int]:
         raise ClusterError(f"--targets {text}: the ranks are 0 to {n - 1}") from None
 
 
-def outcome(result) -> tuple[list[RankFailure], list[int]]:
-    """Who failed and who finished, of a result that is ready."""
+def outcome(result, ranks: list[int], after_a_death: str) -> tuple[list[RankFailure], list[int]]:
+    """Who failed and who finished, of those of ``ranks`` that have ended the cell."""
     failures, finished = [], []
-    answers = result.get(return_exceptions=True)
-    answers = [answers] if result._single_result else answers
-    for rank, answer in zip(result._targets, answers, strict=True):
-        if isinstance(answer, error.RemoteError):
+    for rank, child in zip(ranks, result._children, strict=True):
+        if not child.done():
+            continue
+        answer = child.result()
+        if getattr(answer, "ename", "") == DIED:
+            failures.append(RankFailure.death(rank, after_a_death))
+        elif isinstance(answer, error.RemoteError):
             message = _CODE_FILE.sub(r"(line \1)", str(answer.evalue))
             failures.append(RankFailure(rank, answer.ename, message, answer.traceback))
         elif isinstance(answer, Exception):
@@ -193,21 +246,25 @@ def outcome(result) -> tuple[list[RankFailure], list[int]]:
     return failures, finished
 
 
-def _unfinished(result) -> list[int]:
-    pairs = zip(result._targets, result._children, strict=True)
-    return [rank for rank, child in pairs if not child.done()]
+def _more_time(limit: Limit, moving: bool) -> str:
+    larger = max(10, 5 * round(limit.seconds))
+    way = f"%%px --limit {larger}, or cluster.limit = {larger} for all cells"
+    if moving:
+        return (
+            f" The cell was still making progress, so it may only need more time: {way}; "
+            f"with --limit {limit.seconds:g}+ only time without progress counts."
+        )
+    return f" If the cell only needs more time: {way}."
 
 
-def _interrupted(stuck: list[int]) -> KeyboardInterrupt:
+def _interrupted(stuck: list[int], report, advice: str) -> KeyboardInterrupt:
     message = "the cell was interrupted on all ranks"
     if stuck:
-        message = (
-            f"ranks {stuck} did not stop within {_FREE_WITHIN_S:g} s; "
-            "cluster.restart() starts fresh ranks"
-        )
-    interrupt = KeyboardInterrupt(message)
-    interrupt._render_traceback_ = lambda: [f"KeyboardInterrupt: {message}"]
-    return interrupt
+        message = f"the cell was interrupted, but {name_ranks(stuck)} did not stop"
+    details = ["", *str(report).splitlines()] if report.waiting or stuck else []
+    if report.waiting or stuck:
+        details += ["", advice]
+    return interruption(message, details)
 
 
 def activate(shell, cluster) -> None:

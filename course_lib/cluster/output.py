@@ -7,6 +7,7 @@ always the same. While a person waits, the same text is updated in place as it g
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from IPython import get_ipython
 from IPython.display import display, publish_display_data
 
-_LIVE_INTERVAL_S = 0.2
 _LIVE_LINES = 50  # of each rank while the cell runs; all of them at the end
 _BAR_WIDTH = 20
+# Open MPI prints this when a non-blocking collective is freed, which the report says better.
+_NOISE = re.compile(r"^NBC_Progress: an error .* - aborting the schedule\n\n?", re.MULTILINE)
 
 
 class CellOutput:
@@ -51,8 +53,12 @@ class CellOutput:
         """
         return "".join(self._text_of(rank, record[stream], last) for rank, record in self._records)
 
+    def printed(self) -> int:
+        """How many characters have been printed so far."""
+        return sum(len(r["stdout"]) + len(r["stderr"]) for _, r in self._records)
+
     def _text_of(self, rank: int, text: str, last: int | None = None) -> str:
-        lines = text.splitlines()
+        lines = _NOISE.sub("", text).splitlines()
         if last is not None and len(lines) > last:
             lines = [f"... {len(lines) - last} earlier lines", *lines[-last:]]
         return "".join(f"{self.label(rank)} | {line}".rstrip() + "\n" for line in lines)
@@ -156,11 +162,6 @@ class CellOutput:
             if end > self._printed[rank]:
                 _write(self._text_of(rank, text[self._printed[rank] : end]), sys.stdout)
                 self._printed[rank] = end
-
-
-def live_interval() -> float:
-    """Seconds between two updates of a live display."""
-    return _LIVE_INTERVAL_S
 
 
 def _children(result, ranks):

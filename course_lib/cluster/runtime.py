@@ -3,7 +3,7 @@
 Each cluster has a directory of its own (socket, logs, keys, the processes it started) and,
 on Linux, one under /dev/shm for the shared memory of its ranks. Whoever finds such a
 directory without a living keeper may sweep it, processes and all.
-Standard library only: the keeper reads it before anything heavy is imported.
+Nothing heavy: the keeper reads it before anything else is imported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
+from course_lib import launch
+
 # A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
 _LONGEST_BASE = 60
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = launch.SHARED_MEMORY
+# By MPICH and by Open MPI: at a terminal, without course_lib.mpi and with it.
+_SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
+_YOUNG_S = 1.0
+EVENTS_VARIABLE = "COURSE_EVENTS_DIR"
+"""Names the folder of a rank's event board; whatever a rank starts inherits it."""
 
 
 class RuntimeDir:
@@ -35,6 +42,7 @@ class RuntimeDir:
         self.profile = self.path / "profile"
         self.logs = self.path / "log"
         self.temporary = self.path / "t"
+        self.events = self.path / "events"
         self.keeper_log = self.logs / "keeper.log"
         self.client_file = self.profile / "security" / "ipcontroller-client.json"
         self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
@@ -46,7 +54,7 @@ class RuntimeDir:
         """Make a new directory for the cluster of ``key``."""
         made = cls(base() / f"{_digest(key)}-{secrets.token_hex(3)}")
         made.path.mkdir(mode=0o700)
-        for directory in (made.logs, made.temporary):
+        for directory in (made.logs, made.temporary, made.events):
             directory.mkdir()
         return made
 
@@ -60,7 +68,8 @@ class RuntimeDir:
         """Where the ranks keep their shared segments; None where /dev/shm does not exist."""
         if not os.access(_SHARED_MEMORY, os.W_OK):
             return None
-        return _SHARED_MEMORY / f"rank-by-rank-{os.getuid()}-{self.path.name}"
+        base = _digest(str(self.path.parent))  # clusters of other bases have other names
+        return _SHARED_MEMORY / f"rank-by-rank-{os.getuid()}-{base}-{self.path.name}"
 
     def rank_log(self, rank: int) -> Path:
         """Where rank ``rank`` writes what is printed outside of cells."""
@@ -103,10 +112,25 @@ class RuntimeDir:
             return []
         return [pid for pid, when in entries if when is not None and started(pid) == when]
 
+    def strays(self) -> list[int]:
+        """What the ranks have started, known by the variables it was born with.
+
+        Some are nobody's children any more, because their rank has died.
+        """
+        import psutil
+
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is not ours
+                if process.environ().get(EVENTS_VARIABLE) == str(self.events):
+                    found.append(process.pid)
+        return [pid for pid in found if started(pid) is not None]
+
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
         if self.shared_memory is not None:
             shutil.rmtree(self.shared_memory, ignore_errors=True)
+        sweep_segments()
         for _ in range(10):  # a dying process may still write into it
             shutil.rmtree(self.path, ignore_errors=True)
             if not self.path.exists():
@@ -116,7 +140,7 @@ class RuntimeDir:
 
     def sweep(self, spare: int | None = None) -> None:
         """Kill what is left of the cluster, except process ``spare``, and delete its traces."""
-        for pid in self.processes():
+        for pid in {*self.processes(), *self.strays()}:
             if pid != spare:
                 kill(pid, signal.SIGKILL)
         self.remove()
@@ -128,6 +152,35 @@ def sweep_stale() -> None:
         stale = RuntimeDir(path)
         if path.is_dir() and not stale.is_held():
             stale.sweep()
+
+
+def sweep_segments() -> None:
+    """Remove the shared memory of killed runs of MPI programs: what nobody maps any more.
+
+    In a cluster Open MPI keeps its own in the cluster's directory, and at a terminal in one of the
+    run; MPICH cannot be told.
+    """
+    if not _SHARED_MEMORY.is_dir() or not Path("/proc/self/maps").exists():
+        return
+    unused = {}
+    for path in (path for names in _SEGMENTS for path in _SHARED_MEMORY.glob(names)):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            # A young one may be about to be mapped.
+            if status.st_uid == os.getuid() and time.time() - status.st_ctime > _YOUNG_S:
+                unused[str(path)] = path
+    if not unused:
+        return
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            text = maps.read_text(errors="replace")
+            for name in [name for name in unused if name in text]:
+                del unused[name]
+    for path in unused.values():
+        path.unlink(missing_ok=True)
+        if path.parent != _SHARED_MEMORY:
+            with contextlib.suppress(OSError):  # it is not empty
+                path.parent.rmdir()
 
 
 def base() -> Path:

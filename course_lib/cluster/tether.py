@@ -15,13 +15,18 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def tie_to_parent(signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send ``signum`` to this process when its parent dies (Linux only)."""
+def tie_to_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> None:
+    """Ask the kernel to send ``signum`` to this process when its parent dies (Linux only).
+
+    Args:
+        signum: the signal.
+        parent: the process id of the parent, if it may have died already.
+    """
     if not sys.platform.startswith("linux"):
         return
     import ctypes
 
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signum), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

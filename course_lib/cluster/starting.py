@@ -1,0 +1,224 @@
+"""The one idea: ``start_cluster`` gives a notebook its cluster: a fresh one, or the one it had.
+
+A cluster is found again after a restart of the kernel, and ended when nobody wants it any more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import operator
+import os
+import time
+
+import psutil
+from IPython import get_ipython
+
+from .errors import ClusterError, StartError
+from .handle import Cluster
+from .link import KeeperLink
+from .runtime import started, sweep_stale
+from .shrinking import count
+
+__all__ = ["current_cluster", "start_cluster"]
+
+_POLL_S = 0.02
+_MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
+
+_current: Cluster | None = None
+
+
+def start_cluster(
+    n: int = 4,
+    *,
+    replace: bool = False,
+    init_process_group: bool = False,
+    timeout: float | None = None,
+    grace: float = 10.0,
+) -> Cluster:
+    """Start ``n`` MPI engines, print who they are, and make ``%%px`` run cells on them.
+
+    If this notebook already has a cluster of ``n`` ranks, also from before a restart of its
+    kernel, that one is used, with its variables. Every rank offers the names ``rank``,
+    ``world_size``, ``comm`` (an MPI communicator of all ranks), ``device``, ``torch``,
+    ``dist`` (``torch.distributed``) and ``np``.
+
+    The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
+    seconds after its kernel was restarted or died without coming back for it.
+
+    Args:
+        n: number of ranks; more than there are cores is fine.
+        replace: stop a cluster that is running and start a fresh one.
+        init_process_group: also initialise ``torch.distributed`` on every rank.
+        timeout: seconds after which a start has failed; by default a minute plus two seconds
+            for each rank.
+        grace: seconds in which a restarted kernel can come back for its cluster.
+
+    Raises:
+        ValueError: if ``n`` is not a whole number from 1 to what this machine can hold.
+        ClusterError: if a cluster of another size is running and ``replace`` is not set.
+        StartError: if the cluster does not start; the message names the cause and quotes the
+            last log lines.
+    """
+    n = checked(n)
+    timeout = 60.0 + 2 * n if timeout is None else float(timeout)
+    settings = {"n": n, "timeout": timeout, "grace": float(grace)}
+    began = time.monotonic()
+    running = _running_cluster(settings)
+    if running is not None and replace:
+        running.stop()
+        running = None
+    if running is not None and running.n != n:
+        raise ClusterError(
+            f"a cluster of {count(running.n)} is running, with its variables; "
+            f"start_cluster({n}, replace=True) replaces it, "
+            f"start_cluster({running.n}) uses it"
+        )
+    if running is not None:
+        cluster = running
+        message = f"{count(n)} found running; their variables are kept"
+    else:
+        cluster = _fresh_cluster(settings)
+        message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
+    if init_process_group and not cluster.stuck:
+        cluster.init_process_group()
+    print(message)
+    print(cluster.table())
+    return cluster
+
+
+def current_cluster() -> Cluster | None:
+    """The cluster of this notebook or program, or None if there is none."""
+    if _current is None or not _current._link.is_ours or not _current.is_running:
+        return None
+    return _current
+
+
+def checked(n) -> int:
+    """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
+    try:
+        if isinstance(n, bool):
+            raise TypeError
+        n = operator.index(n)
+    except TypeError:
+        raise ValueError(f"n must be a whole number of ranks, not {n!r}") from None
+    most = most_ranks()
+    if not 1 <= n <= most:
+        raise ValueError(f"n must be from 1 to {most} ranks on this machine, not {n}")
+    return n
+
+
+def most_ranks() -> int:
+    """How many ranks this machine can hold: a matter of memory, within reason of its cores."""
+    by_memory = psutil.virtual_memory().total // _MEMORY_PER_RANK
+    return max(4, min(by_memory, 32 * (os.cpu_count() or 1)))
+
+
+def _running_cluster(settings: dict) -> Cluster | None:
+    """The living cluster of this kernel, from this life of it or the one before a restart."""
+    global _current
+    if _current is not None and _current._link.is_ours:
+        try:
+            _current.require_running()
+            return _current
+        except ClusterError as error:
+            _give_up(_current, error)
+        _current = None
+    link = KeeperLink.adopt(_key())
+    if link is None:
+        return None
+    cluster = Cluster(link, len(link.ask("status")["members"]), settings)
+    try:
+        cluster.require_running()
+        _await_ready(link, settings["timeout"])
+    except ClusterError as error:
+        _give_up(cluster, error)
+        return None
+    finish_start(cluster, found=True)
+    cluster.mend()
+    return cluster
+
+
+def _give_up(cluster: Cluster, error: ClusterError) -> None:
+    """Stop what is left of a cluster that cannot be used again, and say so."""
+    if not cluster._link.was_stopped:
+        reason = str(error).partition(";")[0].partition("\n")[0]
+        print(f"Not used again: {reason}. All variables on the ranks of before are lost.")
+    cluster.stop()
+
+
+def _fresh_cluster(settings: dict) -> Cluster:
+    sweep_stale()
+    cluster = Cluster(start(settings), settings["n"], settings)
+    finish_start(cluster)
+    return cluster
+
+
+def start(settings: dict) -> KeeperLink:
+    """Start a keeper and wait until all ranks are registered; leave nothing behind otherwise."""
+    link = KeeperLink.start_keeper(_key(), settings["n"], settings["grace"], settings["timeout"])
+    try:
+        _await_ready(link, settings["timeout"])
+    except BaseException:
+        link.stop()
+        raise
+    return link
+
+
+def _await_ready(link: KeeperLink, timeout: float) -> None:
+    deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
+    while True:
+        try:
+            status = link.ask("status")
+        except ClusterError as error:
+            reason = link.why_it_ended() or error
+            raise StartError(f"the cluster did not start: {reason}") from None
+        if status["state"] == "ready":
+            return
+        if status["state"] != "starting":
+            raise StartError(f"the cluster did not start: {status['error']}")
+        if time.monotonic() > deadline:
+            raise StartError(f"the cluster did not start: {status['progress']}")
+        time.sleep(_POLL_S)
+
+
+def finish_start(cluster: Cluster, found: bool = False) -> None:
+    """Connect to a cluster that is ready, and make it the current one.
+
+    Args:
+        found: it has variables; when interrupted, leave it to be found again.
+    """
+    global _current
+    try:
+        cluster._connect()
+        cluster._activate()
+    except BaseException as error:
+        if found and isinstance(error, KeyboardInterrupt):
+            cluster.let_go()
+        else:
+            cluster.stop()
+        raise
+    _current = cluster
+
+
+def _key() -> str:
+    """What identifies this notebook: a kernel keeps its connection file across restarts."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    if IPKernelApp.initialized():
+        return f"kernel {IPKernelApp.instance().abs_connection_file}"
+    return f"process {os.getpid()} {started(os.getpid())}"
+
+
+@atexit.register
+def _at_exit() -> None:
+    """End the cluster with its program, unless this is a kernel that is being restarted."""
+    if _current is None or not _current._link.is_ours or _current._link.why_it_ended():
+        return
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        _current.stop()
+        return
+    # What ipykernel answers to a request to shut down says whether it is for a restart.
+    farewell = getattr(kernel, "_shutdown_message", None) or {}
+    if farewell.get("content", {}).get("restart") is False:
+        _current._link.tell("release", grace=0.0)

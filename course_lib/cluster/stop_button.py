@@ -1,0 +1,87 @@
+"""The one idea: the stop button ends a cell once, however often it is pressed.
+
+A learner who sees nothing happen presses again. The first press ends the cell; what comes after
+it (the ranks are freed, communication is renewed) must then not be ended half-way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from IPython import get_ipython
+
+__all__ = ["StopButton", "interruption"]
+
+_DEAF_S = 15.0  # at most; freeing ranks takes 6 s if some cannot be freed
+_AFTERWARDS_S = 1.0  # until the notebook has shown the report
+
+
+class StopButton:
+    """Takes the presses of the stop button while a cell runs on the ranks.
+
+    As a context manager around all that belongs to the cell. A press inside of
+    :meth:`listening` raises KeyboardInterrupt there. Elsewhere it is only counted: before, it is
+    raised as soon as anybody listens; afterwards it is too late. Presses get through again after
+    15 s, so that nothing can make a notebook deaf.
+    """
+
+    def __init__(self) -> None:
+        self.presses = 0
+        self._listens = False
+        self._deaf_until = 0.0
+        self._before = None
+
+    def __enter__(self) -> StopButton:
+        self._deaf_until = time.monotonic() + _DEAF_S
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._pressed)
+        return self
+
+    def __exit__(self, kind, *_: object) -> None:
+        if self._before is None:
+            return
+        if kind is not None and self.presses and getattr(get_ipython(), "kernel", None) is not None:
+            # While the report is being shown, too; a kernel takes our handler back after the cell.
+            self._deaf_until = time.monotonic() + _AFTERWARDS_S
+            return
+        signal.signal(signal.SIGINT, self._before)
+        if kind is None and self.presses:
+            raise interruption(
+                "the ranks had ended what they were doing; only what comes after it in this cell "
+                "was interrupted"
+            )
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Let the next press raise KeyboardInterrupt, in the block.
+
+        Raises:
+            KeyboardInterrupt: also at once, if the button was pressed already.
+        """
+        try:
+            self._listens = True
+            if self.presses:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._listens = False
+            self._deaf_until = time.monotonic() + _DEAF_S
+
+    def _pressed(self, signum: int, frame) -> None:
+        self.presses += 1
+        if self._listens:
+            self._listens = False
+            raise KeyboardInterrupt
+        if time.monotonic() > self._deaf_until and callable(self._before):
+            self._before(signum, frame)
+
+
+def interruption(message: str, details: Sequence[str] = ()) -> KeyboardInterrupt:
+    """A KeyboardInterrupt that a notebook shows as one line, followed by ``details``."""
+    interrupt = KeyboardInterrupt(message)
+    interrupt._render_traceback_ = lambda: [f"KeyboardInterrupt: {message}", *details]
+    return interrupt

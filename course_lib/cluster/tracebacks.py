@@ -1,0 +1,55 @@
+"""The one idea: a rank says what went wrong in a moment, and in few lines.
+
+IPython shows the source around every frame. Of the frames inside of torch that takes a second,
+of the thousand calls of an endless recursion a minute where ranks share cores.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from types import TracebackType
+
+__all__ = ["CELL_FILE", "shorten"]
+
+CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
+"""What the file name of a cell's code ends with."""
+
+_ENDS = 5  # frames that are shown at each end of a long traceback
+_MOST_FRAMES = 40
+
+
+def shorten(tracebacks) -> None:
+    """Have IPython's ``tracebacks`` show a KeyboardInterrupt by the cell's line alone, and of a
+    long stack the frames at both ends.
+    """
+    usual = tracebacks.structured_traceback
+
+    def structured_traceback(etype, evalue, etb=None, *args, **kwargs):
+        if isinstance(etype, type) and issubclass(etype, KeyboardInterrupt):
+            frames = traceback.extract_tb(evalue.__traceback__)
+            mine = [frame for frame in frames if CELL_FILE.search(frame.filename)]
+            where = f" in line {mine[-1].lineno} of its cell: {mine[-1].line}" if mine else ""
+            return [f"KeyboardInterrupt{where}"]
+        etb, left_out = without_the_middle(etb)
+        lines = usual(etype, evalue, etb, *args, **kwargs)
+        if left_out:
+            lines.insert(-1, f"({left_out} calls in the middle are not shown.)\n")
+        return lines
+
+    tracebacks.structured_traceback = structured_traceback
+
+
+def without_the_middle(first: TracebackType | None) -> tuple[TracebackType | None, int]:
+    """Return a traceback with the ends of a long one, and how many frames it leaves out."""
+    frames = []
+    one = first
+    while one is not None:
+        frames.append(one)
+        one = one.tb_next
+    if len(frames) <= _MOST_FRAMES:
+        return first, 0
+    short = None
+    for one in reversed(frames[:_ENDS] + frames[-_ENDS:]):
+        short = TracebackType(short, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return short, len(frames) - 2 * _ENDS
