@@ -16,8 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import data, machine, mpi, packages
 from .finding import FAIL, OK, WARN, Finding, examine, text
+from .programs import all_within
 
-__all__ = ["FAIL", "OK", "WARN", "Finding", "doctor", "findings"]
+__all__ = ["FAIL", "OK", "WARN", "WITHIN_S", "Finding", "doctor", "findings"]
+
+WITHIN_S = 12.0
 
 CHECKS: dict[str, Callable[[], Finding]] = {
     "Python": machine.python,
@@ -38,12 +41,16 @@ CHECKS: dict[str, Callable[[], Finding]] = {
 _AT_ONCE = 2  # the slow ones wait for programs of theirs
 
 
-def findings() -> list[Finding]:
-    """Examine this machine, within about 10 s, and return what was found, in a fixed order."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+def findings(within_s: float = WITHIN_S) -> list[Finding]:
+    """Examine this machine and return what was found, in a fixed order.
+
+    Args:
+        within_s: seconds for all programs together; what has not answered by then is a WARN.
+    """
+    with all_within(within_s), ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(examine, CHECKS, CHECKS.values()))
 
 
-def doctor() -> None:
+def doctor(within_s: float = WITHIN_S) -> None:
     """Examine this machine and print what was found, with a fix for each WARN and FAIL."""
-    print(text(findings()))
+    print(text(findings(within_s)))

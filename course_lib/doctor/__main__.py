@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from . import FAIL, findings
+from . import FAIL, WITHIN_S, findings
 from .finding import text
 
 
@@ -19,8 +19,15 @@ def main() -> int:
         prog="python -m course_lib.doctor", description=main.__doc__.partition("\n")[0]
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=WITHIN_S,
+        metavar="SECONDS",
+        help="time for all programs that are asked (default: %(default)g)",
+    )
     arguments = parser.parse_args()
-    found = findings()
+    found = findings(arguments.within)
     if arguments.json:
         print(json.dumps([finding.as_dict() for finding in found], indent=2))
     else:

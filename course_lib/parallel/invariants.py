@@ -140,7 +140,8 @@ def assert_weights_moved(
             name (all are looked at); called on every rank.
         before: a :func:`snapshot` of it taken earlier on this rank.
         group: process group, the default one if None.
-        but: names of parameters that are not used, so need not move.
+        but: names of parameters that are not used, so need not move (nor need those without
+            elements).
 
     Raises:
         InvariantError: on every rank.
@@ -224,7 +225,7 @@ def _trainable(model: Model, before: Mapping[str, torch.Tensor], but: Collection
     unknown = [name for name in (*named, *but) if name not in before]
     if unknown:
         raise InvariantError(f"the snapshot from before has no {unknown[0]!r}")
-    return {name: tensor for name, tensor in named.items() if name not in but}
+    return {name: tensor for name, tensor in named.items() if name not in but and tensor.numel()}
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -16,15 +16,21 @@ Only under mpiexec is ``course_lib.mpi`` imported: torchrun's ranks are no MPI j
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Now, while there is no group: its functions keep the default group of the moment of its import
+# as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
+import torch.distributed.nn.functional
 
 __all__ = ["Place", "launcher", "on_terminal", "process_group"]
 
@@ -99,16 +105,50 @@ def _by_torchrun(timeout: timedelta) -> Place:
     enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if enough and dist.is_nccl_available():
         device = torch.device("cuda", local_rank)
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        dist.init_process_group("nccl", timeout=timeout, device_id=device, **_fresh_store(timeout))
         return _place(local_rank, device, "nccl", "torchrun")
-    dist.init_process_group("gloo", timeout=timeout)
+    dist.init_process_group("gloo", timeout=timeout, **_fresh_store(timeout))
+    _end_gloo_at_exit()
     return _place(local_rank, torch.device("cpu"), "gloo", "torchrun")
+
+
+def _fresh_store(timeout: timedelta) -> dict[str, Any]:
+    """How ranks that torchrun has started again find each other, and not those who died.
+
+    The agent's store still has the addresses of the life before, and PyTorch 2.13 looks them up
+    under the same names (pytorch issue 135712). On one machine all ranks agree on the number of
+    their life; on several set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started.
+    """
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if life == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        return {}
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+    return {
+        "store": dist.PrefixStore(f"life {life}", store),
+        "rank": rank,
+        "world_size": world_size,
+    }
 
 
 def _alone(timeout: timedelta) -> Place:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    _end_gloo_at_exit()
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     return _place(0, device, "gloo", "none")
+
+
+def _end_gloo_at_exit() -> None:
+    """Have gloo's threads joined where it is safe, when the program has ended and Python has not.
+
+    Whoever lets the last reference to a gloo group go joins its threads, and such a thread needs
+    the interpreter's lock (the GIL) to let go of the tensors of its last operation. Too early,
+    when DDP's reducer is deleted, the caller holds the lock and both wait for ever; too late, when
+    Python has begun to end, a thread that asks for the lock aborts the process (PyTorch 2.13).
+    The backend's own Python object gives the lock away before it joins, so it goes last.
+    """
+    assert dist.group.WORLD is not None
+    last = [dist.group.WORLD._get_backend(torch.device("cpu"))]
+    atexit.register(last.clear)
 
 
 def _place(local_rank: int, device: torch.device, backend: str, by: str) -> Place:

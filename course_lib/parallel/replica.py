@@ -16,10 +16,12 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 __all__ = [
     "agree",
+    "bytes_of",
     "communication_device",
     "exchange",
     "layout_of",
     "pack",
+    "rank_in",
     "require_equal_layouts",
     "tensors_of",
     "unpack",
@@ -78,8 +80,28 @@ def communication_device(group: dist.ProcessGroup | None) -> torch.device:
     return torch.device("cpu")
 
 
+def rank_in(group: dist.ProcessGroup | None = None) -> int:
+    """Return this rank's number in the group.
+
+    Raises:
+        ValueError: if it is not in the group.
+    """
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in this group, so it has no part in what the group "
+            "does: let the ranks of the group call this, and no others"
+        )
+    return rank
+
+
 def exchange(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return every rank's ``value``, pickled on the way, in order of ranks."""
+    """Return every rank's ``value``, pickled on the way, in order of ranks.
+
+    Raises:
+        ValueError: if this rank is not in the group.
+    """
+    rank_in(group)
     values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values
@@ -92,6 +114,7 @@ def agree(prepare: Callable[[], Any], group: dist.ProcessGroup | None = None) ->
         TypeError, ValueError, AssertionError: of the same class and message on every rank, as
             the lowest rank that raised did; another class becomes RuntimeError.
     """
+    rank_in(group)  # what it is told then is not about what it would prepare
     own: Exception | None = None
     value, trouble = None, None
     try:
@@ -154,11 +177,12 @@ def _text(description: tuple) -> str:
 
 def pack(tensors: Tensors, device: torch.device) -> torch.Tensor:
     """Return the bytes of all tensors one after the other, uint8 (bytes,), on ``device``."""
-    parts = [_bytes_of(tensor).to(device) for tensor in tensors.values()]
+    parts = [bytes_of(tensor).to(device) for tensor in tensors.values()]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device=device)
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of ``tensor`` as bytes, uint8 (bytes,), on its device."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+
+from .arguments import whole
 
 __all__ = ["Uneven", "shard", "shard_indices"]
 
@@ -30,8 +34,11 @@ def shard_indices(
     ========= ====================================================================
 
     Raises:
+        TypeError: if a number is no whole number.
         ValueError: for an uneven length with "raise", or arguments out of range.
     """
+    length, rank = whole("length", length), whole("rank", rank)
+    world_size = whole("world_size", world_size)
     if uneven not in _CHOICES:
         raise ValueError(f"uneven must be one of {', '.join(_CHOICES)}, not {uneven!r}")
     if world_size < 1 or not 0 <= rank < world_size:
@@ -60,31 +67,43 @@ def shard(data: Any, rank: int, world_size: int, uneven: Uneven = "raise") -> An
 
     Args:
         data: a tensor or array (first dimension is shared out), a sequence such as a list, a
-            data set with ``images`` and ``labels``, or a number of samples.
+            data set with ``images`` and ``labels``, a ``TensorDataset``, any other data set with
+            a length that gives a sample for a number, or a number of samples.
         rank: whose part, 0 to ``world_size`` - 1.
         world_size: number of parts.
         uneven: what to do if the length is no multiple of ``world_size``.
 
     Returns:
-        Of the kind of ``data``; for a number the indices, int64 (samples,).
+        Of the kind of ``data``; for a number the indices, int64 (samples,); for the other data
+        sets a ``torch.utils.data.Subset``, which copies nothing.
 
     Raises:
         ValueError: see :func:`shard_indices`.
-        TypeError: for data of another kind.
+        TypeError: for data of another kind, such as a mapping or an iterable without length.
     """
-    if isinstance(data, int):
+    if isinstance(data, Integral):
         return shard_indices(data, rank, world_size, uneven)
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+    if not _is_indexed(data):
         raise TypeError(
             f"a {type(data).__name__} is none of the kinds of data that can be shared out: "
-            "tensor, sequence, data set, or a number of samples"
+            "tensor with a dimension, sequence, data set, or a number of samples"
         )
     chosen = shard_indices(len(data), rank, world_size, uneven)
     if isinstance(data, Sequence):
         return _of_sequence(data, chosen.tolist())
     if hasattr(data, "images") and hasattr(data, "labels"):
         return type(data)(*data[chosen])
-    return data[chosen]
+    if isinstance(data, TensorDataset):
+        return TensorDataset(*data[chosen])
+    if hasattr(data, "shape"):
+        return data[chosen]
+    return Subset(data, chosen.tolist())
+
+
+def _is_indexed(data: Any) -> bool:
+    if isinstance(data, Mapping | IterableDataset) or getattr(data, "shape", None) == ():
+        return False
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
 
 
 def _of_sequence(data: Sequence[Any], chosen: list[int]) -> Any:

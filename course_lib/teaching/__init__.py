@@ -45,9 +45,15 @@ the mistake that the check has to recognise.
 
 from importlib import import_module
 
-__all__ = ["check", "compare", "figures", "hint", "solution"]
+__all__ = ["check", "compare", "figures", "hint", "solution", "timeline"]
 
-_HOMES = {"check": "checking", "compare": "predict", "hint": "help", "solution": "help"}
+_HOMES = {
+    "check": "checking",
+    "compare": "predict",
+    "hint": "help",
+    "solution": "help",
+    "timeline": "timelines",
+}
 
 
 def __getattr__(name: str):

@@ -8,7 +8,6 @@ the notebook stays as it is, to the byte.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -77,9 +76,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NN", help="these lessons alone")
     parser.add_argument("--check", action="store_true", help="build nothing; say what is to do")
     given = parser.parse_args(arguments)
-    # Output of the ranks in a fixed order, as nobody watches.
-    os.environ["IPP_NONINTERACTIVE"] = "1"
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     chosen = [s for s in lessons.sources() if not given.only or s.name[:2] in given.only]
     if not chosen:
         parser.error(f"there is no such lesson in {lessons.SOURCES.relative_to(lessons.ROOT)}")

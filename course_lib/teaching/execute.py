@@ -7,6 +7,7 @@ names the machine.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
@@ -48,7 +49,12 @@ def execute(notebook, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS
         def get_kernel_spec(self, kernel_name):
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
             argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
-            return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+            # Output of the ranks in a fixed order, as nobody watches; and our programs first.
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            environment = {"IPP_NONINTERACTIVE": "1", "PATH": path}
+            return KernelSpec(
+                argv=argv, display_name=kernel_name, language="python", env=environment
+            )
 
     client = NotebookClient(
         notebook,
@@ -59,6 +65,7 @@ def execute(notebook, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},
     )
+    client.owns_km = True  # and ends the kernel with everything it has started
     client.execute()
 
 

@@ -14,10 +14,11 @@ With ``where="engines"`` it runs on every rank with that rank's function, with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-__all__ = ["DEADLINE_SECONDS", "Exercise", "WrongAnswer", "exercise"]
+__all__ = ["DEADLINE_SECONDS", "Exercise", "WrongAnswer", "as_mistake", "exercise"]
 
 DEADLINE_SECONDS = 20.0
 
@@ -38,6 +39,15 @@ class WrongAnswer(Exception):
 
     def __str__(self) -> str:
         return self.explanation
+
+
+@contextmanager
+def as_mistake(name: str, explanation: str) -> Iterator[None]:
+    """Whatever goes wrong inside is this one mistake: what went before was right."""
+    try:
+        yield
+    except WrongAnswer as error:
+        raise WrongAnswer(name, f"{explanation} ({error})") from None
 
 
 class Exercise(NamedTuple):

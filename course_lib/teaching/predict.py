@@ -5,24 +5,30 @@ from __future__ import annotations
 import numbers
 
 
-def compare(prediction: object, measured: object, *, within: float = 0.0, unit: str = "") -> None:
+def compare(
+    prediction: object,
+    measured: object,
+    *,
+    within: float = 0.0,
+    unit: str = "",
+    source: str = "Measured here",
+) -> None:
     """Print your ``prediction`` beside what was ``measured``, and whether they agree.
 
     ``prediction``: None as long as you have not made one. ``within``: how far off a number may
     be and still count as right, as a fraction of what was measured. ``unit``: printed after
-    numbers, e.g. "s". Tensors and arrays are compared as lists.
+    numbers, e.g. "s". ``source``: where ``measured`` comes from, if nothing was measured,
+    e.g. "By the formula". Tensors and arrays are compared as lists.
     """
     prediction, measured = _plain(prediction), _plain(measured)
     found = _written(measured, unit)
     if prediction is None:
-        print(f"You have not written down a prediction. Measured here: {found}")
+        print(f"You have not written down a prediction. {source}: {found}")
     elif _agree(prediction, measured, within):
-        print(
-            f"You predicted {_written(prediction, unit)}. Measured here: {found}. Well predicted."
-        )
+        print(f"You predicted {_written(prediction, unit)}. {source}: {found}. Well predicted.")
     else:
         print(
-            f"You predicted {_written(prediction, unit)}. Measured here: {found}. "
+            f"You predicted {_written(prediction, unit)}. {source}: {found}. "
             "What did your picture of it leave out? The next paragraph may tell."
         )
 

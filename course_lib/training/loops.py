@@ -47,7 +47,18 @@ def batches(samples: int, batch_size: int, *, seed: int, first: int = 0) -> Iter
         batch_size: indices in each batch; the last one may have fewer.
         seed: of the order.
         first: number of the first batch to yield, to go on in the middle of an epoch.
+
+    Raises:
+        ValueError: if there is no sample in a batch, or a number is negative.
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    if samples < 0 or first < 0:
+        raise ValueError(f"samples and first must be at least 0, not {samples} and {first}")
+    return _batches(samples, batch_size, seed, first)
+
+
+def _batches(samples: int, batch_size: int, seed: int, first: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(samples, generator=generator)
     if first * batch_size < samples:
@@ -56,7 +67,15 @@ def batches(samples: int, batch_size: int, *, seed: int, first: int = 0) -> Iter
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: DataSet, batch_size: int = 1024) -> float:
-    """Return the fraction of ``data`` that ``model`` classifies correctly, from 0 to 1."""
+    """Return the fraction of ``data`` that ``model`` classifies correctly, from 0 to 1.
+
+    Raises:
+        ValueError: if there are no data, or there is no sample in a batch.
+    """
+    if not len(data) or batch_size < 1:
+        raise ValueError(
+            f"{len(data)} samples in batches of {batch_size} have no accuracy; give at least 1"
+        )
     training, device = model.training, _device_of(model)
     model.eval()
     right = 0

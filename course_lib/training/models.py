@@ -49,13 +49,14 @@ class LeNet(nn.Module):
         classes: number of classes.
 
     Raises:
-        ValueError: for another size.
+        ValueError: for another size, also in ``forward``.
     """
 
     def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:
         super().__init__()
         if size not in (28, 32):
             raise ValueError(f"LeNet takes images of 28 or 32 pixels a side, not {size}")
+        self.size = size
         self.features = nn.Sequential(
             nn.Conv2d(channels, 6, kernel_size=5, padding=(32 - size) // 2),
             nn.ReLU(),
@@ -75,6 +76,11 @@ class LeNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return logits float32 (N, classes) for images (N, channels, size, size)."""
+        if images.shape[-2:] != (self.size, self.size):
+            raise ValueError(
+                f"this LeNet takes images of {self.size} x {self.size} pixels, not "
+                f"{' x '.join(map(str, images.shape[-2:]))}; build it with size=28 or size=32"
+            )
         return self.classifier(self.features(images))
 
 

@@ -3,7 +3,7 @@
 Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017,
 arXiv:1706.02677, sections 2.1 (linear scaling rule) and 2.2 (warm-up). The square-root rule:
 Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014,
-arXiv:1404.5997, section 5.
+arXiv:1404.5997.
 """
 
 from __future__ import annotations

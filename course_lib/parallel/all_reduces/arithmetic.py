@@ -50,10 +50,13 @@ class Arithmetic:
         data: flat (numel,), in the dtype that travels; the tensor's own memory if it can be.
 
     Raises:
-        TypeError: if the operation has no meaning for the dtype, or the tensor is not dense.
+        TypeError: if the operation has no meaning for the dtype or is none, or the tensor is not
+            dense or is none.
     """
 
     def __init__(self, tensor: torch.Tensor, op: ReduceOp) -> None:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"only tensors can be reduced, not {type(tensor).__name__}")
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise TypeError("only dense tensors can be reduced; use tensor.to_dense()")
         self._tensor = tensor.detach()
@@ -100,6 +103,8 @@ def _wire_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def _name_of(op: ReduceOp, dtype: torch.dtype) -> str:
+    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
+        raise TypeError(f"op must be an operation such as dist.ReduceOp.SUM, not {op!r}")
     name = _NAMES.get(int(getattr(op, "op", op)))
     if name is None:
         raise TypeError(

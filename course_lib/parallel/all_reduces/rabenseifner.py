@@ -4,7 +4,7 @@ Reduce-scatter by recursive halving: partners at distance 1, 2, 4, ... split the
 share, and each keeps, and combines, one half. All-gather by recursive doubling: the same
 partners, in reverse order, swap what they hold. So the data is the ring's and the number of
 steps logarithmic: 2 lg p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma seconds for a power of
-two (Rabenseifner's algorithm in Thakur, Rabenseifner and Gropp 2005, section 4.5). Other world
+two (Rabenseifner's algorithm in Thakur, Rabenseifner and Gropp 2005, section 4). Other world
 sizes are folded to one, for up to 2 (alpha + n beta) + n gamma more.
 
 It combines in the same pairs of pairs as recursive doubling, so both give the same bits.

@@ -2,7 +2,7 @@
 
 After step k a rank knows the result of its 2**k nearest, so p ranks need lg p steps instead of
 the tree's 2 lg p: lg p (alpha + n beta + n gamma) seconds for a power of two (Thakur,
-Rabenseifner and Gropp 2005, section 4.5). Other world sizes are folded to one, for up to
+Rabenseifner and Gropp 2005, section 4). Other world sizes are folded to one, for up to
 2 (alpha + n beta) + n gamma more. Few steps, but whole tensors: for short ones.
 """
 

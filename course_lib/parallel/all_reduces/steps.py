@@ -90,7 +90,7 @@ class Fold:
 
     Of the first 2e ranks each even one gives its tensor to its neighbour before, and gets the
     result from it after. The q ranks that remain have new numbers from 0 to q - 1. This is
-    what MPICH does (Thakur, Rabenseifner and Gropp 2005, section 4.5).
+    what MPICH does (Thakur, Rabenseifner and Gropp 2005, section 4).
 
     Attributes:
         ranks: q.

@@ -4,7 +4,7 @@ Ranks 1, 3, 5, ... send to their left neighbours, of those that received every s
 to the one before, and so on: the additions form a binary tree, whose root is rank 0. The
 result goes back the same way. That takes 2 ceil(lg p) (alpha + n beta) + ceil(lg p) n gamma
 seconds (a reduce and a broadcast by binomial trees: Thakur, Rabenseifner and Gropp 2005,
-sections 4.2 and 4.4). The root still carries lg p whole tensors each way.
+section 4). The root still carries lg p whole tensors each way.
 """
 
 from __future__ import annotations

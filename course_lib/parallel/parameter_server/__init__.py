@@ -60,6 +60,9 @@ Afterwards (``record`` may travel to a notebook's kernel, which needs no MPI for
 - ``replay(record, model, optimizer, loss_function, {worker: batches})`` makes the recorded
   updates again in one process; the result equals ``record.final`` bit for bit.
 
+Parameters travel and buffers do not: all ranks need a model with the same buffers, which stay
+what they are. Other ones are refused.
+
 A worker that is killed does not stop the others (Open MPI with fault tolerance, which the
 course's launcher switches on); when the server dies, every worker raises RankFailedError.
 """

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..arguments import whole
+
 __all__ = ["shuffled_batches"]
 
 
@@ -23,8 +25,12 @@ def shuffled_batches(
         epochs: passes over the data, endless if None.
 
     Raises:
+        TypeError: if ``batch_size`` or ``epochs`` is no whole number.
         ValueError: if there are fewer samples than one batch needs.
     """
+    whole("batch_size", batch_size)
+    if epochs is not None:
+        whole("epochs", epochs, least=0)
     if not 1 <= batch_size <= len(data):
         raise ValueError(f"batch_size must be from 1 to {len(data)}, not {batch_size}")
     return _shuffled(data, batch_size, seed, epochs)

@@ -7,11 +7,13 @@ only by what a message changed on its way, which is what it is there to find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
+from ..replica import bytes_of
 from .messages import FlatMessage
 
 __all__ = [
@@ -19,8 +21,10 @@ __all__ = [
     "apply_update",
     "average",
     "base_rates",
+    "buffers_of",
     "compute_gradient",
     "parameters_of",
+    "require_unchanged_buffers",
 ]
 
 Gradients = list[torch.Tensor | None]
@@ -32,7 +36,7 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
 
     Raises:
         TypeError: if ``model`` is no module.
-        ValueError: if it has none, or has buffers that training changes.
+        ValueError: if it has none, or keeps running statistics, as batch norm does.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
@@ -51,6 +55,29 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
             "LayerNorm, or track_running_stats=False)"
         )
     return parameters
+
+
+def buffers_of(model: nn.Module) -> dict[str, int]:
+    """Return a checksum of each buffer: they do not travel, so all ranks need the same ones."""
+    return {
+        name: zlib.crc32(
+            bytes_of(buffer).cpu().numpy(),
+            zlib.crc32(f"{tuple(buffer.shape)} {buffer.dtype}".encode()),
+        )
+        for name, buffer in model.named_buffers()
+    }
+
+
+def require_unchanged_buffers(model: nn.Module, before: Mapping[str, int]) -> None:
+    """Raise ValueError if ``buffers_of(model)`` is no longer what it was ``before``."""
+    now = buffers_of(model)
+    changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+    if changed:
+        raise ValueError(
+            f"computing a gradient changed the buffer {min(changed)!r}, which a gradient does not "
+            "carry: each worker would have its own and the server none. Use a model whose buffers "
+            "stay what they are: no counters, no running statistics, no spectral norm"
+        )
 
 
 def compute_gradient(

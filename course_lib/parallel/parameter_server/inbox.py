@@ -33,6 +33,12 @@ def is_death(error: BaseException) -> bool:
     return isinstance(error, RankFailedError)
 
 
+def _ends_the_group(error: BaseException) -> bool:
+    from course_lib.mpi import DeadlineError
+
+    return isinstance(error, DeadlineError)
+
+
 class Arrival:
     """A header that is here or to come.
 
@@ -86,10 +92,18 @@ class Inbox:
         Raises:
             RankFailedError: once for every rank that dies while nothing is there.
             DeadlineError: if none comes in time.
+            CommunicationError: once for every message that is no header.
         """
         if not self.count():
-            self._to_come[0].work.wait(self._timeout)
-            self.count()
+            work = self._to_come[0].work
+            try:
+                work.wait(self._timeout)
+            except dist.DistBackendError as error:
+                if error is not work.exception():
+                    raise  # a death: the receive goes on
+                if _ends_the_group(error):
+                    raise  # nothing can be posted any more
+            self.count()  # raises how the receive ended, and takes it off
         first = min(self._here, key=self._sent)
         self._here.remove(first)
         return first
@@ -99,26 +113,12 @@ class Inbox:
         while self._to_come[0].look():  # MPI fills receives in the order of posting
             # First, because posting may raise when a rank has died; then nothing is lost.
             self._to_come.append(Arrival(self._group))
-            self._take_up(self._to_come.popleft())
+            arrival = self._to_come.popleft()
+            arrival.work.wait()  # raises if it ended by an error
+            self._here.append(arrival)
+            header = arrival.header
+            self._clocks.heard(arrival.sender, header.clock, header.sent, arrival.arrived)
         return len(self._here)
-
-    def _take_up(self, arrival: Arrival) -> None:
-        header = arrival.header
-        self._clocks.heard(arrival.sender, header.clock, header.sent, arrival.arrived)
-        self._here.append(arrival)
-
-    def post_again(self) -> None:
-        """Replace the receives that a death has touched; call it once the death is acknowledged.
-
-        In Open MPI 5.0.11 a receive from any source that was pending when a rank died goes on
-        to fail at once in every wait, acknowledged or not, and then no message is taken in.
-        """
-        posted, self._to_come = self._to_come, deque()
-        for arrival in posted:
-            if arrival.look() or not arrival.work.cancel():
-                arrival.look()
-                self._take_up(arrival)
-        self._to_come.extend(Arrival(self._group) for _ in posted)
 
     @property
     def waiting(self) -> int:

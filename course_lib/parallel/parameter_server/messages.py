@@ -8,7 +8,7 @@ from any source fits whatever comes next; what follows a header travels as a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
 import torch
@@ -29,6 +29,8 @@ __all__ = [
     "TAG_REPLY",
     "FlatMessage",
     "Header",
+    "checksum_of",
+    "differing",
     "layout_of",
 ]
 
@@ -59,7 +61,9 @@ class Header:
         sent: when the sender sent it, in seconds of the sender's own clock.
         asked: when the worker had sent its hello, same clock (in a gradient's header).
         got: when the worker had received the parameters, same clock (in a gradient's header).
-        layout: checksum of the shapes and dtypes of the sender's parameters (in a hello).
+        layout: checksum of the shapes and dtypes of the sender's parameters (in a hello, and in
+            the refusal that answers it).
+        buffers: checksum of the sender's buffers, likewise.
         clock: which clock the sender reads, see :mod:`.clocks`.
     """
 
@@ -71,24 +75,28 @@ class Header:
     asked: float = 0.0
     got: float = 0.0
     layout: int = 0
+    buffers: int = 0
     clock: int = field(default_factory=clock_identity)
 
-    FIELDS = 9
+    FIELDS = 10
 
     def encode(self) -> torch.Tensor:
-        """Return the header as float64 (9,)."""
+        """Return the header as float64 (10,)."""
         return torch.tensor(astuple(self), dtype=torch.float64)
 
     @classmethod
     def decode(cls, numbers: torch.Tensor) -> Header:
-        """Return the header that float64 (9,) holds."""
-        kind, version, step, samples, sent, asked, got, layout, clock = numbers.tolist()
+        """Return the header that float64 (10,) holds."""
+        kind, version, step, samples, sent, asked, got, *checksums = numbers.tolist()
         whole = map(int, (kind, version, step, samples))
-        return cls(*whole, sent, asked, got, int(layout), int(clock))
+        return cls(*whole, sent, asked, got, *map(int, checksums))
 
 
 class FlatMessage:
     """Tensors that lie one behind the other in one buffer of bytes, so that one send moves all.
+
+    Behind them lies the checksum of their layout, so that bytes which were kept tell later
+    whether they fit a model.
 
     Args:
         tensors: gives shapes, dtypes and the device; nothing is copied yet.
@@ -106,13 +114,22 @@ class FlatMessage:
             used = tensor.numel() * tensor.element_size()
             end += -(-used // _ALIGNMENT) * _ALIGNMENT
         device = tensors[0].device if tensors else torch.device("cpu")
-        self.buffer = torch.zeros(end, dtype=torch.uint8, device=device)
+        checksum = torch.tensor([layout_of(tensors)]).view(torch.uint8).to(device)
+        self.buffer = torch.cat([torch.zeros(end, dtype=torch.uint8, device=device), checksum])
+        self._checksum = self.buffer[end:]
         self.views = [
             self.buffer[start : start + tensor.numel() * tensor.element_size()]
             .view(tensor.dtype)
             .view(tensor.shape)
             for start, tensor in zip(offsets, tensors, strict=True)
         ]
+
+    def fits(self, buffer: torch.Tensor) -> bool:
+        """Return whether ``buffer`` is one of a message of the same shapes and dtypes."""
+        if buffer.dtype != torch.uint8 or buffer.shape != self.buffer.shape:
+            return False
+        theirs = buffer[-len(self._checksum) :].to(self._checksum.device)
+        return torch.equal(theirs, self._checksum)
 
     @torch.no_grad()
     def pack(self, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -126,6 +143,21 @@ class FlatMessage:
         """Copy the buffer's contents out into ``tensors``."""
         for view, tensor in zip(self.views, tensors, strict=True):
             tensor.copy_(view)
+
+
+def differing(other: Header, layout: int) -> str:
+    """Return in what a model differs from that of ``other``'s sender, if both are refused."""
+    if other.layout != layout:
+        return "other shapes or dtypes than the server's; build the same model on all ranks"
+    return (
+        "other buffers than the server's, and no message carries them; build the same model on "
+        "all ranks, with the same seed if its buffers are random, or call sync_initial_weights"
+    )
+
+
+def checksum_of(checksums: Mapping[str, int]) -> int:
+    """Return one checksum for several, with their names."""
+    return zlib.crc32(repr(sorted(checksums.items())).encode())
 
 
 def layout_of(tensors: Iterable[torch.Tensor]) -> int:

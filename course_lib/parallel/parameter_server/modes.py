@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..arguments import whole
+
 __all__ = ["Asynchronous", "BoundedStaleness", "Mode", "Rules", "Synchronous"]
 
 LATE = "late: the round had its gradients already"
@@ -41,14 +43,14 @@ class Synchronous:
             b last ones of each round are backup workers, whose late gradients are dropped.
 
     Source: Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting Distributed Synchronous SGD",
-    2016, algorithms 3 and 4.
+    2016, arXiv:1604.00981.
     """
 
     wait_for: int | None = None
 
     def __post_init__(self) -> None:
-        if self.wait_for is not None and self.wait_for < 1:
-            raise ValueError(f"Synchronous: wait_for must be at least 1, not {self.wait_for}")
+        if self.wait_for is not None:
+            whole("Synchronous: wait_for", self.wait_for, least=1)
 
     def __str__(self) -> str:
         return "synchronous" + (f", first {self.wait_for}" if self.wait_for else "")
@@ -133,14 +135,13 @@ class BoundedStaleness:
         bound: steps, at least 0.
 
     Source: Ho, Cipar, Cui, Lee, Kim, Gibbons, Gibson, Ganger, Xing, "More Effective Distributed
-    ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013, section 2.
+    ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013.
     """
 
     bound: int
 
     def __post_init__(self) -> None:
-        if self.bound < 0:
-            raise ValueError(f"BoundedStaleness: bound must be at least 0, not {self.bound}")
+        whole("BoundedStaleness: bound", self.bound, least=0)
 
     def __str__(self) -> str:
         return f"bounded staleness {self.bound}"

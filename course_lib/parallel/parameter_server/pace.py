@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from ..arguments import seconds
+
 __all__ = ["Pace"]
 
 
@@ -15,15 +17,13 @@ class Pace:
         slowdown: seconds slept on top.
 
     Raises:
-        ValueError: if one is negative.
+        TypeError: if one is no number.
+        ValueError: if one is negative or not finite.
     """
 
     def __init__(self, step_seconds: float = 0.0, slowdown: float = 0.0) -> None:
-        for name, value in (("step_seconds", step_seconds), ("slowdown", slowdown)):
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0 seconds, not {value!r}")
-        self._step_seconds = step_seconds
-        self._slowdown = slowdown
+        self._step_seconds = seconds("step_seconds", step_seconds)
+        self._slowdown = seconds("slowdown", slowdown)
 
     def keep(self, began: float) -> None:
         """Sleep until the gradient begun at ``began`` (of ``time.perf_counter``) may be sent."""

@@ -155,6 +155,7 @@ class Record:
         final: the parameters after the last update, likewise.
         snapshots: (version, seconds, parameters) every so many updates, if asked for.
         optimizer_state: the optimizer's state at the start.
+        buffers: checksum of the model's buffers, which no message carries.
     """
 
     mode: str = ""
@@ -170,6 +171,7 @@ class Record:
     final: torch.Tensor | None = None
     snapshots: list[tuple[int, float, torch.Tensor]] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
+    buffers: int = 0
 
     @property
     def version(self) -> int:

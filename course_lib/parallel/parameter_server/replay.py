@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from .gradients import LossFunction, apply_update, average, compute_gradient, parameters_of
-from .messages import FlatMessage
+from .gradients import (
+    LossFunction,
+    apply_update,
+    average,
+    buffers_of,
+    compute_gradient,
+    parameters_of,
+)
+from .messages import FlatMessage, checksum_of
 from .record import Record
 
 __all__ = ["load_parameters", "replay"]
@@ -25,12 +32,19 @@ __all__ = ["load_parameters", "replay"]
 def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
     """Copy recorded parameters (``record.initial``, ``final``, a snapshot's) into ``model``.
 
+    Its buffers stay as they are: no record has them.
+
     Raises:
-        ValueError: if they are another model's.
+        TypeError: if ``recorded`` is no tensor.
+        ValueError: if they are of a model with other shapes or dtypes.
     """
     parameters = parameters_of(model)
     flat = FlatMessage(parameters)
-    if flat.buffer.shape != recorded.shape:
+    if not isinstance(recorded, torch.Tensor):
+        raise TypeError(
+            f"recorded parameters are a tensor, such as record.final, not {type(recorded).__name__}"
+        )
+    if not flat.fits(recorded):
         raise ValueError("the record is of another model: build the same one as the server did")
     flat.buffer.copy_(recorded)
     flat.unpack(parameters)
@@ -49,7 +63,7 @@ def replay(
 
     Args:
         record: of the run.
-        model: of the server's shapes; it ends with the final parameters.
+        model: of the server's shapes, and with its buffers; it ends with the final parameters.
         optimizer: over the model's parameters, of the server's kind. The state that the
             server's had at the start is loaded into it.
         loss_function: the workers'.
@@ -59,6 +73,11 @@ def replay(
         ValueError: if the model is another, or a worker's batches are missing or too few.
     """
     load_parameters(model, record.initial)
+    if checksum_of(buffers_of(model)) != record.buffers:
+        raise ValueError(
+            "the model's buffers are not the server's: build the model as the server did, with "
+            "the same seed if they are random"
+        )
     optimizer.load_state_dict(copy.deepcopy(record.optimizer_state))
     parameters = parameters_of(model)
     workers_model = copy.deepcopy(model)

@@ -11,13 +11,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..arguments import function, whole
 from . import messages
 from .clocks import Clocks
-from .gradients import GradientMessage, apply_update, average, base_rates, parameters_of
+from .gradients import (
+    GradientMessage,
+    apply_update,
+    average,
+    base_rates,
+    buffers_of,
+    parameters_of,
+)
 from .inbox import Arrival, Inbox, is_death
-from .messages import FlatMessage, Header, layout_of
+from .messages import FlatMessage, Header, checksum_of, layout_of
 from .modes import Asynchronous, Mode, Rules
-from .rates import RateRule, constant
+from .rates import RateRule, constant, rates_by
 from .record import Gradient, Record, Update
 from .recorder import Recorder
 from .stop import Stop
@@ -73,12 +81,12 @@ class Server:
         self._mode = Asynchronous() if mode is None else mode
         if not isinstance(self._mode, Mode):
             raise TypeError(f"mode must be an object like Asynchronous(), not {mode!r}")
-        if not callable(rate):
-            raise TypeError(f"rate must be a function like over_staleness, not {rate!r}")
         self._mode.rules(self._workers)  # complains now if it does not suit them
-        self._rate = rate
+        self._rate = function("rate", rate, "over_staleness")
         self._stop = Stop() if stop is None else stop
-        self._snapshots = snapshots
+        if not isinstance(self._stop, Stop):
+            raise TypeError(f"stop must be an object like Stop(steps=200), not {stop!r}")
+        self._snapshots = whole("snapshots", snapshots, least=0)
         self.version = 0
         self.record = Record()
 
@@ -88,7 +96,8 @@ class Server:
         Raises:
             RankFailedError: if all workers died.
             DeadlineError: if no worker says anything within the time-out.
-            ValueError: if a worker's model differs from the server's.
+            TypeError, ValueError: if a worker's model differs from the server's, or ``rate``
+                gives something that is no rate.
         """
         self._prepare()
         with self._team.surviving_failures():
@@ -118,6 +127,7 @@ class Server:
         self._flat = FlatMessage(self._parameters)
         self._flat.pack(self._parameters)
         self._layout = layout_of(self._parameters)
+        self._buffers = checksum_of(buffers_of(self.model))
         self._letters = {worker: GradientMessage(self._parameters) for worker in self._workers}
         self._delivered: dict[int, Gradient] = {}
         self.record = Record(
@@ -126,6 +136,7 @@ class Server:
             workers=self._workers,
             initial=self._flat.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
+            buffers=self._buffers,
         )
         self._clocks = Clocks()
         self._note = Recorder(self.record, self._clocks)
@@ -197,7 +208,6 @@ class Server:
             self.record.died[worker] = now
             self._note.happened("died", worker, now, version=self.version)
             self._release(worker)
-        self._inbox.post_again()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -212,13 +222,12 @@ class Server:
     # --- what workers say -----------------------------------------------------------------
 
     def _welcome(self, worker: int, header: Header) -> None:
-        if header.layout != self._layout and not self._farewell:
+        theirs, ours = (header.layout, header.buffers), (self._layout, self._buffers)
+        if theirs != ours and not self._farewell:
             self._tell(worker, messages.REFUSED)
             self._release(worker)
-            raise ValueError(
-                f"the model of worker {worker} has other shapes or dtypes than the server's; "
-                "build the same model on all ranks"
-            )
+            what = messages.differing(header, self._layout)
+            raise ValueError(f"the model of worker {worker} has {what}")
         self._held.append(worker)
 
     def _receive(self, worker: int, header: Header, arrival: Arrival) -> None:
@@ -258,7 +267,7 @@ class Server:
         began = self._note.now()
         chosen = tuple(self._delivered.pop(worker) for worker in round_)
         staleness = max(gradient.staleness for gradient in chosen)
-        rates = [self._rate(rate, self.version, staleness) for rate in self._base_rates]
+        rates = rates_by(self._rate, self._base_rates, self.version, staleness)
         gradients = average(
             [self._letters[worker].unpack()[1] for worker in round_],
             [gradient.samples for gradient in chosen],
@@ -282,7 +291,8 @@ class Server:
             self._team.send(self._flat.buffer, worker, messages.TAG_BODY)
 
     def _tell(self, worker: int, kind: int) -> None:
-        header = Header(kind, self.version, sent=time.perf_counter())
+        checksums = {"layout": self._layout, "buffers": self._buffers}
+        header = Header(kind, self.version, sent=time.perf_counter(), **checksums)
         self._note.told(messages.NAMES[kind], worker, self._note.now(), version=self.version)
         self._team.send(header.encode(), worker, messages.TAG_REPLY)
 
@@ -311,6 +321,8 @@ class Server:
 
 
 def _require_optimizer_of(optimizer: torch.optim.Optimizer, parameters: list) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
     known = {id(parameter) for parameter in parameters}
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
+
+from ..arguments import function, whole
 
 __all__ = ["Stop"]
 
@@ -25,6 +28,8 @@ class Stop:
         when: after an update for which ``when(server)`` is true.
 
     Raises:
+        TypeError: if ``when`` is no function, or something else no number, or no whole one where
+            things are counted.
         ValueError: if a number is not positive, or ``epochs`` comes without its samples.
     """
 
@@ -38,8 +43,16 @@ class Stop:
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "samples_per_epoch", "workers", "seconds"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is None:
+                continue
+            if name not in ("epochs", "seconds"):
+                whole(f"Stop: {name}", value)
+            elif not isinstance(value, Real):
+                raise TypeError(f"Stop: {name} must be a number, not {value!r}")
+            if not value > 0:
                 raise ValueError(f"Stop: {name} must be positive, not {value!r}")
+        if self.when is not None:
+            function("Stop: when", self.when, "lambda server: server.version == 7")
         if (self.epochs is None) != (self.samples_per_epoch is None):
             raise ValueError("Stop: epochs and samples_per_epoch come together or not at all")
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from numbers import Real
 
 import torch
 import torch.distributed as dist
+
+from ..arguments import whole
 
 __all__ = ["Team"]
 
@@ -20,6 +23,7 @@ class Team:
         timeout: seconds that one message may take, the group's own time-out if None.
 
     Raises:
+        TypeError: if the time-out is no number.
         ValueError: if this rank is not in the group, or its backend is another, or the time-out
             is not positive.
     """
@@ -37,6 +41,8 @@ class Team:
             raise ValueError(
                 f"the parameter server needs backend mpi4py, and this group is on {group.name()}"
             )
+        if timeout is not None and not isinstance(timeout, Real):
+            raise TypeError(f"timeout must be a positive number of seconds, not {timeout!r}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.group = group
@@ -50,12 +56,13 @@ class Team:
         others = [rank for rank in range(self.size) if rank != self.rank and rank not in dead]
         if workers is None:
             chosen = others
-        elif isinstance(workers, int):
+        elif not isinstance(workers, Iterable):
+            workers = whole("workers, unless it is a list of ranks,", workers)
             chosen = others[:workers]
             if not 1 <= workers <= len(others):
                 raise ValueError(f"workers must be from 1 to {len(others)}, not {workers}")
         else:
-            chosen = sorted(set(workers))
+            chosen = sorted({whole("a worker's rank", rank) for rank in workers})
             wrong = [rank for rank in chosen if rank not in others]
             if wrong:
                 raise ValueError(f"rank {wrong[0]} cannot be a worker here; choose from {others}")

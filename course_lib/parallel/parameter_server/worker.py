@@ -9,9 +9,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..arguments import function
 from . import messages
-from .gradients import GradientMessage, LossFunction, compute_gradient, parameters_of
-from .messages import FlatMessage, Header, layout_of
+from .gradients import (
+    GradientMessage,
+    LossFunction,
+    buffers_of,
+    compute_gradient,
+    parameters_of,
+    require_unchanged_buffers,
+)
+from .messages import FlatMessage, Header, checksum_of, layout_of
 from .pace import Pace
 from .record import WorkerRecord
 from .team import Team
@@ -23,7 +31,8 @@ class Worker:
     """One worker: call :meth:`run` while the rank ``server`` runs a ``Server``.
 
     Args:
-        model: of the server's shapes and dtypes; its parameters are overwritten.
+        model: of the server's shapes and dtypes, and with the same buffers; its parameters are
+            overwritten.
         loss_function: of (outputs, targets), a mean over samples.
         batches: yields (inputs, targets); it may be endless.
         group: process group on backend mpi4py, the default group if None.
@@ -36,6 +45,9 @@ class Worker:
 
     Attributes:
         record: what has happened so far.
+
+    Raises:
+        TypeError, ValueError: for arguments that make no sense, before anything is sent.
     """
 
     def __init__(
@@ -52,15 +64,17 @@ class Worker:
     ) -> None:
         self.model = model
         self._parameters = parameters_of(model)
-        self._loss_function = loss_function
-        self._batches = batches
         self._team = Team(group, timeout)
-        if not 0 <= server < self._team.size or server == self._team.rank:
+        if server not in range(self._team.size) or server == self._team.rank:
             raise ValueError(
                 f"server must be another rank of the {self._team.size} in the group, not {server}"
             )
         self._server = server
         self._pace = Pace(step_seconds, slowdown)
+        self._loss_function = function("loss_function", loss_function, "cross_entropy")
+        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            raise TypeError(f"batches must yield (inputs, targets), not be {batches!r}")
+        self._batches = batches
         self.record = WorkerRecord(self._team.rank)
 
     def run(self) -> WorkerRecord:
@@ -69,11 +83,13 @@ class Worker:
         Raises:
             RankFailedError: if the server died.
             DeadlineError: if the server does not answer in time.
-            ValueError: if the server's model is another.
+            ValueError: if the server's model is another, or computing a gradient changes the
+                model's buffers.
         """
         self._flat = FlatMessage(self._parameters)
         self._letter = GradientMessage(self._parameters)
         self._layout = layout_of(self._parameters)
+        self._buffers = buffers_of(self.model)
         self._dismissed = False  # whether the server expects nothing more from this worker
         self.record = WorkerRecord(self._team.rank)
         start = time.perf_counter()
@@ -108,7 +124,8 @@ class Worker:
 
     def _fetch(self, step: int, asked: float) -> int | None:
         """Ask for parameters; return their version, or None if the run is over."""
-        self._say(Header(messages.HELLO, step=step, layout=self._layout), asked)
+        buffers = checksum_of(self._buffers)
+        self._say(Header(messages.HELLO, step=step, layout=self._layout, buffers=buffers), asked)
         numbers = torch.zeros(Header.FIELDS, dtype=torch.float64)
         self._team.receive(numbers, self._server, messages.TAG_REPLY)
         answer = Header.decode(numbers)
@@ -116,10 +133,8 @@ class Worker:
         if answer.kind == messages.STOP:
             return None
         if answer.kind == messages.REFUSED:
-            raise ValueError(
-                f"worker {self._team.rank}: this model has other shapes or dtypes than the "
-                "server's; build the same model on all ranks"
-            )
+            what = messages.differing(answer, self._layout)
+            raise ValueError(f"worker {self._team.rank}: this model has {what}")
         if answer.kind == messages.FAILED:
             raise RuntimeError(f"worker {self._team.rank}: the server failed; see its error")
         self._team.receive(self._flat.buffer, self._server, messages.TAG_BODY)
@@ -131,6 +146,7 @@ class Worker:
         loss, samples, gradients = compute_gradient(
             self.model, self._parameters, self._loss_function, batch
         )
+        require_unchanged_buffers(self.model, self._buffers)
         self._letter.pack(loss, gradients)
         self._pace.keep(got)
         sent = time.perf_counter()

@@ -11,11 +11,14 @@
 :mod:`.stragglers`     the slowest of R ranks
 :mod:`.runs`           published runs: hardware, sources, assumptions
 :mod:`.published`      their efficiencies reproduced, with the error
+:mod:`.gains`          DDP's published overlap gains: implied and predicted, with the error
 :mod:`.far`            10**4 and 10**5 ranks: what breaks first
+:mod:`.network`        a modelled network whose links are shared, on simpy's clock
+:mod:`.simulated`      the all-reduces' own schedules on it: where the formulas are wrong
 ====================== =========================================================================
 
 Seconds, bytes and samples everywhere; NumPy is all it needs, so a notebook's own process can use
-it.
+it. The last two need simpy and torch too, and are imported by their own names.
 """
 
 from .all_reduce import ALGORITHMS, Cost, cheapest, cost, crossover_bytes
@@ -31,6 +34,7 @@ from .epoch import (
 )
 from .far import FAILURES_PER_RANK_HOUR, Far, Job, extrapolate, extrapolated_table, limits
 from .fit import Fit, fit_linear, fit_link
+from .gains import GAINS, Gain, efficiency_bounds, gains_table, predicted_gain
 from .hierarchy import Hierarchy
 from .laws import amdahl, amdahl_limit, gustafson, serial_fraction
 from .link import Link, bytes_per_second
@@ -55,6 +59,7 @@ __all__ = [
     "ALGORITHMS",
     "ASSUMPTIONS",
     "FAILURES_PER_RANK_HOUR",
+    "GAINS",
     "RUNS",
     "SOURCES",
     "Assumption",
@@ -63,6 +68,7 @@ __all__ = [
     "Cost",
     "Far",
     "Fit",
+    "Gain",
     "Hierarchy",
     "Job",
     "Link",
@@ -79,6 +85,7 @@ __all__ = [
     "cost",
     "crossover_bytes",
     "efficiency",
+    "efficiency_bounds",
     "epoch_seconds",
     "expected_slowest_exponential",
     "expected_slowest_normal",
@@ -89,11 +96,13 @@ __all__ = [
     "fewest_ranks_that_pay",
     "fit_linear",
     "fit_link",
+    "gains_table",
     "gustafson",
     "implied_sync_over_backward",
     "largest_overlap_gain",
     "limits",
     "pays",
+    "predicted_gain",
     "reproduce",
     "reproduced_table",
     "serial_fraction",

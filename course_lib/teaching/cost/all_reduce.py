@@ -7,9 +7,9 @@ algorithm          alpha (messages)        beta (bytes)     gamma (bytes)    whe
 ================== ======================= ================ ================ ==================
 naive              2(p-1)                  2(p-1) n         (p-1) n          counted at the root
 tree               2 ceil(lg p)            2 ceil(lg p) n   ceil(lg p) n     reduce + broadcast
-recursive doubling lg m                    lg m n           lg m n           T2005, section 4.5
-ring               2(p-1)                  2(p-1)/p n       (p-1)/p n        PY2009, section 3
-Rabenseifner       2 lg m                  2(m-1)/m n       (m-1)/m n        T2005, section 4.5
+recursive doubling lg m                    lg m n           lg m n           T2005, section 4
+ring               2(p-1)                  2(p-1)/p n       (p-1)/p n        PY2009
+Rabenseifner       2 lg m                  2(m-1)/m n       (m-1)/m n        T2005, section 4
 ================== ======================= ================ ================ ==================
 
 T2005: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH",
@@ -130,7 +130,13 @@ def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
 
 
 def cheapest(ranks: int, size_bytes: float, link: Link, among=tuple(ALGORITHMS)) -> str:
-    """Return the name of the algorithm with the least predicted time; of equals, the first."""
+    """Return the name of the algorithm with the least predicted time; of equals, the first.
+
+    Raises:
+        ValueError: if ``among`` is empty or names an algorithm that is not in ``ALGORITHMS``.
+    """
+    if not among:
+        raise ValueError(f"among must name at least one of {', '.join(ALGORITHMS)}")
     return min(among, key=lambda name: cost(name, ranks, size_bytes).seconds(link))
 
 

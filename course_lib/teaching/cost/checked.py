@@ -23,6 +23,6 @@ def positive(name: str, value: float) -> float:
 
 def count(name: str, value: int, least: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``least``, else raise ValueError."""
-    if value != int(value) or value < least:
+    if not math.isfinite(value) or value != int(value) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return int(value)

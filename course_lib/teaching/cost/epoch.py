@@ -105,6 +105,9 @@ def weak_scaling(
         batch: samples a rank, the same for every R.
         comp_seconds: T_comp in seconds as a function of the samples a rank has.
         sync_seconds: T_sync in seconds as a function of R.
+
+    Raises:
+        ValueError: if a number of ranks, a batch or a time makes no sense.
     """
     return [_point(r, batch, batch, comp_seconds, sync_seconds) for r in ranks]
 
@@ -117,12 +120,17 @@ def strong_scaling(
 ) -> list[Scaling]:
     """Return the curve for a fixed batch of all ranks together: R shares the same work.
 
-    Arguments as in :func:`weak_scaling`, but every rank has ``global_batch / R`` samples.
+    Arguments and errors as in :func:`weak_scaling`, but every rank has ``global_batch / R``
+    samples.
     """
-    return [_point(r, global_batch / r, global_batch, comp_seconds, sync_seconds) for r in ranks]
+    return [
+        _point(r, global_batch / count("ranks", r), global_batch, comp_seconds, sync_seconds)
+        for r in ranks
+    ]
 
 
 def _point(ranks, batch, batch_alone, comp_seconds, sync_seconds) -> Scaling:
+    positive("batch", batch_alone)
     sync = at_least("sync_seconds", sync_seconds(ranks)) if count("ranks", ranks) > 1 else 0.0
     step = positive("comp_seconds", comp_seconds(batch)) + sync
     rate = ranks * batch / step

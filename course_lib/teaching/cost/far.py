@@ -2,9 +2,10 @@
 
 Three things grow with the ranks R: the latency of a ring (2(R-1) alpha), the batch (R B), which
 past a critical size buys no fewer steps, and the failures per hour. Sources: critical batch:
-McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, arXiv:1812.06162, equation
-2.7 (steps needed = least steps * (1 + critical / batch)); failures: "The Llama 3 Herd of Models",
-2024, arXiv:2407.21783, section 3.3.4 (419 unexpected interruptions in 54 days of 16,384 GPUs);
+McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, arXiv:1812.06162,
+equations 2.11 and 2.12 (steps needed = least steps * (1 + critical / batch)); failures: "The Llama
+3 Herd of Models", 2024, arXiv:2407.21783, section 3.3.4 (419 unexpected interruptions in 54 days
+of 16,384 GPUs);
 checkpoints: Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
 1974. All rates are extrapolated as if they stayed the same, which is the weakest point.
 """

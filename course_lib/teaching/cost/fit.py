@@ -43,12 +43,17 @@ class Fit:
     residuals: tuple[float, ...]
 
     def __getitem__(self, name: str) -> float:
-        return self.values[self.names.index(name)]
+        return self.values[self._place(name)]
 
     def interval(self, name: str) -> tuple[float, float]:
         """Return the ends of the interval of one parameter, in the parameter's unit."""
-        place = self.names.index(name)
+        place = self._place(name)
         return self.low[place], self.high[place]
+
+    def _place(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(f"{name!r} was not fitted, only {', '.join(self.names)}")
+        return self.names.index(name)
 
     @property
     def relative_error(self) -> float:

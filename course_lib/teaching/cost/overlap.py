@@ -96,7 +96,13 @@ def best_bucket(
     candidates: Sequence[float],
     all_reduce_seconds: Callable[[float], float],
 ) -> float:
-    """Return the bucket size in bytes, of ``candidates``, with the shortest backward."""
+    """Return the bucket size in bytes, of ``candidates``, with the shortest backward.
+
+    Raises:
+        ValueError: if there are no candidates, or an argument makes no sense.
+    """
+    if not len(candidates):
+        raise ValueError("candidates must hold at least one bucket size")
     return min(
         candidates,
         key=lambda size: (
@@ -111,5 +117,7 @@ def largest_overlap_gain(forward: float, backward: float, communication: float) 
     Without: f + b + c. With: f + max(b, c). Saved: min(b, c) / (f + b + c). With b = 2 f it is
     largest at c = b, and then 40 %. All three in seconds.
     """
+    at_least("forward", forward)
+    hidden = min(at_least("backward", backward), at_least("communication", communication))
     total = positive("forward + backward + communication", forward + backward + communication)
-    return min(at_least("backward", backward), at_least("communication", communication)) / total
+    return hidden / total

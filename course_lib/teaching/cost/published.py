@@ -108,8 +108,9 @@ def implied_sync_over_backward(gain: float) -> tuple[float, float] | None:
 
     With T_forward = T_backward / 2 the saving is min(1, c) / (1.5 + c) for c = T_sync / T_backward:
     at most 0.4, at c = 1. None above that. The DDP paper (Li et al. 2020, section 5.1) publishes
-    0.380 (ResNet50) and 0.352 (BERT) with NCCL, 0.268 and 0.215 with gloo, on 32 GPUs: all below
-    the bound. That is a check of the bound; the paper's efficiencies are not reproduced here.
+    speed-ups of 0.380 (ResNet50) and 0.352 (BERT) with NCCL, 0.268 and 0.215 with gloo, on 32
+    GPUs, here read as parts of a step: all below the bound. That is a check of the bound; the
+    paper's efficiencies are not reproduced here.
     """
     if not 0 < gain < 1:
         raise ValueError(f"a gain lies between 0 and 1, not {gain!r}")

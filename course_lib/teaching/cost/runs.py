@@ -48,9 +48,9 @@ ASSUMPTIONS = (
     Assumption(
         "all-reduce of Horovod",
         "one flat ring over all GPUs, limited by the card of each node; one call for each 64 MiB",
-        "NCCL 2 in 2017 had rings only; 64 MiB is Horovod's default fusion buffer. How the runs "
-        "really packed their buffers is not published; this was chosen knowing that the published "
-        "efficiency of VGG-16 falls with the ring's length, so those rows are not blind",
+        "NCCL 2 in 2017 had rings only; 64 MiB was Horovod's default fusion buffer then. How the "
+        "runs really packed their buffers is not published; this was chosen knowing that the "
+        "published efficiency of VGG-16 falls with the ring's length, so those rows are not blind",
     ),
     Assumption(
         "all-reduce of Goyal et al.",

@@ -7,8 +7,6 @@ every rank, and raises :class:`WrongAnswer` with the name of the usual mistake i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -323,15 +321,6 @@ def judge_transpose(seen: Observation, p: int) -> None:
 
 
 # ---- shared -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def as_mistake(name: str, explanation: str) -> Iterator[None]:
-    """Whatever goes wrong inside is this one mistake: what went before was right."""
-    try:
-        yield
-    except WrongAnswer as error:
-        raise WrongAnswer(name, f"{explanation} ({error})") from None
 
 
 def _judge_errors(seen: Observation, divides_none: bool = False) -> None:

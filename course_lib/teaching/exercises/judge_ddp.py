@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.mpi import DeadlineError, MismatchError, RevokedError, world
+from course_lib.mpi import DeadlineError, MismatchError, RevokedError, Traffic, world
+from course_lib.traffic_matrix import Count
 
 from ..collective_log import recorded
 from ..exercise import WrongAnswer
-from ..group_log import group_calls, rounds_of
 from ..message_log import _portable
 
 TIMEOUT = timedelta(seconds=3)
@@ -241,9 +241,9 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     _count_calls(optimizer, "step", counts, "steps")
     rounds, weights = [], []
     for step in range(2):
-        with group_calls(group) as log:
+        with Traffic(group) as traffic:
             accumulate(ddp, optimizer, loss_function, micro_batches(rank, step))
-        rounds.append(rounds_of(log))
+        rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         weights.append(linear.weight.detach().flatten().clone())
     return {"rounds": rounds, "weights": weights, **counts}
 

@@ -10,10 +10,9 @@ import torch.distributed as dist
 
 from course_lib.mpi import world
 
-from ..exercise import exercise
+from ..exercise import as_mistake, exercise
 from ..message_log import observe
 from .judge_collectives import (
-    as_mistake,
     judge_broadcast,
     judge_mean,
     judge_report,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..exercise import exercise
+from ..exercise import as_mistake, exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -89,7 +89,7 @@ MEAN_GRADIENT_HINTS = [
 def check_mean_gradient(mean_gradient: Callable) -> str:
     import torch.distributed as dist
 
-    from .judge_collectives import as_mistake, need_process_group
+    from .judge_collectives import need_process_group
     from .judge_splitting import judge_mean_gradient, observe_mean_gradient
 
     need_process_group()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..exercise import exercise
+from ..exercise import as_mistake, exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -34,7 +34,7 @@ SYNC_HINTS = [
 def check_sync_gradients(sync_gradients: Callable) -> str:
     import torch.distributed as dist
 
-    from .judge_collectives import as_mistake, need_process_group
+    from .judge_collectives import need_process_group
     from .judge_steps import judge_sync, observe_sync
 
     need_process_group()

@@ -6,7 +6,7 @@ numbers first and then the collectives that it took.
 
 from __future__ import annotations
 
-from ..exercise import exercise
+from ..exercise import as_mistake, exercise
 
 EPOCHS_HINTS = [
     "The sampler does not know that an epoch is over. One call tells it, and where that call "
@@ -43,7 +43,7 @@ ACCURACY_HINTS = [
 def check_global_accuracy(global_accuracy) -> str:
     import torch.distributed as dist
 
-    from .judge_collectives import as_mistake, need_process_group
+    from .judge_collectives import need_process_group
     from .judge_ddp import on_each_rank
     from .judge_samplers import judge_accuracy, try_accuracy
 
@@ -110,7 +110,7 @@ HOOK_HINTS = [
 def check_bfloat16_hook(bfloat16_hook) -> str:
     import torch.distributed as dist
 
-    from .judge_collectives import as_mistake, need_process_group
+    from .judge_collectives import need_process_group
     from .judge_ddp import judge_hook, on_each_rank, try_hook
 
     need_process_group()
@@ -122,7 +122,7 @@ def check_bfloat16_hook(bfloat16_hook) -> str:
             "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
         ):
             judge_hook(found, p - 1)
-    return "The mean in float32, for two bytes a number on the way, and nobody waits for it."
+    return "The mean in float32, two bytes a number handed over, and nobody waits for it."
 
 
 RESUME_HINTS = [

@@ -7,13 +7,14 @@ what a learner has set or plotted before. The same data gives the same SVG, byte
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from .figure import WIDTH, Figure
@@ -21,6 +22,7 @@ from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK
 
 # Yellow is left out: it is too pale for a thin line on white.
 LINE_COLOURS = tuple(colour for colour in RANK_COLOURS if colour != "#F0E442")
+_MOST_IN_AXES = 3  # a legend of more would lie on the points
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 AXIS_LABELS = {
     "loss": "loss (cross-entropy, nats)",
@@ -38,6 +40,7 @@ def measured_and_predicted(
     xlabel: str = "message size (bytes)",
     ylabel: str = "time (seconds)",
     scale: str = "log",
+    spread: Sequence[tuple[float, float]] | None = None,
     title: str = "",
     alt: str = "",
 ) -> Figure:
@@ -47,8 +50,10 @@ def measured_and_predicted(
     such numbers. ``predicted``: the same, or a function of x, or a mapping with the same labels;
     a function is drawn as a smooth line. An axis whose label says bytes or seconds has ticks
     in KiB and MiB, or in us and ms. ``scale``: "log", or "linear": from 0, with ticks at the x
-    and decimal bytes. ``alt``: alternative text; leave measured numbers out of it
-    so that it is the same in each run.
+    and decimal bytes. ``spread``: for each x the two ends of the middle half of many rounds of
+    measuring, drawn as a bar; for ``measured`` without labels. ``alt``: alternative text; leave
+    measured numbers out of it so that it is the same in each run. The legend of more than three
+    labels stands below.
     """
     if scale not in ("log", "linear"):
         raise ValueError(f"scale is {scale!r}: it must be 'log' or 'linear'")
@@ -59,9 +64,12 @@ def measured_and_predicted(
     unknown = set(predicted) - set(measured)
     if unknown:
         raise ValueError(f"predicted but not measured: {sorted(unknown)}")
+    crowded = len(measured) > _MOST_IN_AXES
     for label, values in measured.items():
         if len(values) != len(x):
             raise ValueError(f"{len(values)} values of {label or 'measured'!r} for {len(x)} x")
+    if spread is not None and (len(spread) != len(x) or set(measured) != {""}):
+        raise ValueError("spread needs a pair for each x, and measurements without a label")
 
     def plot(canvas: Canvas) -> None:
         axes = canvas.subplots()
@@ -76,6 +84,9 @@ def measured_and_predicted(
                 axes.plot(line_x, line_y, color=colour, linewidth=2, label=name)
             name = ", ".join(filter(None, [label, "measured"]))
             axes.plot(x, values, marker, color=colour, mec=INK, mew=0.8, ms=7, label=name)
+        if spread is not None:
+            label = "the middle half of all rounds"
+            axes.vlines(x, *zip(*spread, strict=True), color=INK, linewidth=1.6, label=label)
         axes.set(xscale=scale, yscale=scale, xlabel=xlabel, ylabel=ylabel, title=title)
         if scale == "log":
             _ticks(axes.xaxis, xlabel)
@@ -85,14 +96,29 @@ def measured_and_predicted(
             if "bytes" in ylabel or "second" in ylabel:
                 axes.yaxis.set_major_formatter(EngFormatter(unit="B" if "bytes" in ylabel else "s"))
         _finish_axes(axes)
-        axes.legend(loc="best", frameon=True, facecolor=PAPER, edgecolor=RULE)
+        if crowded:
+            _legend_below(canvas, measured, bool(predicted))
+        else:
+            axes.legend(loc="best", frameon=True, facecolor=PAPER, edgecolor=RULE)
 
     names = ", ".join(filter(None, measured)) or "measured"
     kind = "logarithmic axes" if scale == "log" else "linear axes"
     alt = alt or f"{title or 'Plot'}: {ylabel} over {xlabel}, {kind}; points: {names}" + (
         "; lines: predicted." if predicted else "."
     )
-    return draw(plot, alt, height=3.4)
+    return draw(plot, alt, height=4.6 if crowded else 3.4)
+
+
+def _legend_below(canvas: Canvas, labels: Iterable[str], with_lines: bool) -> None:
+    """One entry for the points and the line of each label, where they hide nothing."""
+    handles = [
+        Line2D([], [], color=colour, marker=marker, mec=INK, mew=0.8, ms=7, lw=2 * with_lines)
+        for _, colour, marker in zip(labels, cycle(LINE_COLOURS), cycle(MARKERS))
+    ]
+    title = "points: measured, lines: predicted" if with_lines else "measured"
+    canvas.legend(
+        handles, list(labels), loc="outside lower center", ncols=3, frameon=False, title=title
+    )
 
 
 def curves(
@@ -187,12 +213,21 @@ def _finish_axes(axes) -> None:
 
 
 def _ticks(axis, label: str) -> None:
+    low, high = axis.get_data_interval()
+    narrow = high < 50 * low  # less than two decades have too few powers of ten
     axis.set_minor_locator(NullLocator())
     if "bytes" in label:
-        axis.set_major_locator(LogLocator(base=16))
+        axis.set_major_locator(LogLocator(base=2 if narrow else 16))
         axis.set_major_formatter(FuncFormatter(_binary_bytes))
-    elif "second" in label:
+        return
+    if high < 5 * low:
+        axis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3))
+    elif narrow:
+        axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    if "second" in label:
         axis.set_major_formatter(EngFormatter(unit="s"))
+    elif low >= 0.01 and high <= 1e5:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _binary_bytes(value: float, _position: int) -> str:

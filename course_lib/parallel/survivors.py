@@ -1,0 +1,55 @@
+"""The one idea: survivors of a death may be a step apart, so they go on from the one furthest on.
+
+A rank dies while others wait in an all-reduce for it. Some may have got their result just before
+and taken the step; they cannot be more than one step ahead, because the next all-reduce needs
+everybody. Who is behind takes over weights and optimizer of one that is ahead; then all replicas
+are what they would be if nobody had died.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .replica import exchange
+
+__all__ = ["catch_up", "unwrapped"]
+
+
+def unwrapped(ddp: DistributedDataParallel) -> nn.Module:
+    """Return the model inside of ``ddp``, without the hooks by which DDP learns of its gradients.
+
+    For wrapping it anew. After an error in backward the old wrapper may be kept alive, by a
+    traceback that refers to it, and its hooks would disturb the new one's.
+    """
+    ddp._remove_autograd_hooks()
+    return ddp.module
+
+
+def catch_up(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps_done: int,
+    group: dist.ProcessGroup | None = None,
+) -> int:
+    """Make all replicas equal to one that has done most steps; every rank of the group calls it.
+
+    Args:
+        model: plain, not inside of DistributedDataParallel (that of the dead world is useless).
+        optimizer: over the model's parameters.
+        steps_done: how many steps this rank has finished.
+        group: the survivors, by default the default group.
+
+    Returns:
+        The most steps that any of them has finished, which is also the number of the next one.
+    """
+    everyones = exchange(steps_done, group)
+    furthest = max(everyones)
+    state = [model.state_dict(), optimizer.state_dict()]
+    dist.broadcast_object_list(state, group=group, group_src=everyones.index(furthest))
+    if steps_done != furthest:
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    return furthest

@@ -1,0 +1,132 @@
+"""The one idea: one lane a rank, from its event log, shows where the time went.
+
+In a notebook, after cells in which the ranks did something::
+
+    from course_lib.teaching import timeline
+
+    timeline(cluster)  # of the last such cell; of more with since="begin"
+    timeline(cluster).figure(start=0.01, end=0.02)  # seconds from its beginning
+    timeline(cluster).chrome_trace("run.pt.trace.json")
+
+In a program every rank calls ``timeline()``, and gets the same picture. All ranks' times are rank
+0's (:mod:`course_lib.mpi.clocks`); ``residual`` says how far that may be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..figures.figure import Figure
+from .chrome_trace import trace_events
+from .collecting import from_ranks, from_view
+from .lanes import Lane, lanes_of
+from .page import page, page_height
+from .plot import lane_figure
+
+__all__ = ["Lane", "Timeline", "timeline"]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What every rank did when.
+
+    Attributes:
+        lanes: one a rank, times in seconds from the earliest start.
+        residual: seconds by which two ranks' times may be off against each other at most.
+        title: above the picture.
+    """
+
+    lanes: list[Lane]
+    residual: float
+    title: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it all took."""
+        return max((lane.end for lane in self.lanes), default=0.0)
+
+    def figure(self, start: float = 0.0, end: float | None = None, alt: str = "") -> Figure:
+        """Draw the time from ``start`` to ``end``, in seconds from the beginning."""
+        end = self.seconds if end is None else end
+        if not start < end:
+            raise ValueError(f"the time from {start} to {end} s is empty")
+        return lane_figure(self.lanes, start, end, self.title, alt or self.in_words())
+
+    def html(self) -> str:
+        """Return a page to zoom in (wheel, pinch, + and -) and to move in (drag, arrow keys).
+
+        It needs no network.
+        """
+        return page(self.lanes, self.seconds, self.title or "Timeline")
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write the page to ``path`` and return the path."""
+        path = Path(path)
+        path.write_text(self.html(), encoding="utf-8")
+        return path
+
+    def chrome_trace(self, path: str | Path) -> Path:
+        """Write the events in Chrome's trace event format and return the path.
+
+        Open it at https://ui.perfetto.dev or in chrome://tracing; both work on your machine. A
+        file ``NAME.pt.trace.json`` in a log directory appears in TensorBoard's trace view, where
+        the plugin torch-tb-profiler is installed (its page loads two scripts from the network).
+        """
+        path = Path(path)
+        trace = {
+            "displayTimeUnit": "ms",
+            "otherData": {"clock residual (us)": f"{1e6 * self.residual:.1f}"},
+            "traceEvents": trace_events(self.lanes),
+        }
+        path.write_text(json.dumps(trace, allow_nan=False), encoding="utf-8")
+        return path
+
+    def in_words(self) -> str:
+        """Return the alternative text; it names no times, so it is the same in each run."""
+        words = f"Timeline of {len(self.lanes)} ranks" + (f": {self.title}." if self.title else ".")
+        words += (
+            " In each lane: when the rank computes, computes while messages are under way, sends, "
+            "and waits."
+        )
+        names = dict.fromkeys(event.shape for lane in self.lanes for event in lane.sections)
+        return words + (f" Sections: {', '.join(names)}." if names else "")
+
+    def __repr__(self) -> str:
+        return f"Timeline: {self.in_words()}"
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        picture = self.figure()._repr_mimebundle_()["text/html"]
+        height = page_height(self.lanes)
+        zoom = (
+            f'<details><summary>zoom</summary><iframe title="{escape(self.in_words())}" '
+            f'sandbox="allow-scripts" style="width: 100%; height: {height}px; border: 0" '
+            f'srcdoc="{escape(self.html())}"></iframe></details>'
+        )
+        return {"text/html": picture + zoom, "text/plain": repr(self)}
+
+
+def timeline(source: Any = None, *, since: str | int | None = None, title: str = "") -> Timeline:
+    """Return the timeline of what the ranks did.
+
+    Args:
+        source: a cluster, or a view of its ranks; None in a program, where every rank must call.
+        since: what ``events.mark()`` returned, or the name of a variable on the ranks that holds
+            it. Without it: in a notebook what the latest cell with operations did, in a program
+            all that the log still holds.
+        title: above the picture.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    if source is None:
+        recorded = from_ranks(0 if since is None else int(since))
+    else:
+        recorded = from_view(getattr(source, "view", source), since)
+    lanes = lanes_of(recorded)
+    if not any(lane.program for lane in lanes):
+        raise ValueError("there is nothing to draw: no rank has recorded an operation")
+    return Timeline(lanes, 2 * max(record.residual for record in recorded), title)

@@ -1,0 +1,147 @@
+"""The one idea: at each moment a rank computes, computes while messages travel, sends, or waits.
+
+It waits where the program stands still for a receive or a collective, and sends where it stands
+still for a send. Everything else between its first and its last event is computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from course_lib.board import Event
+
+from .collecting import Record
+
+__all__ = ["COMPUTING", "OVERLAPPING", "SENDING", "STATES", "WAITING", "Lane", "Span", "lanes_of"]
+
+COMPUTING, OVERLAPPING, SENDING, WAITING = STATES = (
+    "computing",
+    "computing while messages are under way",
+    "sending",
+    "waiting",
+)
+
+
+class Span(NamedTuple):
+    """The program was in ``state`` from ``start`` to ``end`` (seconds), because of ``label``."""
+
+    state: str
+    start: float
+    end: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one rank did.
+
+    Attributes:
+        rank: its number.
+        program: what the program did, without gaps or overlaps.
+        operations: its messages and collectives, in order of their calls.
+        sections: the parts of the program that it named.
+    """
+
+    rank: int
+    program: list[Span]
+    operations: list[Event]
+    sections: list[Event]
+
+    @property
+    def end(self) -> float:
+        """When its last event ended."""
+        return self.program[-1].end if self.program else 0.0
+
+    def rows(self) -> list[list[Event]]:
+        """Return the operations in as few rows as keep them from overlapping."""
+        rows: list[list[Event]] = []
+        for event in sorted(self.operations, key=lambda event: event.start):
+            row = next((row for row in rows if row[-1].end <= event.start), None)
+            if row is None:
+                rows.append([event])
+            else:
+                row.append(event)
+        return rows
+
+
+def lanes_of(records: Iterable[Record]) -> list[Lane]:
+    """Return a lane for each record, all on rank 0's clock, from 0 on."""
+    records = sorted(records)
+    shifted = [[_moved(event, -one.offset) for event in one.events] for one in records]
+    first = min((event.start for events in shifted for event in events), default=0.0)
+    ends = [one.start if one.end is None else one.end for events in shifted for one in events]
+    last = max(ends, default=0.0)
+    lanes = []
+    for one, events in zip(records, shifted, strict=True):
+        closed = [_moved(_closed(event, last), -first) for event in events]
+        sections = [event for event in closed if event.kind == "section"]
+        operations = [event for event in closed if event.kind != "section"]
+        lanes.append(Lane(one.rank, _program(closed, operations), operations, sections))
+    return lanes
+
+
+def describe(event: Event) -> str:
+    """Return e.g. ``send to 3`` or ``all_reduce``."""
+    kind = event.kind.rpartition(": ")[2]
+    peer = event.world_peer
+    if event.sends:
+        return f"{kind} to {peer}" if peer >= 0 else kind
+    if event.receives:
+        return f"{kind} from {peer}" if peer >= 0 else kind
+    return kind
+
+
+def _closed(event: Event, last: float) -> Event:
+    return event._replace(end=last) if event.end is None else event
+
+
+def _moved(event: Event, by: float) -> Event:
+    waited_from = None if event.waited_from is None else event.waited_from + by
+    end = None if event.end is None else event.end + by
+    return event._replace(start=event.start + by, end=end, waited_from=waited_from)
+
+
+def _program(events: list[Event], operations: list[Event]) -> list[Span]:
+    """Go through all moments at which something begins or ends."""
+    changes: list[tuple[float, int, int, Event]] = []
+    for event in operations:
+        changes += [(event.start, 1, 0, event), (event.end, -1, 0, event)]
+        if event.waited_from is not None and event.waited_from < event.end:
+            blocked = 1 if event.sends else 2
+            changes += [(event.waited_from, 1, blocked, event), (event.end, -1, blocked, event)]
+    for event in events:
+        changes += [(event.start, 0, 0, event), (event.end, 0, 0, event)]
+    changes.sort(key=lambda change: change[:2])
+    on: tuple[list[Event], ...] = ([], [], [])  # under way, sending, waiting
+    spans: list[Span] = []
+    before = changes[0][0] if changes else 0.0
+    for moment, step, which, event in changes:
+        if moment > before:
+            _extend(spans, _state(on), before, moment)
+            before = moment
+        if step > 0:
+            on[which].append(event)
+        elif step < 0:
+            on[which].remove(event)
+    return spans
+
+
+def _state(on: tuple[list[Event], ...]) -> tuple[str, str]:
+    under_way, sending, waiting = on
+    if waiting:
+        return WAITING, describe(waiting[-1])
+    if sending:
+        return SENDING, describe(sending[-1])
+    if under_way:
+        return OVERLAPPING, ", ".join(dict.fromkeys(map(describe, under_way)))
+    return COMPUTING, ""
+
+
+def _extend(spans: list[Span], state: tuple[str, str], start: float, end: float) -> None:
+    name, label = state
+    if spans and spans[-1].state == name and spans[-1].label == label:
+        spans[-1] = spans[-1]._replace(end=end)
+    else:
+        spans.append(Span(name, start, end, label))
