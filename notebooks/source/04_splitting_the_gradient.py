@@ -734,7 +734,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # 3. D. P. Kingma and J. Ba, "Adam: A Method for Stochastic Optimization", *International Conference on Learning Representations*, 2015, arXiv:1412.6980.
 # 4. R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", *Proceedings of the 30th International Conference on Machine Learning*, PMLR 28(3), 1310–1318, 2013.
 # 5. S. Ioffe and C. Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate Shift", *Proceedings of the 32nd International Conference on Machine Learning*, PMLR 37, 448–456, 2015.
-# 6. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 3 lists, as "subtleties and pitfalls of distributed SGD", several of the traps of this lesson.
+# 6. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 is about batch normalisation, section 3 about "subtleties and pitfalls of distributed SGD", among them the factor between a sum and a mean.
 # 7. N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever and R. Salakhutdinov, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting", *Journal of Machine Learning Research* 15, 1929–1958, 2014.
 # 8. A. Griewank and A. Walther, *Evaluating Derivatives: Principles and Techniques of Algorithmic Differentiation*, 2nd edition, SIAM, 2008. Where reverse mode comes from, and what it costs.
 # 9. A. G. Baydin, B. A. Pearlmutter, A. A. Radul and J. M. Siskind, "Automatic Differentiation in Machine Learning: a Survey", *Journal of Machine Learning Research* 18(153), 1–43, 2018.

@@ -35,7 +35,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. A network, and a part of the data for everyone
 #
-# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. If you have MNIST, whose digits were collected for the same paper, on your machine (in the folder that `COURSE_DATA` names), the lesson uses it; if not, it takes the digits that come with the course, enlarged to the same size. Everything below is the same for both.
+# The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. If you have MNIST, the data set that was put together for the same paper, on your machine (in the folder that `COURSE_DATA` names), the lesson uses it; if not, it takes the digits that come with the course, enlarged to the same size. Everything below is the same for both.
 
 # %%
 # %%px

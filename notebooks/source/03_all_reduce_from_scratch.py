@@ -1,0 +1,946 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 All-reduce from scratch
+#
+# **The one idea.** What an all-reduce does is settled: in the end everyone holds the sum. Which messages bring that about is not, and the ways differ in what they spend: some take few messages one after another, some move few bytes, and three numbers of your network tell which is faster for which size.
+#
+# **You will be able to**
+# - write five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
+# - count their steps, messages and bytes, and prove that the counts equal the formulas;
+# - predict their running time from latency, bandwidth and the speed of addition, and find the size at which one overtakes another;
+# - say why the result may differ in the last digit, and why replicas stay equal all the same;
+# - find the fault in a ring all-reduce that stood in a well-known tutorial.
+#
+# **You need first** lesson 01 (send, receive, deadlock, α and β) and lesson 02 (what all-reduce, reduce-scatter and all-gather mean).
+#
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, cost, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %%
+# %%px
+import time
+from functools import partial
+
+from mpi4py import MPI
+
+from course_lib.mpi import Traffic
+
+# %% [markdown]
+# ## 1. What is asked for
+#
+# Every rank has an array. Afterwards everyone's array holds the sum of all, element by element. In this lesson an all-reduce is a function of a communicator `comm` and a NumPy array, and works *in place*: the array that you pass is the one that the result comes into, as in `dist.all_reduce`.
+#
+# A wrong all-reduce is often nearly right: right for four ranks, for lengths that divide evenly, on rank 0. So before we write the first one, here is the test that all of them have to pass. The numbers are small and whole: then a sum is exact, and "equal" means `==`.
+
+
+# %%
+# %%px
+def is_exact(all_reduce, comm, lengths=(0, 1, 3, 8, 1001)):
+    for length in lengths:
+        array = (comm.rank + 1) * np.arange(length)
+        all_reduce(comm, array)
+        everyones = sum(range(1, comm.size + 1)) * np.arange(length)
+        if not np.array_equal(array, everyones):
+            return False
+    return True
+
+
+assert not is_exact(lambda comm, array: None, comm), "a test must be able to fail"
+assert is_exact(lambda comm, array: comm.Allreduce(MPI.IN_PLACE, array), comm)
+
+# %% [markdown]
+# Lengths of 0, of 1, and of 3 numbers for four ranks are among them: whoever cuts an array into parts should have met an empty part.
+#
+# ## 2. Naive: everyone to a root, root to everyone
+#
+# Rank 0 receives one array after another, adds it, and then sends the sum to one rank after another.
+
+
+# %%
+# %%px
+def all_reduce_naive(comm, array):
+    if comm.rank != 0:
+        comm.Send(array, dest=0)
+        comm.Recv(array, source=0)
+        return
+    received = np.empty_like(array)
+    for source in range(1, comm.size):
+        comm.Recv(received, source=source)
+        array += received
+    for dest in range(1, comm.size):
+        comm.Send(array, dest=dest)
+
+
+assert is_exact(all_reduce_naive, comm)
+
+# %% [markdown]
+# The next picture shows how it goes. It is read like this: a grid for each step, a row for each rank, and a column for each quarter of its array (we will need the quarters later). A quarter has four slots. A slot is coloured when that rank's numbers have been added in; with all four it is the sum, Σ. A thick frame marks what has just arrived.
+
+# %%
+figures.all_reduce_steps("naive")
+
+# %% [markdown]
+# **Predict.** The array has 1,024 numbers of 8 bytes. How many bytes does rank 0 send, and how many does rank 1? Write a list of two numbers.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def traffic_of(all_reduce, length):
+    array = (comm.rank + 1) * np.arange(length)
+    with Traffic() as traffic:
+        all_reduce(comm, array)
+    return traffic
+
+
+traffic = traffic_of(all_reduce_naive, 1024)
+print(f"sent: {traffic.sent.messages} messages, {traffic.sent.bytes:,} bytes")
+assert traffic.sent.messages == traffic.received.messages == (3 if rank == 0 else 1)
+assert traffic.sent.bytes == traffic.received.bytes == 8192 * traffic.sent.messages
+sent = traffic.sent.bytes
+
+# %%
+compare(prediction, cluster.view["sent"][:2])
+
+# %% [markdown]
+# `Traffic` is the course's *traffic meter*. It counts the messages that your code sends and receives, and their bytes, exactly; nothing is estimated.
+#
+# Rank 0 sends and receives p - 1 times as much as each of the others, with p ranks. They mostly wait: 2 (p - 1) messages go through rank 0, one after another. With 4 ranks that may do. With 1,000 it is hopeless: each rank added costs everyone two more messages.
+#
+# ## 3. Tree: add in pairs
+#
+# Rank 0 need not do all the adding. In the first step rank 1 sends to rank 0, and *at the same time* rank 3 to rank 2. In the second step rank 2, which holds the sum of two, sends to rank 0. The result goes back the same way.
+
+# %%
+figures.all_reduce_steps("tree")
+
+
+# %%
+# %%px
+def all_reduce_tree(comm, array):
+    rank, received = comm.rank, np.empty_like(array)
+    distances = [2**level for level in range((comm.size - 1).bit_length())]  # 1, 2, 4, ...
+    for distance in distances:
+        if rank % (2 * distance) == distance:
+            comm.Send(array, dest=rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < comm.size:
+            comm.Recv(received, source=rank + distance)
+            array += received
+    for distance in reversed(distances):
+        if rank % (2 * distance) == distance:
+            comm.Recv(array, source=rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < comm.size:
+            comm.Send(array, dest=rank + distance)
+
+
+assert is_exact(all_reduce_tree, comm)
+
+# %% [markdown]
+# Each step doubles the number of ranks whose numbers are in rank 0's sum. So the way up takes lg p steps, and so does the way down. (lg p is the logarithm to base 2: how often you can double 1 before you reach p. If p is no power of two, it is rounded up.)
+#
+# Is it so? Four ranks are few to see it. `rehearse` calls a function for as many ranks as you like, all in one process: messages pass from one thread to another, and the messages that have to wait for each other are counted as *steps*. It tells nothing about time, but counts exactly.
+#
+# **Predict.** How many steps do naive and tree take with 64 ranks? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from course_lib.teaching.rehearsal import rehearse
+
+
+def steps_of(all_reduce, p):
+    return rehearse(all_reduce, [(np.ones(p),) for _ in range(p)]).steps
+
+
+steps = [steps_of(all_reduce_naive, 64), steps_of(all_reduce_tree, 64)]
+print(steps)
+assert steps == [2 * (64 - 1), 2 * 6]
+
+# %%
+compare(prediction, cluster.view["steps"][0])
+
+# %% [markdown]
+# 2 (p - 1) against 2 lg p, counted on the functions that you see above. With 1,024 ranks it would be 2,046 against 20.
+#
+# ## 4. Recursive doubling: why should anybody wait?
+#
+# In a tree half of the ranks are idle after one step, and all but one in the end. Recursive doubling lets everyone work all the time. In each step *partners* swap what they hold, and both add: first neighbours, then ranks at distance 2, then 4. What a rank holds is the sum over twice as many ranks each time.
+
+# %%
+figures.all_reduce_steps("recursive doubling")
+
+
+# %%
+# %%px
+def all_reduce_doubling(comm, array):
+    received, distance = np.empty_like(array), 1
+    while distance < comm.size:
+        partner = comm.rank ^ distance
+        comm.Sendrecv(array, dest=partner, recvbuf=received, source=partner)
+        array += received
+        distance *= 2
+
+
+assert is_exact(all_reduce_doubling, comm)
+
+# %% [markdown]
+# `^` is *exclusive or*: it turns over one bit of the rank. With distance 1, the partners are 0 and 1, 2 and 3; with distance 2, they are 0 and 2, 1 and 3. `Sendrecv` sends and receives at the same time, so partners cannot wait for each other for ever.
+#
+# lg p steps, half as many as the tree, and no way back is needed. But each step still moves the whole array.
+#
+# It has a weakness. **Predict.** On a communicator of three ranks, what happens? Write `"the right sum"`, `"a wrong sum"` or `"an error"`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+trio = comm.Split(color=0 if rank < 3 else 1, key=rank)  # ranks 0, 1, 2, and rank 3 on its own
+trio.timeout = 1.0  # seconds
+outcome = "took no part"
+if rank < 3:
+    try:
+        outcome = "the right sum" if is_exact(all_reduce_doubling, trio, [8]) else "a wrong sum"
+    except Exception:
+        outcome = "an error"
+print(outcome)
+assert outcome == ("an error" if rank < 3 else "took no part")
+
+# %%
+compare(prediction, cluster.view["outcome"][1])
+
+# %% [markdown]
+# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first one 2 ^ 1 = 3, but there is no rank 3 among the three. Rank 0 waited for rank 2 until the deadline. Naive and tree do not mind:
+
+# %%
+# %%px
+trio = comm.Split(color=0 if rank < 3 else 1, key=rank)
+assert is_exact(all_reduce_naive, trio)
+assert is_exact(all_reduce_tree, trio)
+
+# %% [markdown]
+# ### Exercise 1: any number of ranks
+#
+# Mend that. Write `sum_over_all(comm, array)`, by recursive doubling, for any number p of ranks. It **returns** the sum in a new array and leaves `array` as it was.
+#
+# The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m ranks too many first gives its numbers to some other rank and stands aside. The m that are left do recursive doubling. Then those that stood aside are told the result. So lg m + 2 steps are enough, and lg p if p is a power of two.
+#
+# The check rehearses your function with 1 to 8 ranks, more than you have engines. The rehearsal is strict: a `Send` always waits for its receiver, as MPI does it with large messages.
+
+
+# %% tags=["exercise"] exercise="03.any_world_size"
+# %%px
+def sum_over_all(comm, array):
+    """Return the sum of all ranks' arrays on every rank, for any number of ranks."""
+    ### BEGIN SOLUTION
+    rank, p = comm.rank, comm.size
+    m = 2 ** (p.bit_length() - 1)
+    total, received = array.copy(), np.empty_like(array)
+    if rank >= m:  # stand aside
+        comm.Send(total, dest=rank - m)
+        comm.Recv(total, source=rank - m)
+        return total
+    stands_aside = rank + m < p  # is there somebody who does so for me?
+    if stands_aside:
+        comm.Recv(received, source=rank + m)
+        total += received
+    distance = 1
+    while distance < m:
+        partner = rank ^ distance
+        comm.Sendrecv(total, dest=partner, recvbuf=received, source=partner)
+        total += received
+        distance *= 2
+    if stands_aside:
+        comm.Send(total, dest=rank + m)
+    return total
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("03.any_world_size")
+
+# %% [markdown]
+# Stuck? `hint("03.any_world_size")` gives one hint at a time, `solution("03.any_world_size")` shows a worked solution. You may also go on: no later cell needs yours.
+#
+# ## 5. Ring: never move a number twice without need
+#
+# Whoever moves whole arrays moves too much: rank 0's first number and its last one need not travel together, let alone be added by the same rank. The ring cuts the array into p *chunks* and starts each one at a different rank. All ranks send to their right neighbour and receive from their left one, at the same time, one chunk each.
+
+# %%
+figures.who_sends_to_whom([(0, 1), (1, 2), (2, 3), (3, 0)], title="Each rank sends to its right")
+
+# %% [markdown]
+# 1. **Reduce-scatter**, p - 1 steps. A chunk collects numbers on its way round: whoever gets it adds its own and passes it on. In the end each rank holds one finished chunk.
+# 2. **All-gather**, p - 1 steps. The finished chunks go round once more, and whoever gets one keeps a copy.
+#
+# You know the invariant from lesson 02: a reduce-scatter followed by an all-gather is an all-reduce. Follow chunk 0, the first column. It starts at rank 0, is complete at rank 3 after step 3, and is everywhere after step 6.
+
+# %%
+figures.all_reduce_steps("ring")
+
+
+# %%
+# %%px
+def all_reduce_ring(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array, p)  # views: what is added to a chunk is added to the array
+    for step in range(p - 1):  # reduce-scatter
+        outgoing, mine = chunks[(rank - step) % p], chunks[(rank - step - 1) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine += received
+    for step in range(p - 1):  # all-gather
+        outgoing, incoming = chunks[(rank + 1 - step) % p], chunks[(rank - step) % p]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
+
+
+assert is_exact(all_reduce_ring, comm)
+assert is_exact(all_reduce_ring, comm.Split(color=0 if rank < 3 else 1, key=rank))
+
+# %% [markdown]
+# `%` is what closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. The chunk that a rank has just added to is the one that it sends next; that is why the chunk's number goes down by one in each step.
+#
+# **Predict.** The array has n = 8,192 bytes. How many bytes does *each* of four ranks send? And each of 64 ranks? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+traffic = traffic_of(all_reduce_ring, 1024)
+print(f"sent: {traffic.sent.messages} messages, {traffic.sent.bytes:,} bytes")
+assert traffic.sent.messages == 2 * (world_size - 1)
+assert traffic.sent.bytes == 2 * (world_size - 1) * 8192 // world_size
+assert set(traffic.sent.by_peer) == {(rank + 1) % world_size}, "to the right neighbour alone"
+
+sent = [traffic.sent.bytes]
+sent.append(rehearse(all_reduce_ring, [(np.ones(1024),) for _ in range(64)]).bytes_sent(rank))
+
+# %%
+compare(prediction, cluster.view["sent"][0])
+
+# %% [markdown]
+# 2 (p - 1) messages of n/p bytes: each rank sends $2\,\frac{p-1}{p}\,n$ bytes (*measured here* on four ranks, counted in a rehearsal of 64). That is less than 2 n **however many ranks there are**, and one can prove that no all-reduce can do with less [1]. That made the ring famous. Its price is in the number of steps: 2 (p - 1) again, as many as the naive way.
+#
+# The matrix of who sent how much to whom shows the difference at a glance.
+
+# %%
+# %%px
+by_naive = traffic_of(all_reduce_naive, 1024).matrix()
+by_ring = traffic.matrix()
+
+# %%
+figures.traffic(cluster.view["by_naive"][0], title="Naive")
+
+# %%
+figures.traffic(cluster.view["by_ring"][0], title="Ring")
+
+# %% [markdown]
+# As many bytes in all. But the naive way sends them all from or to rank 0, and the ring sends them over links that work at the same time.
+#
+# ### Exercise 2: reduce-scatter round a ring
+#
+# The two halves of the ring are useful alone: fully sharded training (lesson 10) is made of them. Write `reduce_scatter(comm, array)`. It **returns** this rank's chunk of the sum, in a new array, and leaves `array` as it was. Chunks are cut as `np.array_split(array, comm.size)` does it, for any length.
+#
+# Mind one difference: as in MPI, rank r shall return **chunk r**. The ring above leaves chunk r + 1 with rank r. Which chunk has to be sent first?
+#
+# Each rank sends only to its neighbour, and no more bytes than necessary. The check counts them.
+
+
+# %% tags=["exercise"] exercise="03.reduce_scatter"
+# %%px
+def reduce_scatter(comm, array):
+    """Return chunk r of the sum of all ranks' arrays on rank r."""
+    ### BEGIN SOLUTION
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine += received
+    return chunks[rank]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("03.reduce_scatter")
+
+# %% [markdown]
+# Stuck? `hint("03.reduce_scatter")`, `solution("03.reduce_scatter")`.
+#
+# ### Exercise 3: all-gather round a ring
+#
+# Write `all_gather(comm, chunk)`. Every rank has a chunk, all equally long. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1 in this order. Again round the ring: p - 1 messages per rank, of one chunk each, to the neighbour.
+
+
+# %% tags=["exercise"] exercise="03.all_gather"
+# %%px
+def all_gather(comm, chunk):
+    """Return the chunks of all ranks, in rank order, as one array."""
+    ### BEGIN SOLUTION
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.empty((p, len(chunk)), dtype=chunk.dtype)
+    chunks[rank] = chunk
+    for step in range(p - 1):
+        outgoing, incoming = chunks[(rank - step) % p], chunks[(rank - step - 1) % p]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
+    return chunks.reshape(-1)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("03.all_gather")
+
+# %% [markdown]
+# Stuck? `hint("03.all_gather")`, `solution("03.all_gather")`.
+#
+# ## 6. Break it on purpose: a ring that was published
+#
+# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that everyone could run and that never gave the sum; it was reported in December 2019 and mended in June 2020 [2]. Here is the same thing in this lesson's words. The whole array goes round; `total` collects; two buffers take turns, so that one can be sent while the other is being received into.
+
+
+# %%
+# %%px
+def published_ring(comm, array, result):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = np.zeros_like(array), np.zeros_like(array)
+    total = array.copy()
+    for step in range(comm.size - 1):
+        if step % 2 == 0:
+            request = comm.Isend(one, dest=right)
+            comm.Recv(other, source=left)
+            total += result
+        else:
+            request = comm.Isend(other, dest=right)
+            comm.Recv(one, source=left)
+            total += array
+        request.wait()
+    result[:] = total
+
+
+# %% [markdown]
+# **Predict.** The ranks hold 1, 2, 3 and 4, and `result` is 0. What are the four results? Write a list.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+result = np.zeros(1, dtype=int)
+published_ring(comm, np.array([rank + 1]), result)
+result = int(result[0])
+print(result)
+assert result == 2 * (rank + 1), "twice its own number, and nothing of anybody else's"
+
+# %%
+compare(prediction, cluster.view["result"])
+
+# %% [markdown]
+# It ought to be 10 everywhere.
+#
+# - **Symptom.** No error and no hang; messages of the right size go round; numbers come out, of the right shape and size. Training with it even learns: each replica follows its own gradient, doubled, and no one else's.
+# - **Diagnosis.** One line would have found it: an input whose sum is known, and an `assert` on *all* ranks. `is_exact` at the top of this lesson is that line.
+# - **Fix.** Yours:
+#
+# ### Exercise 4: mend the published ring
+#
+# Write `mended_ring(comm, array)`: it **returns** the sum in a new array and leaves `array` as it was. Keep the idea: whole arrays go round the ring, p - 1 times, and everyone adds what comes by. Look at two questions: *what* travels, and *what* is added?
+
+
+# %% tags=["exercise"] exercise="03.mended_ring"
+# %%px
+def mended_ring(comm, array):
+    """Return the sum of all ranks' arrays, by passing them round the ring."""
+    ### BEGIN SOLUTION
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    outgoing, incoming = array.copy(), np.empty_like(array)
+    total = array.copy()
+    for _ in range(comm.size - 1):
+        request = comm.Isend(outgoing, dest=right)
+        comm.Recv(incoming, source=left)
+        request.wait()
+        total += incoming
+        outgoing, incoming = incoming, outgoing
+    return total
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("03.mended_ring")
+
+# %% [markdown]
+# Stuck? `hint("03.mended_ring")`, `solution("03.mended_ring")`.
+#
+# Mended, it is right, and still no *ring all-reduce* as one speaks of it: it sends (p - 1) n bytes per rank where 2 (p - 1)/p n are enough. That is p/2 times as many.
+#
+# ## 7. Rabenseifner: few steps *and* few bytes
+#
+# Recursive doubling has few steps, the ring few bytes. Can one have both? Rolf Rabenseifner's answer [3]: partners at distance 1, 2, 4, ... as in recursive doubling; but in each step they split what they share in two, and each adds up only *its* half. After lg p steps everyone holds a p-th of the sum: a reduce-scatter, by *recursive halving*. The same steps backwards, with copying instead of adding, are the all-gather.
+
+# %%
+figures.all_reduce_steps("rabenseifner")
+
+
+# %%
+# %%px
+def all_reduce_rabenseifner(comm, array):
+    part, distance, path = array, 1, []
+    while distance < comm.size:  # reduce-scatter by halving
+        partner = comm.rank ^ distance
+        lower, upper = np.array_split(part, 2)
+        keep, give = (upper, lower) if comm.rank & distance else (lower, upper)
+        received = np.empty_like(keep)
+        comm.Sendrecv(give, dest=partner, recvbuf=received, source=partner)
+        keep += received
+        path.append((partner, keep, give))
+        part, distance = keep, 2 * distance
+    for partner, keep, give in reversed(path):  # all-gather by doubling
+        comm.Sendrecv(keep, dest=partner, recvbuf=give, source=partner)
+
+
+assert is_exact(all_reduce_rabenseifner, comm)
+
+# %% [markdown]
+# `comm.rank & distance` asks for one bit of the rank: of two partners one has it and the other has not, so one keeps the upper half and the other the lower one. Like recursive doubling it wants a power of two, and is folded otherwise.
+#
+# ## 8. Count them all
+#
+# **Predict.** Five algorithms, four ranks, 8,192 bytes. Which of them has the rank that sends the most bytes, and how many are they? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ours = {
+    "naive": all_reduce_naive,
+    "tree": all_reduce_tree,
+    "recursive doubling": all_reduce_doubling,
+    "ring": all_reduce_ring,
+    "Rabenseifner": all_reduce_rabenseifner,
+}
+counted = {}
+for name, all_reduce in ours.items():
+    traffic = traffic_of(all_reduce, 1024)
+    counted[name] = traffic.sent.messages, traffic.sent.bytes
+
+# %%
+counted = cluster.view["counted"]
+print("                    messages sent   bytes sent by rank 0, 1, 2, 3     by all   formula")
+for name in cost.ALGORITHMS:
+    messages, sent = zip(*(on_rank[name] for on_rank in counted), strict=True)
+    predicted = cost.cost(name, 4, 8192)
+    assert (sum(messages), sum(sent)) == (predicted.messages_total, predicted.bytes_total)
+    each = " ".join(f"{count:6,}" for count in sent)
+    print(f"{name:18} {messages!s:>14}   {each} {sum(sent):12,} {predicted.bytes_total:9,.0f}")
+compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.values()))
+
+# %% [markdown]
+# Messages and bytes are *measured here* by the traffic meter; "formula" is *predicted*, and the two are equal to the byte. Strange at first sight: four of the five move the same number of bytes **in all**, 6 n. What differs is how evenly they are spread, and how much goes on at the same time. The naive way sends half of everything from one rank. Only recursive doubling moves more, and that is what it pays for having no way back.
+#
+# What takes time is the longest chain of messages that wait for each other. For p ranks (a power of two) and n bytes:
+#
+# | | steps | bytes on the longest path | bytes added on it |
+# |---|---|---|---|
+# | naive | 2 (p - 1) | 2 (p - 1) n | (p - 1) n |
+# | tree | 2 lg p | 2 lg p · n | lg p · n |
+# | recursive doubling | lg p | lg p · n | lg p · n |
+# | ring | 2 (p - 1) | 2 (p - 1)/p · n | (p - 1)/p · n |
+# | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | (p - 1)/p · n |
+#
+# The steps can be rehearsed, too, with our five functions:
+
+# %%
+# %%px
+for p in (2, 8, 32):
+    lg = p.bit_length() - 1
+    formula = [2 * (p - 1), 2 * lg, lg, 2 * (p - 1), 2 * lg]
+    assert [steps_of(all_reduce, p) for all_reduce in ours.values()] == formula
+
+# %% [markdown]
+# The course's library has all five, for any number of ranks, any length, dtype and operation, on PyTorch's tensors: `course_lib.parallel.all_reduces`. They send what yours send:
+
+# %%
+# %%px
+from datetime import timedelta
+
+from course_lib.parallel import all_reduces
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+for name, (messages, sent) in counted.items():
+    algorithm = all_reduces.ALGORITHMS[name if name != "Rabenseifner" else "rabenseifner"]
+    tensor = (rank + 1) * torch.arange(1024)
+    with Traffic() as traffic:
+        algorithm.all_reduce(tensor)
+    assert torch.equal(tensor, 10 * torch.arange(1024))
+    assert (traffic.sent.messages, traffic.sent.bytes) == (messages, sent)
+
+# %% [markdown]
+# ## 9. What will it cost? α, β and γ
+#
+# In lesson 01 a message of n bytes took $\alpha + \beta n$ seconds. For an all-reduce a third number joins: γ, the seconds it takes to add one byte's worth of numbers. So
+#
+# $$T = \text{steps} \cdot \alpha + \text{bytes on the path} \cdot \beta + \text{bytes added} \cdot \gamma$$
+#
+# For the ring: $T = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,n\,\beta + \frac{p-1}{p}\,n\,\gamma$. This is the *alpha-beta-gamma model* [3]. It assumes that a rank can send and receive at the same time, to one partner each, and that different pairs of ranks do not disturb each other.
+#
+# Let us measure the three. In lesson 01 two ranks played ping-pong while the others slept. Here all four will be busy, so we measure with all four busy: every rank swaps messages with a partner. And all four add at the same time. Of many rounds we keep the fastest, and of the ranks the slowest.
+
+
+# %%
+# %%px
+def seconds_of(action, rounds):
+    """Return the time of the slowest rank, in the round that nothing disturbed."""
+    times = np.zeros(rounds)
+    for i in range(rounds):
+        comm.Barrier()
+        start = time.perf_counter()
+        action()
+        times[i] = time.perf_counter() - start
+    comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+    return float(times.min())
+
+
+SWAPS = 10  # in a row, because ranks leave the barrier one after another
+
+
+def swap(array, received):
+    for _ in range(SWAPS):
+        comm.Sendrecv(array, dest=rank ^ 1, recvbuf=received, source=rank ^ 1)
+
+
+sizes = [8 * 4**k for k in range(10)]  # bytes: 8, 32, ... 2 MiB
+buffers = [(np.zeros(size // 8), np.zeros(size // 8)) for size in sizes]
+
+# %%
+# %%px
+swapping = [seconds_of(partial(swap, *pair), 30) / SWAPS for pair in buffers]
+adding = [seconds_of(partial(np.add, *pair, out=pair[0]), 30) for pair in buffers]
+
+# %% tags=["nbval-ignore-output"]
+sizes = cluster.view["sizes"][0]
+messages = cost.fit_link(sizes, cluster.view["swapping"][0])
+additions = cost.fit_link(sizes, cluster.view["adding"][0])
+alpha, beta, gamma = messages["alpha"], messages["beta"], additions["beta"]
+for name, value, (low, high) in [
+    ("alpha", alpha, messages.interval("alpha")),
+    ("beta ", beta, messages.interval("beta")),
+    ("gamma", gamma, additions.interval("beta")),
+]:
+    print(f"{name} = {value:.3g} s (95 % interval {low:.3g} to {high:.3g})")
+print(f"bandwidth {1 / beta / 1e9:.1f} GB/s, additions {1 / gamma / 1e9:.1f} GB/s")
+assert min(alpha, beta, gamma) > 0
+
+# %% [markdown]
+# α is in seconds a message, β and γ in seconds a byte, *measured here*. The intervals are those of the fit: they say how well a straight line describes the points. For the reasons of lesson 01 (buffers, caches), and on a busy machine, it does so only roughly.
+#
+# Now the five. First the predictions, from these three numbers alone.
+
+# %% tags=["nbval-ignore-output"]
+link = cost.Link(alpha, 1 / beta, 1 / gamma)
+print("predicted, us        8 bytes     32 KiB      2 MiB")
+for name in cost.ALGORITHMS:
+    predicted = [cost.cost(name, 4, n).seconds(link) for n in (8, 2**15, 2**21)]
+    print(f"{name:18}" + "".join(f"{1e6 * seconds:11,.0f}" for seconds in predicted))
+assert cost.cheapest(4, 8, link) == "recursive doubling"
+
+# %% [markdown]
+# **Predict.** Which of the five is fastest for 2 MiB on your machine, when measured? Write its name.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+measured = {
+    name: [seconds_of(partial(all_reduce, comm, pair[0]), 20) for pair in buffers]
+    for name, all_reduce in ours.items()
+}
+
+# %% tags=["nbval-ignore-output"]
+measured = {name: cluster.view["measured"][0][name] for name in cost.ALGORITHMS}
+compare(prediction, min(measured, key=lambda name: measured[name][-1]))
+curves = {name: [cost.cost(name, 4, size).seconds(link) for size in sizes] for name in measured}
+figures.measured_and_predicted(
+    sizes,
+    measured,
+    curves,
+    xlabel="size of the array (bytes)",
+    title="Five all-reduces on this machine, 4 ranks",
+    alt="Time of five all-reduces over the size of the array, both axes logarithmic. Points: "
+    "measured; lines: predicted from alpha, beta and gamma. All are flat up to some kilobytes "
+    "and then rise. The line of recursive doubling is lowest on the left; the points of naive and "
+    "tree lie well below their lines.",
+)
+
+# %% [markdown]
+# Points are *measured here*, lines *predicted*. Ask the model's assumptions where it is off:
+#
+# - In recursive doubling, ring and Rabenseifner's algorithm every rank works in every step, as all four did while α was measured. Their points are not far from their lines.
+# - Naive and tree are clearly faster than predicted, as long as arrays are short. Most of their ranks only wait, which leaves the two cores to those that work; and MPI takes small arrays off the senders' hands at once, so the receiver finds them waiting. "Links" that share one machine's memory and cores *do* disturb each other.
+#
+# So on one machine the model is a rough guide. It was made for networks. Let us have one.
+#
+# ## 10. The crossover, predicted and then measured
+#
+# `emulated_link` makes every message between ranks take at least the latency and the time for its bytes that you ask for. Only the time is emulated; the messages are real. With `one_port=True` a rank sends one message at a time and receives one at a time, as the model has it.
+#
+# With a latency that dwarfs all else, a clock can *count steps*. Let each message take 40 ms, whatever its size. **Predict.** How many latencies does the ring take on four ranks, and how many does Rabenseifner's algorithm? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from course_lib.mpi import emulated_link
+
+latency, tiny = 0.04, np.zeros(8)  # seconds
+steps = {}
+with emulated_link(latency=latency, bandwidth=1e9, one_port=True):
+    for name, all_reduce in ours.items():
+        steps[name] = int(seconds_of(partial(all_reduce, comm, tiny), 3) / latency)
+print(steps)
+assert list(steps.values()) == [6, 4, 2, 6, 4]
+
+# %%
+steps = cluster.view["steps"][0]
+compare(prediction, [steps["ring"], steps["Rabenseifner"]])
+assert all(steps[name] == cost.cost(name, 4, 64).steps for name in steps)
+
+# %% [markdown]
+# Steps, *measured here* with a clock, equal the formulas 2 (p - 1), 2 lg p, lg p, 2 (p - 1) and 2 lg p. (`int` cuts off what computing and the real messages take on top, far less than 40 ms.)
+#
+# ### Exercise 5: where do they cross?
+#
+# Recursive doubling has fewer steps, the ring fewer bytes. So for small arrays the one is faster, for large ones the other, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`: it returns n* in bytes for p ranks, p a power of two, and `math.inf` if the ring never overtakes. Use the table of section 8. (This one runs in the notebook, not on the ranks.)
+
+
+# %% tags=["exercise"] exercise="03.crossover"
+def crossover_bytes(p, alpha, beta, gamma):
+    """Return the bytes at which recursive doubling and the ring take equally long."""
+    ### BEGIN SOLUTION
+    import math
+
+    lg = math.log2(p)
+    fewer_steps = (2 * (p - 1) - lg) * alpha
+    more_seconds_a_byte = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return fewer_steps / more_seconds_a_byte if more_seconds_a_byte > 0 else math.inf
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("03.crossover")
+
+# %% [markdown]
+# Stuck? `hint("03.crossover")`, `solution("03.crossover")`.
+#
+# Now measure it, on an emulated network that is slow enough to see: 5 ms and 25 MB/s. Adding costs nothing by comparison, so take γ as 0.
+#
+# **Predict.** With p = 4, α = 5 ms and 1/β = 25 MB/s, at how many bytes does the ring overtake recursive doubling? Work it out from the table, or call your function.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+long_sizes = [12_800 * 4**k for k in range(5)]  # bytes: 12.8 kB ... 3.3 MB
+long_arrays = [np.zeros(size // 8) for size in long_sizes]
+on_slow_link = {}
+with emulated_link(latency=5e-3, bandwidth=25e6, one_port=True):
+    for name, all_reduce in ours.items():
+        on_slow_link[name] = [
+            seconds_of(partial(all_reduce, comm, array), 3) for array in long_arrays
+        ]
+fast, slow = on_slow_link["recursive doubling"][0], on_slow_link["naive"][0]
+assert fast < slow, "2 steps against 6, for short arrays"
+assert on_slow_link["ring"][-1] < on_slow_link["tree"][-1], "1.5 n bytes against 4 n"
+
+# %% tags=["nbval-ignore-output"]
+import numpy as np
+
+network = cost.Link(latency=5e-3, bandwidth=25e6)
+long_sizes, found = cluster.view["long_sizes"][0], cluster.view["on_slow_link"][0]
+found = {name: found[name] for name in cost.ALGORITHMS}
+# The logarithm of a ratio is 0 where both are equally fast; between two sizes take a straight line.
+ratios = np.log(np.array(found["recursive doubling"]) / np.array(found["ring"]))
+crossing = float(np.exp(np.interp(0, ratios, np.log(long_sizes))))
+expected = cost.crossover_bytes("recursive doubling", "ring", 4, network)
+print(f"the ring overtakes at {expected:,.0f} bytes (predicted), {crossing:,.0f} (measured here)")
+compare(prediction, crossing, within=0.5, unit="bytes")
+
+# %% tags=["nbval-ignore-output"]
+curves = {name: [cost.cost(name, 4, n).seconds(network) for n in long_sizes] for name in found}
+figures.measured_and_predicted(
+    long_sizes,
+    found,
+    curves,
+    xlabel="size of the array (bytes)",
+    title="Five all-reduces on an emulated link of 5 ms and 25 MB/s",
+    alt="Time of five all-reduces on four ranks over the size of the array, both axes logarithmic. "
+    "The measured points lie on the predicted lines. On the left recursive doubling is lowest, "
+    "then tree and Rabenseifner, then naive and ring; on the right Rabenseifner and ring are "
+    "lowest, then recursive doubling, tree and naive. Recursive doubling and ring cross.",
+)
+
+# %% [markdown]
+# Here the points lie on the lines: three numbers and a table foretell five programs. Read the picture from left to right.
+#
+# - **Short arrays**: all lines are flat, and their order is that of the steps: 2, 4, 4, 6, 6. Recursive doubling wins.
+# - **Long arrays**: all lines rise alike, and their order is that of the bytes: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
+# - **Between** them lines cross. Recursive doubling against the ring: 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. Measured it comes out somewhat later: what the real messages and the waking up of ranks add to each step counts like latency, and the ring has three times as many steps. And the two lines are so close to each other there that a per cent of time more or less moves the crossing by several.
+#
+# The gradient of LeNet has 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network one is on the left of the crossover, and the other far on the right.
+#
+# ## 11. The library's own
+#
+# **Predict.** By what factor is MPI's own all-reduce faster than the best of our five, for 8 bytes and for 2 MiB? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+library = [seconds_of(partial(comm.Allreduce, MPI.IN_PLACE, array), 20) for array, _ in buffers]
+with Traffic() as traffic:
+    comm.Allreduce(MPI.IN_PLACE, np.zeros(1024))
+handed_over = traffic.collectives["Allreduce"].bytes
+print(f"messages seen: {traffic.sent.messages}, bytes handed to the library: {handed_over:,}")
+assert (traffic.sent.messages, handed_over) == (0, 8192)
+
+# %% tags=["nbval-ignore-output"]
+library = np.array(cluster.view["library"][0])
+best = np.min(list(measured.values()), axis=0)
+faster = best / library
+compare(prediction, [round(float(faster[i]), 1) for i in (0, -1)], within=0.3)
+figures.measured_and_predicted(
+    sizes,
+    {"the best of our five": best, "MPI's own": library},
+    xlabel="size of the array (bytes)",
+    title="The best of ours and the library's own",
+    alt="Time of the fastest of our five all-reduces and of MPI's own over the size of the array, "
+    "both axes logarithmic, all points measured. MPI's own is lower for short arrays.",
+)
+
+# %% [markdown]
+# Both are *measured here*. For short arrays the library wins by the time that Python takes in each step. For long ones that no longer counts, and where all ranks share one memory NumPy adds as fast as C does; so do not be surprised to find yours close, or on a busy machine even ahead. What the library does not have is a better formula: under its name stand the algorithms of this lesson.
+#
+# Which one is at work you cannot see from outside, and the traffic meter does not pretend to: what a library sends inside of a collective is the library's business, so it shows only what was handed over. Libraries choose by size and number of ranks, as in this table.
+
+# %%
+columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
+print("ranks " + "".join(f"{name:>20}" for name in columns))
+for p in (4, 6, 8, 12, 1000, 1024):
+    chosen = [cost.cheapest(p, n, network) for n in columns.values()]
+    print(f"{p:5} " + "".join(f"{name:>20}" for name in chosen))
+assert cost.cheapest(8, 2**26, network) == "Rabenseifner"
+assert cost.cheapest(6, 2**26, network) == "ring"
+
+# %% [markdown]
+# The cheapest of the five on the slow network, *predicted*. For powers of two from four on Rabenseifner beats the ring at every size: as many bytes, fewer steps. Otherwise folding costs it whole arrays on top, and the ring wins for long arrays, unless there are so many ranks that its steps eat it up (as with 1,000). Real libraries do much the same (*published*): MPICH takes recursive doubling up to 2 KiB and Rabenseifner's algorithm beyond [4]; NCCL chooses between rings and pairs of trees [5].
+#
+# If Rabenseifner is so good, why is "ring" the word that everyone knows? Its formula leaves out what real networks have: the ring talks to two neighbours only, so no cable is shared by two messages whatever the network looks like, while partners at distance p/2 all want to cross its middle at the same time. It does not care about powers of two. And it can be cut in smaller pieces that follow each other, as a pipeline.
+#
+# ## 12. What, not how: the last digit
+#
+# Why *may* a library choose? Because the MPI standard says what an all-reduce means and leaves open how it is done. It takes the operation for associative, that is, (a + b) + c = a + (b + c), and its own operations, such as the sum, also for commutative. For whole numbers that is true. For floating-point numbers it is nearly true.
+#
+# **Predict.** In float32, ranks 0 to 3 hold 100,000,000, then 1, then -100,000,000, then 1, each in an array of four equal numbers. The exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Write a list of three lists. (Above 16,777,216 float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
+
+# %%
+prediction = None
+
+# %%
+# %%px
+sums = []
+for name in ("naive", "recursive doubling", "ring"):
+    array = np.full(4, (1e8, 1, -1e8, 1)[rank], dtype=np.float32)
+    ours[name](comm, array)
+    sums.append(array.tolist())
+print(sums)
+assert sums == [[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0]]
+
+# %%
+compare(prediction, cluster.view["sums"][0])
+
+# %% [markdown]
+# Three answers, none of them 2, and the ring gives two different sums of the same four numbers: each chunk begins its round at a different rank, so it is added in a different order. Nobody has made a mistake. Only the order of additions differs, and at each addition the result is rounded.
+#
+# With gradients it is less dramatic: no huge numbers that cancel. But the bits differ.
+
+# %%
+# %%px
+own = np.random.default_rng(rank).standard_normal(10_000).astype(np.float32)
+everyones = np.array(comm.allgather(own), dtype=np.float64)
+bound = (world_size - 1) * 2.0**-24 * np.abs(everyones).sum(axis=0)  # 2**-24: half a last digit
+results = {}
+for name, all_reduce in ours.items():
+    array = own.copy()
+    all_reduce(comm, array)
+    assert len(set(comm.allgather(array.tobytes()))) == 1, "the same bits on all ranks"
+    assert np.all(np.abs(array - everyones.sum(axis=0)) <= 1.01 * bound)
+    results[name] = array
+differ = {name: int(np.sum(array != results["naive"])) for name, array in results.items()}
+print(differ)
+assert differ["tree"] > 0
+assert differ["ring"] > 0
+
+# %% [markdown]
+# The last line tells how many of 10,000 sums differ from the naive way's, in the last digit or two. Every sum is within the bound that theory gives for p - 1 additions: each may be off by half a unit in the last place, relative to the sum of magnitudes. (The factor 1.01 is for errors of second order.)
+#
+# The important line is another one: **each algorithm gives the same bits to all ranks.** In naive, tree and ring every sum is formed once and then copied. In recursive doubling each rank adds by itself, but partners add the same two numbers, and a + b = b + a to the bit. So replicas of a network that start equal stay equal. Lesson 05 builds on it.
+#
+# But change the number of ranks, the library, the size of a bucket or the network, and the algorithm may change, and with it the last digit; after a thousand steps of training that is another network, equally good. Do not promise bit-identical results across such changes, and do not test for them. The standard recommends that libraries give the same result for the same call on the same ranks [6]; more it does not.
+#
+# ## Recap
+#
+# | | steps | bytes sent by the busiest rank | any p? | good for |
+# |---|---|---|---|---|
+# | naive | 2 (p - 1) | (p - 1) n | yes | explaining; two ranks |
+# | tree | 2 lg p | lg p · n | yes | short arrays, any p |
+# | recursive doubling | lg p | lg p · n | by folding | short arrays |
+# | ring | 2 (p - 1) | 2 (p - 1)/p · n | yes | long arrays, any network, any p |
+# | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | by folding | long arrays, p a power of two |
+#
+# - Time ≈ steps · α + bytes on the path · β + bytes added · γ. Short arrays: count steps. Long ones: count bytes.
+# - An all-reduce is a reduce-scatter and an all-gather. No all-reduce gets by with less than 2 (p - 1)/p n bytes per rank.
+# - Test with small whole numbers, on all ranks, with lengths that do not divide.
+# - All ranks get the same bits; two algorithms need not.
+#
+# **Next:** lesson 04 says what will be added up: gradients, and why their sum is all that training needs.
+#
+# ## References and further reading
+#
+# 1. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009.
+# 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; mended by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same in other words.
+# 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table of section 8 is from its section 4; the model from its section 3.
+# 4. MPICH, parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, default 2048 bytes; the reasons are in [3].
+# 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.
+# 6. MPI Forum, *MPI: A Message-Passing Interface Standard, Version 4.1*, 2023, section 6.9.1 (Reduce; advice to implementors) and section 6.9.6 (All-Reduce).
+# 7. E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and experience", *Concurrency and Computation: Practice and Experience* 19(13), 1749–1783, 2007.
+# 8. N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002, chapter 4: sums, and what their order does.

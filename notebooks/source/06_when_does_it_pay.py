@@ -1,0 +1,1144 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 06 When does it pay?
+#
+# **The one idea.** R ranks make R times fewer steps, but each step also has to synchronise; they win exactly if synchronising takes less than R − 1 times as long as computing. Both times can be measured, or predicted, before you buy the machines.
+#
+# **You will be able to**
+# - predict the speed-up of R ranks from two measured times, and say from which R on it pays;
+# - find the boundary on a slow network, and move it: fewer messages, buckets, overlap;
+# - say what a straggler costs, and why strong scaling ends;
+# - read a published efficiency, reproduce it from hardware numbers, and say what breaks at 10,000 ranks.
+#
+# **You need first** lesson 05 (synchronous SGD). Lesson 03 (all-reduce) explains the formulas for the all-reduce; here you only use them.
+#
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its five exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, cost, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %%
+# %%px
+import statistics
+import time
+from datetime import timedelta
+from functools import partial
+
+import course_lib.mpi
+from torch import nn
+from torch.nn import functional as F
+
+from course_lib.parallel.gradient_sync import sync_gradients
+from course_lib.training import data, models
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+training, _, _ = data.load_available("digits", size=28)
+groups_of_two = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+pair = groups_of_two[rank // 2]
+
+# %% [markdown]
+# ## 1. Two times and one condition
+#
+# An *epoch* is one pass over a data set of $N$ samples. One rank takes $B$ samples in a step, and *computes* for $T_\text{comp}$ seconds: forward, backward, update. So
+#
+# $$T_\text{epoch}(1) = \frac{N}{B}\, T_\text{comp} .$$
+#
+# $R$ ranks take $B$ samples *each*, so $R B$ in a step, and need $R$ times fewer steps. But now each step also *synchronises* the gradients, for $T_\text{sync}$ seconds:
+#
+# $$T_\text{epoch}(R) = \frac{N}{R B}\, (T_\text{comp} + T_\text{sync}) .$$
+#
+# It pays if $T_\text{epoch}(R) < T_\text{epoch}(1)$. Divide both sides by $\frac{N}{RB} T_\text{comp}$, and $N$ and $B$ are gone:
+#
+# $$1 + \frac{T_\text{sync}}{T_\text{comp}} < R \qquad\Longleftrightarrow\qquad \frac{T_\text{sync}}{T_\text{comp}} < R - 1 .$$
+#
+# The *speed-up* is $S = T_\text{epoch}(1) / T_\text{epoch}(R) = R\, /\, (1 + T_\text{sync}/T_\text{comp})$, and the *efficiency* is $S/R$.
+#
+# **Predict.** Computing takes 20 ms, synchronising 30 ms. What is the speed-up of (a) 2 and (b) 4 ranks, if $T_\text{sync}$ is the same for both? Write `[a, b]`.
+
+# %%
+prediction = None
+
+# %%
+speed_ups = [round(cost.speed_up(ranks, 0.020, 0.030), 3) for ranks in (2, 4)]
+compare(prediction, speed_ups, within=0.01, source="By the formula")
+assert not cost.pays(2, 0.020, 0.030)
+assert cost.pays(4, 0.020, 0.030)
+
+# %% [markdown]
+# Two ranks are *slower* than one, four are faster. That is the answer to "why is it slower with more workers?", and it has a surprising side: sometimes more workers are the cure.
+#
+# Two warnings. An epoch is not a goal: with $R B$ samples a step there are fewer updates, and lesson 05 has shown what that does to learning. And $T_\text{sync}$ grows with $R$, slowly with a good algorithm, quickly with a bad one.
+#
+# ### Exercise 1: the time of an epoch
+#
+# Write `epoch_seconds(samples, batch, comp, sync, ranks)`: the seconds of an epoch over `samples` samples. Every one of `ranks` ranks takes `batch` samples a step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
+
+
+# %% tags=["exercise"] exercise="06.epoch_seconds"
+def epoch_seconds(samples, batch, comp, sync, ranks):
+    """Return the seconds of an epoch; one rank alone does not synchronise."""
+    ### BEGIN SOLUTION
+    steps = samples / (ranks * batch)
+    return steps * (comp + (sync if ranks > 1 else 0))
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("06.epoch_seconds")
+
+# %% [markdown]
+# Stuck? `hint("06.epoch_seconds")`, `solution("06.epoch_seconds")`.
+#
+# ### Exercise 2: how many ranks until it pays?
+#
+# `sync_of` is a function: `sync_of(ranks)` is $T_\text{sync}$ in seconds for that many ranks. Write `fewest_ranks(comp, sync_of, most)`: the smallest number of ranks from 2 to `most` (included) that is faster than one, or `None`.
+
+
+# %% tags=["exercise"] exercise="06.fewest_ranks"
+def fewest_ranks(comp, sync_of, most):
+    """Return the smallest R in 2, ..., most that pays, None if none does."""
+    ### BEGIN SOLUTION
+    for ranks in range(2, most + 1):
+        if sync_of(ranks) / comp < ranks - 1:
+            return ranks
+    return None
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("06.fewest_ranks")
+
+# %% [markdown]
+# Stuck? `hint("06.fewest_ranks")`, `solution("06.fewest_ranks")`.
+#
+# ## 2. Measure both, predict, run
+#
+# Three networks, two batch sizes, two ranks. For each we measure $T_\text{comp}$ and $T_\text{sync}$ apart from each other, predict the speed-up, and run real training steps, alone and together.
+#
+# A speed-up is a *ratio* of two times, and a machine that you share is now faster, now slower. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we go in *rounds*: in each round the four times are taken directly one after the other, and each round gives a ratio of its own. What slows the machine down for longer than a round slows all four, and drops out of the ratio; what is shorter spoils one round of 25, and the median does not care.
+#
+# Before each time there is a barrier, so that waiting for a late rank is not taken for synchronising. $T_\text{comp}$ of two ranks lasts until both are done, since the slower one counts.
+
+
+# %%
+# %%px
+def seconds_of(action, group=None, repeats=15):
+    """The median time of action, in seconds; without a group nobody is waited for."""
+    found = []
+    for _ in range(repeats):
+        if group is not None:
+            dist.barrier(group)
+        start = time.perf_counter()
+        action()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
+# %%
+# %%px
+def training_step(model, batch, group=None):
+    """One step on `batch` samples; with a group, gradients are averaged over it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images, labels = training[torch.arange(batch) + rank * batch]
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        if group is not None:
+            sync_gradients(model, group)
+        optimizer.step()
+
+    return step
+
+
+# %%
+# %%px
+NETWORKS = {
+    "one layer": lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
+    "LeNet": models.LeNet,
+    "wide MLP": lambda: models.MLP(784, (512, 512)),
+}
+
+
+def rounds_of(model, batch, rounds=25):
+    """For each round: T_comp of rank 0 alone and of the pair, T_sync, a step of the pair (s)."""
+
+    def until_both_are_done():
+        step()
+        dist.barrier(pair)
+
+    step, step_together = training_step(model, batch), training_step(model, batch, pair)
+    step(), step_together()  # the first step is always slow
+    found = []
+    for _ in range(rounds):
+        dist.barrier(pair)
+        alone = seconds_of(step, repeats=1) if rank == 0 else None
+        actions = until_both_are_done, partial(sync_gradients, model, pair), step_together
+        found.append((alone, *(seconds_of(action, pair, repeats=1) for action in actions)))
+    return found
+
+
+# %%
+# %%px
+measured = []
+if rank < 2:
+    for name, make in NETWORKS.items():
+        for batch in (8, 128):
+            model = make()
+            measured.append((name, models.parameter_count(model), batch, rounds_of(model, batch)))
+
+# %% [markdown]
+# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, so that it gains least? Write name and batch size, such as `("LeNet", 8)`.
+
+# %%
+prediction = None
+
+# %% tags=["nbval-ignore-output"]
+import numpy as np
+
+print(f"{'T_comp (ms)':>42} T_sync {'predicted':>19}   measured speed-up")
+print("            parameters batch  alone   both   (ms)  ratio     S1    S2  median  middle half")
+rows = []
+for name, parameters, batch, rounds in cluster.view["measured"][0]:
+    alone, comp, sync, together = np.array(rounds).T
+    low, found, high = np.percentile(2 * alone / together, [25, 50, 75])
+    ratio, step = np.median(sync / comp), np.median((comp + sync) / alone)
+    rows.append((name, batch, ratio, step, low, found, high))
+    times = " ".join(f"{1e3 * np.median(seconds):6.2f}" for seconds in (alone, comp, sync))
+    row = f"{name:10} {parameters:11,} {batch:5} {times} {ratio:6.2f}"
+    predicted = f"{cost.speed_up(2, 1.0, ratio):6.2f} {2 / step:5.2f}"
+    print(f"{row} {predicted} {found:7.2f}  {low:.2f} to {high:.2f}")
+compare(prediction, max(rows, key=lambda row: row[2])[:2])
+
+# %% tags=["nbval-ignore-output"]
+_, _, _, steps, low, found, high = zip(*rows, strict=True)
+figures.measured_and_predicted(
+    steps,
+    found,
+    lambda step: 2 / step,
+    spread=list(zip(low, high, strict=True)),
+    xlabel="(T_comp of both + T_sync) / T_comp of one alone",
+    ylabel="speed-up of 2 ranks over 1",
+    title="Three networks, two batch sizes",
+    alt="Speed-up of two ranks over one against T_comp of both ranks plus T_sync, over T_comp of "
+    "one alone, logarithmic axes: six measured points, each with a bar for the middle half of its "
+    "rounds, and the predicted line, which falls straight and is 1 where the horizontal axis says 2.",
+)
+
+# %% [markdown]
+# All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It takes $T_\text{comp}$ to be the same alone and together, and the table shows that it is not: two ranks of one machine share its memory and its caches, the slower one counts, and a busy machine does not always have two free cores. So take both as measured: a step of two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
+#
+# $$S_2 = \frac{2\, T_\text{comp}(1)}{T_\text{comp}(2) + T_\text{sync}} .$$
+#
+# That is the line in the picture. It falls through 1 where a step of two takes twice as long as a step of one. The bars span the middle half of the rounds. What the line leaves out: in training no barrier comes before the synchronisation, so whoever is late is waited for there (section 6), and a point comes to lie below; or above, since its two parts were each measured until both ranks were done, and a whole step waits only once. The shorter the steps, the more that counts.
+#
+# What decides is how much is computed *for each number that is sent*. Batch 128 computes more for the same gradient than batch 8. A convolution uses each of its weights at every pixel; a linear layer uses each of its weights once a sample, so wide linear layers are the worst customers. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
+#
+# We assert nothing about these speed-ups: what else your machine does is in them. On a busy one the times are longer, the bars too, and the two free cores that $S_1$ counts on are not there; $S_2$ sees that.
+#
+# More ranks than cores cannot help. So that four ranks compute at the same time on *any* machine, most of the experiments below replace computing by sleeping: sleeping ranks do not share a core. Everything else remains real.
+#
+# ## 3. A slow network, and the boundary
+#
+# Inside one machine, communication is fast. `emulated_link(latency, bandwidth)` makes it slow: inside this block each message takes at least `latency` seconds and one second more for every `bandwidth` bytes, and a library collective takes what the best simple algorithm would take on such links. With $\alpha$ for the latency in seconds, $\beta$ for the seconds a byte takes (1/bandwidth), and $n$ bytes on each of $p$ ranks, that is for all-reduce the smaller of
+#
+# $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
+#
+# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$.)
+
+
+# %%
+def sync_seconds(ranks, size_bytes, latency, bandwidth):
+    """T_sync of one all-reduce, predicted, in seconds."""
+    link = cost.Link(latency, bandwidth)
+    algorithms = ("recursive doubling", "ring")
+    return min(cost.cost(name, ranks, size_bytes).seconds(link) for name in algorithms)
+
+
+GRADIENT_BYTES = 4 * 61_706  # LeNet
+LATENCY, COMP = 0.0001, 0.010
+
+# %% [markdown]
+# The experiment: LeNet's gradient of 246,824 bytes, 10 ms of computing, a latency of 0.1 ms.
+#
+# **Predict.** At which bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; take the ring.)
+
+# %%
+prediction = None
+
+# %%
+# 2 (p - 1) (alpha + n beta / p) = (p - 1) T_comp, solved for 1 / beta:
+ranks = 4
+boundary_4 = 2 * GRADIENT_BYTES / ranks / (COMP - 2 * LATENCY)
+# Two ranks send the whole gradient once: alpha + n beta = T_comp.
+boundary_2 = GRADIENT_BYTES / (COMP - LATENCY)
+compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
+assert abs(sync_seconds(4, GRADIENT_BYTES, LATENCY, boundary_4) - 3 * COMP) < 1e-12
+assert abs(sync_seconds(2, GRADIENT_BYTES, LATENCY, boundary_2) - COMP) < 1e-12
+
+# %% [markdown]
+# Now by experiment. For each bandwidth: $T_\text{sync}$ by itself, and whole steps.
+
+# %%
+# %%px
+from course_lib.mpi import emulated_link
+
+gradient = torch.zeros(61_706)
+
+
+def compute():
+    time.sleep(0.010)
+
+
+def epochs_over(bandwidth, group):
+    """Seconds of T_sync, and of a step, on a link of this bandwidth (bytes/s)."""
+
+    def step():
+        compute()
+        dist.all_reduce(gradient, group=group)
+
+    with emulated_link(latency=0.0001, bandwidth=bandwidth):
+        sync = seconds_of(lambda: dist.all_reduce(gradient, group=group), group, repeats=5)
+        return sync, seconds_of(step, repeats=5)
+
+
+# %%
+# %%px
+bandwidths = [3e6, 6e6, 12e6, 24e6, 48e6, 96e6]
+comp = seconds_of(compute, repeats=20)
+with_2 = [epochs_over(bandwidth, pair) for bandwidth in bandwidths]
+with_4 = [epochs_over(bandwidth, dist.group.WORLD) for bandwidth in bandwidths]
+assert comp >= 0.010
+
+# %% tags=["nbval-ignore-output"]
+comp, bandwidths = cluster.view["comp"][0], cluster.view["bandwidths"][0]
+found = {2: cluster.view["with_2"][0], 4: cluster.view["with_4"][0]}
+speed_up = {r: [r * comp / step for _, step in pairs] for r, pairs in found.items()}
+
+
+def predicted_speed_up(ranks):
+    return lambda mb: cost.speed_up(
+        ranks, COMP, sync_seconds(ranks, GRADIENT_BYTES, LATENCY, 1e6 * mb)
+    )
+
+
+figures.measured_and_predicted(
+    [bandwidth / 1e6 for bandwidth in bandwidths],
+    {"2 ranks": speed_up[2], "4 ranks": speed_up[4], "1 rank": [1.0] * len(bandwidths)},
+    {"2 ranks": predicted_speed_up(2), "4 ranks": predicted_speed_up(4), "1 rank": lambda _: 1.0},
+    xlabel="bandwidth of the emulated link (MB/s)",
+    ylabel="speed-up over 1 rank",
+    title="Where the lines cross that of one rank, it begins to pay",
+)
+
+# %% [markdown]
+# Where do the measured points cross 1, and what is the measured $T_\text{sync}/T_\text{comp}$ there? We interpolate between the two points beside the crossing.
+
+# %% tags=["nbval-ignore-output"]
+for ranks, boundary in ((2, boundary_2), (4, boundary_4)):
+    ratios = np.array([sync / comp for sync, _ in found[ranks]])
+    gains = np.log(speed_up[ranks])  # they rise with the bandwidth
+    ratio = np.exp(np.interp(0.0, gains, np.log(ratios)))
+    bandwidth = np.exp(np.interp(0.0, gains, np.log(bandwidths)))
+    print(
+        f"{ranks} ranks: boundary at {bandwidth / 1e6:.1f} MB/s (predicted {boundary / 1e6:.1f}), "
+        f"T_sync / T_comp = {ratio:.2f} there (predicted {ranks - 1})"
+    )
+    formula = [sync_seconds(ranks, GRADIENT_BYTES, LATENCY, each) for each in bandwidths]
+    least = [COMP + seconds for seconds in formula]  # no overlap so far, and no short cut
+    assert all(step >= bound for (_, step), bound in zip(found[ranks], least, strict=True))
+assert speed_up[4][0] < 1 < speed_up[4][-1]
+assert speed_up[2][0] < 1
+
+# %% [markdown]
+# So it is the *ratio* that decides: the lines cross near 1 for two ranks and near 3 for four (*measured here*), as the formula has it. The *bandwidth* at which they cross lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make good; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. What is asserted is that no step was faster than the formula, and on which side the ends lie, which are several-fold away from the boundary; a busy machine could not turn those round.
+#
+# Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. Beware of the opposite conclusion too: "we tried it with two machines and it was slower" does not say that it will never pay.
+#
+# ## 4. Fewer messages
+#
+# $T_\text{sync}$ has two parts: latency for each message, and bytes. The bytes are given by the model. The messages are up to you. Here are two ways to average the gradients of a model, in a few lines.
+
+
+# %%
+# %%px
+def sync_per_parameter(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+
+
+def sync_flattened(model):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= world_size
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+# %% [markdown]
+# LeNet has ten parameter tensors: weight and bias of five layers. The link has a latency of 2 ms, as between two towns, and 100 MB/s.
+#
+# **Predict.** How many times longer does the first way take than the second?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from course_lib.mpi import Traffic
+
+times, calls, volumes, results = [], [], [], []
+for sync in (sync_per_parameter, sync_flattened):
+    model = models.LeNet()
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 4.0 * rank)  # whole numbers: exact sums
+    with Traffic() as traffic:
+        sync(model)
+    calls.append(traffic.collectives["all_reduce"].messages)
+    volumes.append(traffic.collectives["all_reduce"].bytes)  # handed over
+    results.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    with emulated_link(latency=0.002, bandwidth=100e6):
+        times.append(seconds_of(partial(sync, model), dist.group.WORLD, repeats=5))
+
+assert all(torch.equal(found, torch.full_like(found, 6.0)) for found in results), "the mean"
+assert calls == [10, 1]
+assert volumes[0] == volumes[1] == 4 * 61_706
+assert times[0] > 2 * times[1]  # predicted: 5.0 times
+
+# %% tags=["nbval-ignore-output"]
+times = cluster.view["times"][0]
+sizes = [4 * n for n in (150, 6, 2400, 16, 48000, 120, 10080, 84, 840, 10)]
+predicted = [
+    sum(sync_seconds(4, size, 0.002, 100e6) for size in sizes),
+    sync_seconds(4, sum(sizes), 0.002, 100e6),
+]
+compare(prediction, times[0] / times[1], within=0.2)
+for way, a, b in zip(("per parameter", "flattened"), predicted, times, strict=True):
+    print(f"{way:14} predicted {1e3 * a:5.1f} ms, measured here {1e3 * b:5.1f} ms")
+
+# %% [markdown]
+# The same bytes, the same result to the last bit, one message instead of ten. So one large message is best? Only as long as nothing else is to be done meanwhile.
+#
+# ### Exercise 3: buckets that leave during backward
+#
+# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To hear of each gradient, hang a *hook* on each parameter: `parameter.register_post_accumulate_grad_hook(hook)`, and autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+#
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It hangs hooks on all parameters, and collects the gradients in the order in which they come. As soon as `bucket_bytes` bytes or more have been collected, they leave in one all-reduce, flattened, while backward goes on. It returns a function `finish()`, which is called after each backward: it sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. Backward will run more than once.
+
+
+# %% tags=["exercise"] exercise="06.bucketed_sync"
+# %%px
+def bucketed_sync(parameters, bucket_bytes, group):
+    """Average gradients over group in buckets, from hooks; return finish()."""
+    ### BEGIN SOLUTION
+    waiting, sent = [], []
+
+    def send():
+        flat = torch.cat([p.grad.flatten() for p in waiting])
+        handle = dist.all_reduce(flat, group=group, async_op=True)
+        sent.append((handle, flat, list(waiting)))
+        waiting.clear()
+
+    def hook(parameter):
+        waiting.append(parameter)
+        if sum(p.nbytes for p in waiting) >= bucket_bytes:
+            send()
+
+    def finish():
+        if waiting:
+            send()
+        for handle, flat, members in sent:
+            handle.wait()
+            flat /= dist.get_world_size(group)
+            parts = flat.split([p.numel() for p in members])
+            for parameter, part in zip(members, parts, strict=True):
+                parameter.grad.copy_(part.view_as(parameter))
+        sent.clear()
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
+    return finish
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("06.bucketed_sync")
+
+# %% [markdown]
+# Stuck? `hint("06.bucketed_sync")`, `solution("06.bucketed_sync")`.
+#
+# One thing your version need not mind: parameters that some rank did not use. Its hook is not called there, that rank's buckets are other ones than those of the rest, and the ranks wait for each other for ever. `BucketedGradientSync` of this course, like DistributedDataParallel, fixes the contents of the buckets beforehand, and uses that from here on.
+#
+# ## 5. Overlap
+#
+# To see overlap, take six layers whose backward takes 10 ms each, in which the processor does nothing (it sleeps), with 1 MiB of gradients each. The link has a latency of 1 ms and 300 MB/s. Hooks, buckets and all-reduce are real.
+
+
+# %%
+# %%px
+class Pause(torch.autograd.Function):
+    """Pass x on; in backward, take some seconds."""
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+class SlowLinear(nn.Linear):
+    def __init__(self, width, seconds):
+        super().__init__(width, width, bias=False)
+        self.seconds = seconds
+
+    def forward(self, x):
+        return Pause.apply(super().forward(x), self.seconds)
+
+
+# %% [markdown]
+# The event log of `course_lib.mpi` has written down when each all-reduce was asked for and when it was done; the hooks below note when each gradient was ready.
+
+
+# %%
+# %%px
+from course_lib.mpi.events import events, mark
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
+
+
+def on_link(sent, start):
+    """The group makes one all-reduce after the other: who has to queue begins later."""
+    spans, free = [], 0.0
+    for number, (asked, done) in enumerate(sorted(sent)):
+        label = str(len(sent) - number) if len(sent) > 1 else "all"
+        spans.append((label, max(asked - start, free), done - start))
+        free = done - start
+    return spans
+
+
+# %%
+# %%px
+def watched_backward(network, finish, passes=4):
+    """Return the fastest of some passes: seconds, gradients ready, all-reduces under way."""
+    ready, found = [], []
+    for layer, parameter in enumerate(network.parameters(), 1):
+        parameter.register_post_accumulate_grad_hook(
+            lambda _, layer=layer: ready.append((str(layer), time.perf_counter()))
+        )
+    for _ in range(passes):
+        loss = network(torch.ones(1, network[0].in_features)).sum()
+        dist.barrier()
+        ready.clear()
+        begin, start = mark(), time.perf_counter()
+        loss.backward()
+        finish()
+        seconds = time.perf_counter() - start
+        sent = [(e.start, e.end) for e in events(begin) if e.kind == "all_reduce"]
+        found.append((seconds, [(name, t - start) for name, t in ready], on_link(sent, start)))
+    return min(found)
+
+
+# %% [markdown]
+# Three ways: flattened, after backward; a bucket per layer, after backward; a bucket per layer, during backward.
+#
+# **Predict.** An all-reduce of 1 MiB takes about 9 ms on this link, one of 6 MiB about 38 ms. How many milliseconds do the three ways take, backward and all-reduce together? Write `[a, b, c]`.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def slow_network(layers, width, seconds):
+    return nn.Sequential(*(SlowLinear(width, seconds) for _ in range(layers)))
+
+
+# %%
+# %%px
+with emulated_link(latency=0.001, bandwidth=300e6):
+    network = slow_network(6, 512, 0.010)
+    flattened = watched_backward(network, lambda: sync_flattened(network))
+    ways = [flattened]
+    for overlap in (False, True):
+        network = slow_network(6, 512, 0.010)
+        sync = BucketedGradientSync(network, bucket_bytes=2**20, overlap=overlap)
+        ways.append(watched_backward(network, sync.finish))
+
+
+# %%
+# %%px
+def sent_early(way):
+    """How many all-reduces were under way before the last gradient was ready."""
+    _, ready, sent = way
+    return sum(start < ready[-1][1] for _, start, _ in sent)
+
+
+assert [len(sent) for _, _, sent in ways] == [1, 6, 6]
+assert [sent_early(way) for way in ways[:2]] == [0, 0]
+assert sent_early(ways[2]) >= 3  # five, if the machine is not very busy
+assert ways[2][0] < ways[1][0]  # predicted: 69 against 114 ms
+
+# %% tags=["nbval-ignore-output"]
+ways = cluster.view["ways"][0]
+n, link = 2**20, (0.001, 300e6)
+each, all_at_once = sync_seconds(4, n, *link), sync_seconds(4, 6 * n, *link)
+predicted = [0.060 + all_at_once, 0.060 + 6 * each, 0.060 + each]
+compare(prediction, [round(1e3 * seconds) for seconds, *_ in ways], within=0.15, unit="ms")
+print("predicted:", [round(1e3 * seconds) for seconds in predicted], "ms")
+assert all(way[0] >= least for way, least in zip(ways, predicted, strict=True)), "no short cut"
+
+# %% tags=["nbval-ignore-output"]
+figures.buckets(
+    {
+        "Flattened, afterwards": figures.Backward(*ways[0][1:]),
+        "Per layer, afterwards": figures.Backward(*ways[1][1:]),
+        "Per layer, overlapped": figures.Backward(*ways[2][1:]),
+    },
+    title="The same backward pass three times (rank 0)",
+)
+
+# %% [markdown]
+# Solid blocks are layers, hatched ones their buckets on the link. Buckets alone make it worse: six messages instead of one, and six times the latency. Buckets *with overlap* make it best: everything but the last bucket is hidden behind computing. What is left over, the *exposed* communication, is what the formula of section 1 has to count as $T_\text{sync}$.
+#
+# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read that as the part of a step's time that was saved. How much can it be at best? Backward is about two thirds of computing. If it takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+
+# %%
+gains = [cost.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
+print("at most:", *(f"{gain:.0%}" for gain in gains))
+assert max(gains) == 0.4
+published = [0.380, 0.352, 0.268, 0.215]
+assert max(published) < 0.4, "all of them possible"
+
+# %% [markdown]
+# ### How large should a bucket be?
+#
+# Small buckets leave early, but each pays its latency. Large ones pay less, but leave late, and the last one is exposed. So there must be a best size in between. 24 layers of 256 KiB and 3 ms each; a link with 1.5 ms of latency and 300 MB/s; buckets of 1, 2, 4, 8 and 24 layers.
+#
+# `backward_with_buckets` plays it through: a bucket leaves when its last gradient is ready and the bucket before it has arrived.
+#
+# **Predict.** Which of these sizes is best? Write the number of layers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+curve = {}
+with emulated_link(latency=0.0015, bandwidth=300e6):
+    for layers in (1, 2, 4, 8, 24):
+        network = slow_network(24, 256, 0.003)
+        sync = BucketedGradientSync(network, bucket_bytes=layers * 2**18)
+        seconds, *_ = watched_backward(network, sync.finish, passes=3)
+        curve[layers] = seconds, [(len(bucket.names), bucket.nbytes) for bucket in sync.buckets]
+        sync.remove()
+assert [len(buckets) for _, buckets in curve.values()] == [24, 12, 6, 4, 2]
+
+
+# %% tags=["nbval-ignore-output"]
+curve = cluster.view["curve"][0]
+
+
+def predicted_backward(buckets):
+    layers, sizes = zip(*buckets, strict=True)
+    seconds = [0.003 * number for number in layers]
+    return cost.backward_with_buckets(
+        seconds, sizes, 0, lambda n: sync_seconds(4, n, 0.0015, 300e6)
+    ).seconds
+
+
+predicted = [predicted_backward(buckets) for _, buckets in curve.values()]
+compare(prediction, min(curve, key=lambda layers: curve[layers][0]))
+print("predicted best:", list(curve)[int(np.argmin(predicted))])
+assert all(curve[layers][0] >= least for layers, least in zip(curve, predicted, strict=True))
+
+# %% tags=["nbval-ignore-output"]
+figures.measured_and_predicted(
+    [layers * 2**18 for layers in curve],
+    [seconds for seconds, _ in curve.values()],
+    predicted,
+    xlabel="bucket size (bytes)",
+    ylabel="backward and all-reduce (seconds)",
+    title="24 layers of 256 KiB: the bucket-size curve",
+)
+
+# %% [markdown]
+# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, as DistributedDataParallel does, so that something leaves early; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so that the smallest buckets are off most.
+#
+# DistributedDataParallel's default is 25 MiB, for networks of hundreds of MiB. For another network and another link the best size is another one: measure.
+#
+# ## 6. Stragglers
+#
+# Synchronous SGD waits for the slowest rank, in every step. Even if all ranks are equally fast *on average*, in each step one of them is the slowest: garbage collection, another user, a longer sentence in the batch.
+#
+# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed, for each rank and step anew. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: the fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
+#
+# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+STEPS = 80
+generator = np.random.default_rng(seed=48)
+delays = generator.exponential(0.005, size=(STEPS, world_size))  # the same on every rank
+number = torch.zeros(1)
+
+
+def steps_with_stragglers(members, group):
+    """Return seconds for all steps, and when this rank computed and waited."""
+    spans = []
+    dist.barrier(group)
+    start = time.perf_counter()
+    for step in range(STEPS):
+        begin = time.perf_counter()
+        time.sleep(0.005 + delays[step, rank])
+        computed = time.perf_counter()
+        dist.all_reduce(number, group=group)
+        spans.append((begin, computed, time.perf_counter()))
+    return time.perf_counter() - start, spans
+
+
+# %%
+# %%px
+alone = dist.new_group([0]), dist.new_group([1]), dist.new_group([2]), dist.new_group([3])
+stragglers = {}
+for group in (alone[rank], pair, dist.group.WORLD):
+    members = dist.get_process_group_ranks(group)
+    seconds, spans = steps_with_stragglers(members, group)
+    slowest = 0.005 + delays[:, members].max(axis=1)
+    # No step ends before its slowest rank; 5 % for who left the barrier a moment before us.
+    assert seconds >= 0.95 * slowest.sum()
+    stragglers[len(members)] = seconds / STEPS, slowest.mean()
+assert stragglers[1][1] < stragglers[2][1] < stragglers[4][1]
+assert slowest.sum() > 1.3 * (0.005 + delays).sum(axis=0).max(), "meeting in each step costs"
+
+# %% tags=["nbval-ignore-output"]
+stragglers = cluster.view["stragglers"][0]
+compare(prediction, 1e3 * stragglers[4][0], within=0.15, unit="ms")
+print("ranks   measured here   slowest of those drawn   expected (ms)")
+for ranks, (seconds, drawn) in stragglers.items():
+    expected = cost.expected_slowest_exponential(ranks, 0.005, 0.005)
+    print(f"{ranks:5} {1e3 * seconds:13.1f} {1e3 * drawn:21.1f} {1e3 * expected:17.1f}")
+
+# %% tags=["nbval-ignore-output"]
+everyones = cluster.view["spans"]
+first, last = min(lane[0][0] for lane in everyones), max(lane[7][2] for lane in everyones)
+lanes = [
+    [figures.Busy("", begin, computed) for begin, computed, _ in lane[:8]] for lane in everyones
+]
+figures.timeline(
+    lanes,
+    start=first,
+    end=last,
+    title="Eight steps: who computes, who waits for the slowest",
+    alt="Timeline of four ranks over eight steps: in each step all begin together, each computes "
+    "for another time, and all but the slowest are idle until it is done.",
+)
+
+# %% [markdown]
+# The hatched time is paid for and idle. The clocks of ranks on one machine agree, so the lanes can stand above each other as they are.
+#
+# What is more: the sum of 80 maxima is over 40 % larger than the largest rank's sum over 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+#
+# And for many ranks? *Predicted*, for three kinds of delays with the same mean of 10 ms: always equal, a bell curve with a deviation of 1 ms, and the one above.
+
+# %%
+many = [2**k for k in range(17)]
+bell = [cost.expected_slowest_normal(r, 0.010, 0.001) / 0.010 for r in many]
+exponential = [cost.expected_slowest_exponential(r, 0.005, 0.005) / 0.010 for r in many]
+assert 1.3 < bell[many.index(1024)] < 1.35
+assert exponential[many.index(1024)] > 4
+figures.lines(
+    many,
+    {"exponential delays": exponential, "bell curve": bell, "all equal": [1.0] * len(many)},
+    xlabel="ranks R",
+    ylabel="slowest / mean",
+    yscale="linear",
+    title="How much longer a step takes than its mean (predicted)",
+    alt="Expected slowest of R ranks over the mean, for R up to 65,536 on a logarithmic axis: "
+    "exponential delays rise in a straight line to 6.3, the bell curve to 1.4, equal times stay "
+    "at 1.",
+)
+
+# %% [markdown]
+# Rare long delays hurt; small fluctuations hardly do. The exponential grows like $\ln R$ for ever, the bell curve like $\sqrt{2 \ln R}$. A rank that is *always* slow is another case: it simply sets the pace.
+#
+# ### Exercise 4: what waiting costs
+#
+# `times[step][rank]` is how long each rank computed in each step, in seconds. All ranks begin a step together, and it ends when the slowest is done. Write `waiting_share(times)`: the fraction of all the ranks' time that is spent waiting.
+
+
+# %% tags=["exercise"] exercise="06.waiting_share"
+def waiting_share(times):
+    """Return the waiting of all ranks over the time of all ranks, between 0 and 1."""
+    ### BEGIN SOLUTION
+    ranks = len(times[0])
+    spent = ranks * sum(max(step) for step in times)
+    computed = sum(sum(step) for step in times)
+    return (spent - computed) / spent
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("06.waiting_share")
+
+# %% [markdown]
+# Stuck? `hint("06.waiting_share")`, `solution("06.waiting_share")`.
+#
+# ## 7. Strong and weak scaling
+#
+# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed, as you would wish for equal learning, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
+#
+# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: 2 ms for whatever a step costs however small, such as starting each layer. With $B = 64$ that is 18 ms. The link: 0.5 ms and 100 MB/s, LeNet's gradient.
+#
+# **Predict.** The speed-up of four ranks, (a) weak and (b) strong. ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5.) Write `[a, b]`.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def scaled_step(samples, group):
+    def step():
+        time.sleep(0.002 + 0.00025 * samples)
+        dist.all_reduce(gradient, group=group)
+
+    return step
+
+
+weak, strong = [], []
+with emulated_link(latency=0.0005, bandwidth=100e6):
+    for ranks, group in ((1, alone[rank]), (2, pair), (4, dist.group.WORLD)):
+        dist.barrier()
+        weak.append(ranks * 64 / seconds_of(scaled_step(64, group), repeats=11))
+        strong.append(64 / seconds_of(scaled_step(64 // ranks, group), repeats=11))
+assert weak[2] > strong[2]  # samples/s; predicted: twice as many
+
+# %% tags=["nbval-ignore-output"]
+rates = {"weak": cluster.view["weak"][0], "strong": cluster.view["strong"][0]}
+gains = {kind: [rate / values[0] for rate in values] for kind, values in rates.items()}
+compare(prediction, [round(gains[kind][2], 2) for kind in ("weak", "strong")], within=0.15)
+
+
+def comp_of(samples):
+    return 0.002 + 0.00025 * samples
+
+
+def sync_of(ranks):
+    return sync_seconds(ranks, GRADIENT_BYTES, 0.0005, 100e6)
+
+
+some = [1, 2, 4, 8, 16, 32, 64]
+predicted = {
+    "weak": [point.speed_up for point in cost.weak_scaling(some, 64, comp_of, sync_of)],
+    "strong": [point.speed_up for point in cost.strong_scaling(some, 64, comp_of, sync_of)],
+}
+for kind, values in gains.items():
+    by_formula = predicted[kind][some.index(4)]
+    print(f"{kind} scaling, 4 ranks: speed-up {values[2]:.2f}, predicted {by_formula:.2f}")
+# %% tags=["nbval-ignore-output"]
+not_measured = [float("nan")] * (len(some) - 3)
+figures.measured_and_predicted(
+    some,
+    {kind: values + not_measured for kind, values in gains.items()},
+    predicted,
+    xlabel="ranks R",
+    ylabel="speed-up over 1 rank",
+    title="Weak scaling goes on, strong scaling ends",
+)
+
+# %%
+best = some[int(np.argmax(predicted["strong"]))]
+print("strong scaling is best at", best, "ranks: speed-up", round(max(predicted["strong"]), 2))
+assert best < 64
+assert max(predicted["strong"]) < 2
+
+# %% [markdown]
+# Two laws say the same without communication. Let $s$ be the part of the time that is not shared.
+#
+# - **Amdahl**: a problem of fixed size. Of *one* rank's time the part $s$ remains, so the speed-up is $1 / (s + \frac{1-s}{R})$, never above $1/s$. Here $s = 2/18$: never above 9.
+# - **Gustafson**: a problem that grows with $R$. Of the *parallel* run's time the part $s$ is not shared, and the speed-up is $s + (1-s)R$: it grows for ever.
+#
+# They do not contradict each other: one is strong scaling, the other weak.
+
+# %%
+s = 0.002 / 0.018
+print("ranks   Amdahl   strong scaling   Gustafson   weak scaling   (all predicted)")
+for ranks, one, other in zip(some, predicted["strong"], predicted["weak"], strict=True):
+    laws = cost.amdahl(ranks, s), cost.gustafson(ranks, s)
+    print(f"{ranks:5} {laws[0]:8.2f} {one:16.2f} {laws[1]:11.2f} {other:14.2f}")
+assert abs(cost.amdahl_limit(s) - 9) < 1e-12
+assert all(
+    cost.amdahl(r, s) > 2 * one for r, one in zip(some[3:], predicted["strong"][3:], strict=True)
+)
+
+# %% [markdown]
+# Strong scaling stays far below Amdahl, since communication does not shrink with $R$: it grows. You can see that in measurements without knowing the reason. From a speed-up $S$ follows the $s$ that Amdahl would need for it (*Karp and Flatt*): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
+
+# %%
+apparent = [
+    cost.serial_fraction(r, gain) for r, gain in zip(some[1:], predicted["strong"][1:], strict=True)
+]
+print("apparent serial fraction:", *(f"{value:.2f}" for value in apparent), "(predicted)")
+assert apparent == sorted(apparent)
+assert apparent[0] > s
+
+# %% [markdown]
+# ## 8. Far past this machine
+#
+# Can such formulas say anything about hundreds of GPUs? Take what is published about the hardware of large runs, put it in, and compare with the efficiency that was published.
+#
+# ### Exercise 5: read an efficiency
+#
+# A paper reports samples per second: `base_rate` on `base_ranks` ranks (the *baseline*, not always one rank), and `rate` on `ranks` ranks. Write `read_efficiency(base_ranks, base_rate, ranks, rate)`: return the efficiency relative to the baseline, as a fraction, and the ratio $T_\text{sync}/T_\text{comp}$ that it stands for, if the baseline loses nothing.
+
+
+# %% tags=["exercise"] exercise="06.read_efficiency"
+def read_efficiency(base_ranks, base_rate, ranks, rate):
+    """Return (efficiency, T_sync / T_comp)."""
+    ### BEGIN SOLUTION
+    efficiency = (rate / ranks) / (base_rate / base_ranks)
+    return efficiency, 1 / efficiency - 1
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("06.read_efficiency")
+
+# %% [markdown]
+# Stuck? `hint("06.read_efficiency")`, `solution("06.read_efficiency")`.
+#
+# ### Published runs
+#
+# Two families: ResNet-50 on up to 352 GPUs by Goyal and others [2], about 90 % of perfect at 256; and Horovod's benchmarks [3], about 90 % for Inception V3 and ResNet-101 at 512 GPUs and 68 % for VGG-16. What the sources do not say had to be assumed:
+
+# %%
+from IPython.display import Markdown
+
+Markdown(cost.assumptions_table())
+
+# %% [markdown]
+# Without any fitted number the model gives two bounds: nothing overlaps, or backward hides as much as it can. In between it needs *one* number, the fraction of $T_\text{sync}$ that is exposed, and that is fitted to the three runs on 16 GPUs.
+#
+# **Predict.** Four things are left out of the model: stragglers, input, contention and protocol. So are its predictions for the other runs rather too good or too bad?
+
+# %%
+prediction = None
+
+# %%
+rows = cost.reproduce()
+others = [row for row in rows if not row.fitted]
+found = "too good" if all(row.error > 0 for row in others) else "mixed"
+compare(prediction, found, source="Predicted against published")
+assert all(row.within_bounds for row in rows), "every published value lies between the bounds"
+assert len(others) == 8
+assert max(row.error for row in others) < 0.12
+
+# %%
+names = [row.run.name.replace("Horovod, ", "").replace("Goyal et al., ", "") for row in rows]
+figures.efficiencies(
+    [
+        (name, row.run.published, row.low, row.predicted, row.high)
+        for name, row in zip(names, rows, strict=True)
+    ],
+    title="Published and predicted efficiencies",
+    alt="Eleven published efficiencies from 68 % to 94 %, each inside the bar from no overlap to "
+    "perfect overlap; the predicted ones lie to the right of the published ones by 2 to 12 "
+    "points, except for VGG-16 on 16 GPUs. VGG-16 on 512 GPUs is furthest off.",
+)
+
+# %%
+Markdown(cost.reproduced_table())
+
+# %% [markdown]
+# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, published is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
+#
+# With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
+
+# %%
+Markdown(cost.gains_table())
+
+# %% [markdown]
+# A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper that has no number, *near-linear scalability using 256 GPUs* [1]: what the formula finds possible there.
+#
+# ### To 10,000 and 100,000 ranks
+#
+# ResNet-50 as above, 32 samples a rank, 8 ranks a node, 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first. Two new things come in that no small machine shows. Past a *critical batch* more samples a step buy hardly fewer steps [4]; we take 20,000 samples. And machines fail: 419 interruptions in 54 days on 16,384 GPUs [5], scaled to our number of ranks; each costs a restart and the steps since the last checkpoint.
+#
+# **Predict.** What halves the efficiency *first*: the latency of the ring, the batch, or failures?
+
+# %%
+prediction = None
+
+# %%
+job = cost.Job(
+    batch=32,
+    comp_seconds=0.192,  # T_comp of Goyal's baseline
+    gradient_bytes=102e6,
+    inside=cost.Link(5e-6, 20e9),
+    between=cost.Link(10e-6, cost.bytes_per_second(50)),
+)
+order = cost.limits(job)
+compare(prediction, order[0][0], source="By the formulas")
+for what, ranks in order:
+    print(f"{what}: half of the efficiency is lost at {ranks:,} ranks (predicted)")
+assert [what.split()[0] for what, _ in order] == ["batch", "latency", "failures"]
+
+# %%
+Markdown(cost.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000)))
+
+# %%
+far = [cost.extrapolate(job, 8 * 2**k) for k in range(15)]
+figures.lines(
+    [point.ranks for point in far],
+    {
+        "step, flat ring": [point.ring_efficiency for point in far],
+        "step, two levels": [point.two_level_efficiency for point in far],
+        "samples that count": [point.sample_efficiency for point in far],
+        "time without failures": [point.availability for point in far],
+    },
+    xlabel="ranks R",
+    ylabel="fraction that is left",
+    yscale="linear",
+    title="What breaks first (predicted)",
+    alt="Four fractions over 8 to 131,072 ranks, logarithmic axis. The samples that count fall to "
+    "one half at 632 ranks and near zero at 10,000; the step with a flat ring falls to one half "
+    "near 10,000; time without failures falls to two thirds at 131,072; the step with two levels "
+    "stays above 0.7.",
+)
+
+# %% [markdown]
+# 1. **The batch** breaks first, at some hundred ranks. This is no matter of networks at all: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks for something else than data: lesson 10.
+# 2. **The ring's latency** breaks next: $2(p-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
+# 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12.
+#
+# Each limit is taken alone, with everything else as it was; the rate of failures, for one, is that of one machine hall in one year. So the *order* is the message, not the digits. (In the table, two levels are dearer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are no powers of two, and Rabenseifner's algorithm then has to fold.)
+
+# %% [markdown]
+# ### Where the formulas are wrong: shared links
+#
+# The formulas price each message as if it had its way for itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal part of its bandwidth (a *discrete-event simulation*; nothing is sent). Nodes of 8 ranks; 100 GB/s and 3 µs between two ranks of a node; one card of 12.5 GB/s and 10 µs for the whole node.
+#
+# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, for large messages?
+
+# %%
+prediction = None
+
+# %%
+from course_lib.teaching.cost.network import Network
+from course_lib.teaching.cost.simulated import simulate, simulated_table
+
+inside, between = cost.Link(3e-6, 100e9), cost.Link(10e-6, 12.5e9)
+nodes = [1, 2, 4, 8, 16, 32, 64]
+simulated = {
+    name: [
+        simulate(name, Network.nodes(cost.Hierarchy(h, 8, inside, between)), 2**26) for h in nodes
+    ]
+    for name in ("recursive doubling", "ring", "Rabenseifner")
+}
+compare(prediction, simulated["recursive doubling"][-1].most_at_once[1], source="Simulated")
+figures.simulated_beside_formula(simulated, title="64 MiB, 8 ranks share each node's card")
+
+# %%
+free = Network(4096, cost.Link(10e-6, 12.5e9))  # every rank has a link of its own
+agreeing = simulate("tree", free, 2**26)
+assert abs(agreeing.factor - 1) < 1e-9
+assert simulated["ring"][-1].factor < 1.001  # one message at a time on each card
+assert simulated["recursive doubling"][-1].factor > 4
+scattered = simulate(
+    "ring", Network.nodes(cost.Hierarchy(16, 8, inside, between), scattered=True), 2**26
+)
+assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each card
+Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
+
+# %% [markdown]
+# Without contention simulation and formula agree to nine digits: here for the tree on 4,096 ranks, in the course's tests for all five algorithms. (Of so long a ring, with 33 million messages, only the first steps are simulated; the others last as long.) With it recursive doubling is several times slower than its formula, while the ring is not slowed at all: only one message at a time leaves a node, and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here, since its large messages stay inside nodes. That is why libraries look at the topology before they choose.
+
+# %% [markdown]
+# ## 9. The calculator
+#
+# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where this page is only looked at, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
+
+# %%
+from course_lib.teaching.calculator import calculator
+
+calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, bandwidth=1.25e9)
+
+# %% [markdown]
+# ## Break it on purpose: a clock that is stopped too early
+#
+# **Symptom.** Somebody has measured $T_\text{sync}$ with `async_op=True`, and finds that it hardly depends on the network:
+
+# %%
+# %%px
+with emulated_link(latency=0.001, bandwidth=5e6):
+    dist.barrier()
+    start = time.perf_counter()
+    handle = dist.all_reduce(gradient, async_op=True)
+    too_early = time.perf_counter() - start
+    handle.wait()
+    right = time.perf_counter() - start
+assert right > 0.080  # 6 (1 + 12.3) ms predicted
+assert too_early < right / 2
+
+# %% tags=["nbval-ignore-output"]
+too_early, right = cluster.view["too_early"][0], cluster.view["right"][0]
+print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f} ms")
+
+# %% [markdown]
+# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call is like that, computing as well: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is as common: without a barrier before it, "$T_\text{sync}$" contains the wait for a rank that was late, and a fast network is blamed for a slow data loader.
+#
+# **Fix.** Barrier, start the clock, do it, *wait for it*, stop the clock; repeat, and take the median.
+#
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | it pays if | $T_\text{sync}/T_\text{comp} < R - 1$ |
+# | speed-up | $R / (1 + T_\text{sync}/T_\text{comp})$, with the *exposed* $T_\text{sync}$ |
+# | ratio | falls with the batch; convolutions are kinder than wide linear layers |
+# | per parameter, flattened | same bytes, fewer latencies |
+# | buckets with overlap | all but the last are hidden; at most 40 % of a step is gained |
+# | bucket size | too small: latency; too large: late. Measure |
+# | stragglers | a step is as long as the maximum over ranks: $H_R$ for exponential delays |
+# | strong scaling, Amdahl | fixed problem, ends at $1/s$ or earlier |
+# | weak scaling, Gustafson | growing problem, goes on; the batch grows too |
+# | a published efficiency | per rank, against *their* baseline |
+# | breaks first | the batch, then the ring's latency, then failures |
+#
+# **Next:** lesson 07 looks at the other way to use several devices, DataParallel, and at what its master pays.
+#
+# ## References and further reading
+#
+# 1. S. Li, Y. Zhao, R. Varma and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. Buckets and overlap in sections 3.2.2 and 3.2.3, gains in section 5.1.
+# 2. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017.
+# 3. A. Sergeev and M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799, 2018, and the benchmarks in Horovod's documentation.
+# 4. S. McCandlish, J. Kaplan, D. Amodei and the OpenAI Dota Team, "An Empirical Model of Large-Batch Training", arXiv:1812.06162, 2018.
+# 5. Llama Team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024, section 3.3.4.
+# 6. G. M. Amdahl, "Validity of the single processor approach to achieving large scale computing capabilities", *AFIPS Conference Proceedings* 30, 483–485, 1967; J. L. Gustafson, "Reevaluating Amdahl's law", *Communications of the ACM* 31(5), 532–533, 1988; A. H. Karp and H. P. Flatt, "Measuring parallel processor performance", *Communications of the ACM* 33(5), 539–543, 1990.
+# 7. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005.
+# 8. H. A. David and H. N. Nagaraja, *Order Statistics*, 3rd edition, Wiley, 2003.
