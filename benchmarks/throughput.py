@@ -28,10 +28,11 @@ from course_lib.training.data import DataSet, load_available
 from course_lib.training.loops import set_seed
 from course_lib.training.models import LeNet
 
-BATCH = 64  # on each rank; what PyTorch's own MNIST example takes
-STEPS = 40  # to a sample: some 0.2 s
-WARM_STEPS = 5
-ROUNDS = 25
+# Images a step on each rank, and steps to a sample of some 0.2 s. PyTorch's own MNIST example
+# takes 64; with more images a step there is more to compute for every byte to send.
+STEPS = {64: 40, 256: 12}
+WARM_STEPS = 3
+ROUNDS = 17
 
 Synchronise = Callable[[nn.Module], None]
 
@@ -60,36 +61,32 @@ def trainer(model: nn.Module, data: DataSet, batch: int, synchronise: Synchronis
     return steps
 
 
-def seconds(comm: MPI.Intracomm, steps: Callable[[int], None], ranks: int) -> float:
-    """Return how long the slowest of the first ``ranks`` ranks takes for STEPS steps."""
+def seconds(comm: MPI.Intracomm, steps: Callable[[int], None], count: int, ranks: int) -> float:
+    """Return how long the slowest of the first ``ranks`` ranks takes for ``count`` steps."""
     own = 0.0
     meet(comm)
     if comm.Get_rank() < ranks:
         steps(WARM_STEPS)
         start = time.perf_counter()
-        steps(STEPS)
+        steps(count)
         own = time.perf_counter() - start
     meet(comm)
     return comm.allreduce(own, MPI.MAX)
 
 
-def main() -> None:
-    """Measure, and check that the replicas of ``sync`` and ``ddp`` stayed equal."""
-    torch.set_num_threads(1)
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
-    comm = MPI.COMM_WORLD.Dup()
-    data, _, name = load_available("mnist", "digits", size=28)
-    size = comm.Get_size()
+def take_turns(comm: MPI.Intracomm, data: DataSet, batch: int) -> dict[str, list[float]]:
+    """Return samples/s of every variant; check that synchronised replicas stayed equal."""
+    size, count = comm.Get_size(), STEPS[batch]
     set_seed(0)
     synced, wrapped = LeNet(), DDP(LeNet())
-    # Fewer samples than a run needs are gone through again, so that all variants do STEPS steps.
-    times = -(-STEPS * BATCH // len(data))
+    # Fewer images than a sample needs are gone through again, so that all variants do as many.
+    times = -(-count * batch // len(data))
     data = DataSet(data.images.repeat(times, 1, 1, 1), data.labels.repeat(times))
     variants = {
-        "one": (trainer(LeNet(), data, BATCH, lambda _: None), 1),
-        "apart": (trainer(LeNet(), data, BATCH, lambda _: None), size),
-        "sync": (trainer(synced, data, BATCH, sync_gradients), size),
-        "ddp": (trainer(wrapped, data, BATCH, lambda _: None), size),
+        "one": (trainer(LeNet(), data, batch, lambda _: None), 1),
+        "apart": (trainer(LeNet(), data, batch, lambda _: None), size),
+        "sync": (trainer(synced, data, batch, sync_gradients), size),
+        "ddp": (trainer(wrapped, data, batch, lambda _: None), size),
     }
     samples: dict[str, list[float]] = {variant: [] for variant in variants}
     names = list(variants)
@@ -97,11 +94,21 @@ def main() -> None:
         first = turn % len(names)
         for variant in names[first:] + names[:first]:
             steps, ranks = variants[variant]
-            took = seconds(comm, steps, ranks)
-            samples[variant].append(ranks * STEPS * BATCH / took)
+            took = seconds(comm, steps, count, ranks)
+            samples[variant].append(ranks * count * batch / took)
     assert_replicas_equal(synced)
     assert_replicas_equal(wrapped)
-    result = {"ranks": size, "data": name, "batch": BATCH, "samples": samples}
+    return samples
+
+
+def main() -> None:
+    """Measure at every batch size."""
+    torch.set_num_threads(1)
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
+    comm = MPI.COMM_WORLD.Dup()
+    data, _, name = load_available("mnist", "digits", size=28)
+    batches = [{"batch": batch, "samples": take_turns(comm, data, batch)} for batch in STEPS]
+    result = {"ranks": comm.Get_size(), "data": name, "batches": batches}
     if comm.Get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(result))
     dist.destroy_process_group()
