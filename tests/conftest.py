@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Notebooks print in a fixed order when nobody watches.
 os.environ["IPP_NONINTERACTIVE"] = "1"
+
+
+def pytest_configure() -> None:
+    """Let interrupts reach the tests and the programs they start.
+
+    A shell starts what runs in the background with interrupts ignored, and children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +74,16 @@ ORDER = (
     "lessons",
     "browser",
 )
+# `make test` runs two files of tests at a time, then two files of whole clusters, which mostly
+# wait, and then one by one what needs the machine for itself: whole lessons.
+MARKS = {
+    "cluster": "clusters",
+    "browser": "alone",
+    "lessons/test_notebooks.py": "alone",
+}
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the folders of tests in the order above."""
 
@@ -74,3 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
     items.sort(key=place)
+    for item in items:
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        marked = any(item.get_closest_marker(mark) for mark in MARKS.values())
+        for start, mark in MARKS.items():
+            if path.startswith(start) and not marked:
+                item.add_marker(mark)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -120,9 +121,21 @@ class LabServer:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a port that nobody has, and below those that a system gives out by itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def listens(port: int) -> bool:
+    """Tell whether somebody takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -165,6 +178,8 @@ def make_lab(
         try:
             found = wait_until(address, seconds, "JupyterLab's address")
             assert isinstance(found, re.Match)
+            # The address is printed before anybody listens there: on a busy machine long before.
+            wait_until(lambda: listens(port), 20, "JupyterLab at its address")
             yield LabServer(found[0], found[2], port, mark, time.monotonic() - start)
         except BaseException:
             sys.stderr.write(said()[-5000:])

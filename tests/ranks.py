@@ -103,9 +103,12 @@ def run(
     library: Library = OPEN_MPI,
     variables: Mapping[str, str] | None = None,
     ulfm: bool = True,
-    leave_within: float = 2,
+    leave_within: float = 5,
 ) -> Run:
     """Run ``python *argv`` on ``n`` ranks and wait at most ``limit`` seconds.
+
+    Ranks keep Python's buffers, so that a line is written at once: the pieces that an unbuffered
+    ``print`` writes are mixed with those of other ranks. Who is killed has to flush before.
 
     Args:
         variables: more for the ranks' environment.
@@ -113,7 +116,7 @@ def run(
         leave_within: seconds that ranks may outlive mpiexec.
     """
     identity = uuid.uuid4().hex
-    environment = launch.environment() | {RUN_ID: identity, "PYTHONUNBUFFERED": "1"}
+    environment = launch.environment() | {RUN_ID: identity}
     environment |= dict(library.variables) | dict(variables or {})
     paths = [str(ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -67,6 +67,9 @@ class Page:
             message = json.loads(self._socket.recv())
             if message.get("method") == "Runtime.exceptionThrown":
                 self.errors.append(json.dumps(message["params"]["exceptionDetails"])[:500])
+            if message.get("method") == "Page.javascriptDialogOpening":  # leave without saving
+                accept = {"method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+                self._socket.send(json.dumps({"id": 0, **accept}))
             if message.get("id") == self._last:
                 assert "error" not in message, f"{method}: {message['error']}"
                 return message["result"]
@@ -141,6 +144,10 @@ class Lab:
         """Open a notebook by its address and wait until its kernel is ready."""
         self.page.open(url)
         self.page.wait_for("document.querySelector('.jp-Notebook .jp-CodeCell') !== null", 60)
+        self.kernel_is_ready()
+
+    def kernel_is_ready(self) -> None:
+        """Wait until there is a kernel that waits for cells."""
         # The indicator in the toolbar says idle before there is a kernel, so ask the server.
         self.page.wait_for(
             "fetch('/api/kernels').then(r => r.json()).then(kernels =>"

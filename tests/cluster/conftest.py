@@ -6,6 +6,7 @@ command line of each of its processes: that is how leftovers are found.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,19 +18,31 @@ import psutil
 import pytest
 from jupyter_client import KernelManager
 
-SHARED_MEMORY = Path("/dev/shm")
+from course_lib.cluster.runtime import RuntimeDir
+
+from .hangs import PREPARE, assert_trains
+
 START_WITHIN_S = 60
+ENGINE = "cluster.engine"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def wait_until(condition, within: float, what: str):
-    """Poll ``condition`` until it is true, and return its value; fail after ``within`` s."""
+def wait_until(condition, within: float, what: str, still=None):
+    """Poll ``condition`` until it is true, and return its value; fail after ``within`` s.
+
+    ``still()`` is asked for what stands in the way when the time is up.
+    """
     deadline = time.monotonic() + within
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within} s: {what}")
+            obstacle = "" if still is None else f", still: {still()}"
+            raise AssertionError(f"not within {within} s: {what}{obstacle}")
         time.sleep(0.05)
     return value
+
+
+def _only(found: list):
+    return found[0] if len(found) == 1 else None
 
 
 class Traces:
@@ -38,43 +51,51 @@ class Traces:
     def __init__(self, base: Path):
         self.base = base
 
-    def processes(self, part: str = "") -> list[psutil.Process]:
-        """The living processes of our clusters whose command line contains ``part``."""
-        found = []
+    def _commands(self) -> dict[psutil.Process, list[str]]:
+        """The living processes of our clusters and their command lines."""
+        found = {}
         for process in psutil.process_iter():
-            try:
-                command = " ".join(process.cmdline())
-                zombie = process.status() == psutil.STATUS_ZOMBIE
-            except psutil.NoSuchProcess:
-                continue
-            if str(self.base) in command and part in command and not zombie:
-                found.append(process)
+            with contextlib.suppress(psutil.Error):  # it ends while we look, or is not ours
+                command = process.cmdline()
+                living = process.status() != psutil.STATUS_ZOMBIE
+                if living and any(str(self.base) in word for word in command):
+                    found[process] = command
         return found
 
+    def processes(self, part: str = "") -> list[psutil.Process]:
+        """The living processes of our clusters whose command line contains ``part``."""
+        return [process for process, words in self._commands().items() if part in " ".join(words)]
+
+    def the(self, part: str) -> psutil.Process:
+        """The only process with ``part``; a child between fork and exec still looks like it."""
+        found = lambda: self.processes(part)  # noqa: E731
+        return wait_until(lambda: _only(found()), 5, f"a single {part}", still=found)
+
+    def _ranks_and_mpiexec(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
+        found = {p: words for p, words in self._commands().items() if ENGINE in " ".join(words)}
+        mpiexec = [process for process, words in found.items() if "-n" in words]
+        return [process for process in found if process not in mpiexec], mpiexec
+
     def engines(self) -> list[psutil.Process]:
-        return [p for p in self.processes("cluster.engine") if "-n" not in p.cmdline()]
+        return self._ranks_and_mpiexec()[0]
+
+    def mpiexec(self) -> psutil.Process:
+        return wait_until(lambda: _only(self._ranks_and_mpiexec()[1]), 5, "a single mpiexec")
 
     def directories(self) -> list[Path]:
         return list(self.base.glob("rank-by-rank-*/*"))
 
     def segments(self) -> list[Path]:
-        if not SHARED_MEMORY.exists():
-            return []
-        return [path for path in SHARED_MEMORY.iterdir() if path not in self.segments_before]
-
-    @property
-    def segments_before(self) -> set[Path]:
-        if not hasattr(self, "_before"):
-            self._before = set(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.exists() else set()
-        return self._before
+        """The shared memory of our clusters, not that of a test which runs at the same time."""
+        any_name = RuntimeDir(self.base / f"rank-by-rank-{os.getuid()}" / "*").shared_memory
+        return list(any_name.parent.glob(any_name.name)) if any_name is not None else []
 
     def left(self) -> list:
         """Everything that is left; empty when the clusters are gone without a trace."""
-        segments = [path for path in self.segments() if "rank-by-rank" in path.name]
-        return [*self.processes(), *self.directories(), *segments]
+        return [*self.processes(), *self.directories(), *self.segments()]
 
     def gone_within(self, seconds: float) -> None:
-        wait_until(lambda: not self.left(), seconds, f"nothing left, still: {self.left()}")
+        wait_until(lambda: not self.left(), seconds, "nothing left", still=self.left)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +111,8 @@ def traces():
         found.gone_within(15)
     finally:
         for process in found.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+                process.kill()
         if before is None:
             del os.environ["COURSE_RUNTIME_DIR"]
         else:
@@ -124,9 +146,15 @@ class Kernel:
         watched: as if a person watched; otherwise as when a notebook is executed unattended.
     """
 
+    counts = True  # cells, as a notebook does
+
     def __init__(self, watched: bool = False):
         environment = os.environ | {"IPP_NONINTERACTIVE": "0" if watched else "1"}
-        self.manager = KernelManager()
+        # Sockets in a folder instead of ports: a restarted kernel takes the same ones again, and
+        # a port may be somebody else's by then. Their paths have to be short.
+        self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
+        connection_file = os.path.join(self._folder.name, "kernel.json")
+        self.manager = KernelManager(transport="ipc", connection_file=connection_file)
         self.manager.start_kernel(env=environment)
         self._connect()
 
@@ -141,7 +169,7 @@ class Kernel:
 
     def begin(self, code: str) -> str:
         """Start a cell; return its message id."""
-        return self.client.execute(code)
+        return self.client.execute(code, store_history=self.counts)
 
     def finish(self, message_id: str, within: float = 30) -> Output:
         """Collect the output of a cell until it ends."""
@@ -179,9 +207,9 @@ class Kernel:
         code = f"from course_lib.cluster import start_cluster; cluster = start_cluster({n}"
         return self.must(f"{code}{', ' + arguments if arguments else ''})", START_WITHIN_S).text()
 
-    def restart(self) -> None:
+    def restart(self, now: bool = False) -> None:
         self.client.stop_channels()
-        self.manager.restart_kernel(now=False)
+        self.manager.restart_kernel(now=now)
         self._connect()
 
     def interrupt(self) -> None:
@@ -191,6 +219,7 @@ class Kernel:
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=now)
+        self._folder.cleanup()
 
 
 @pytest.fixture
@@ -214,6 +243,17 @@ def kernel(traces):
     shared.banner = shared.start_cluster(4)
     yield shared
     shared.shut_down()
+
+
+@pytest.fixture(scope="module")
+def hangs(kernel, traces):
+    """The kernel with a cluster of four that can train, and a place to look at its ranks."""
+    (directory,) = traces.directories()
+    kernel.events = directory / "events"
+    kernel.must("cluster.init_process_group()")
+    kernel.must("%%px" + PREPARE)
+    assert_trains(kernel)
+    return kernel
 
 
 @pytest.fixture(name="wait_until")

@@ -10,7 +10,12 @@ import pytest
 import course_lib.cluster
 from course_lib.cluster import StartError, start_cluster
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
+
+# Each takes 1 to 5 s on two quiet cores; this machine may be far slower for moments. Waiting for
+# ranks that will not come takes a minute.
+SOON_S = 30
+GONE_S = 10
 
 
 @pytest.fixture
@@ -24,10 +29,10 @@ def break_processes(tmp_path, monkeypatch, traces):
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     yield install
-    traces.gone_within(1)
+    traces.gone_within(GONE_S)
 
 
-def failure(n: int = 2, within: float = 20, **arguments) -> str:
+def failure(n: int = 2, within: float = SOON_S, **arguments) -> str:
     began = time.monotonic()
     with pytest.raises(StartError) as caught:
         start_cluster(n, **arguments)
@@ -38,8 +43,8 @@ def failure(n: int = 2, within: float = 20, **arguments) -> str:
 
 def test_no_mpiexec(traces, monkeypatch):
     monkeypatch.setenv("COURSE_MPIEXEC", "/nowhere/mpiexec")
-    assert "COURSE_MPIEXEC='/nowhere/mpiexec' is not an executable" in failure(within=5)
-    traces.gone_within(1)
+    assert "COURSE_MPIEXEC='/nowhere/mpiexec' is not an executable" in failure()
+    traces.gone_within(GONE_S)
 
 
 def test_mpiexec_fails(traces, monkeypatch, tmp_path):
@@ -51,16 +56,16 @@ def test_mpiexec_fails(traces, monkeypatch, tmp_path):
     )
     broken.chmod(0o755)
     monkeypatch.setenv("COURSE_MPIEXEC", str(broken))
-    message = failure(within=5)
+    message = failure()
     assert "mpiexec ended" in message
     assert "There are not enough slots" in message
-    traces.gone_within(1)
+    traces.gone_within(GONE_S)
 
 
 def test_torch_cannot_be_imported(break_processes, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch is broken on purpose')")
     break_processes("")
-    message = failure(within=10)
+    message = failure()
     assert "ended while starting" in message
     assert "ImportError: libtorch is broken on purpose" in message
 
@@ -70,7 +75,7 @@ def test_one_engine_ends_at_once(break_processes):
         "if 'cluster.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
         "    sys.exit('rank 1 is broken on purpose')"
     )
-    message = failure(within=10)
+    message = failure()
     assert "rank 1 is broken on purpose" in message
 
 
@@ -79,7 +84,7 @@ def test_one_engine_hangs(break_processes):
         "if 'cluster.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
         "    import time; print('rank 1 dawdles', file=sys.stderr); time.sleep(60)"
     )
-    message = failure(timeout=6, within=12)
+    message = failure(timeout=6)
     assert "not ready after 6 s" in message
     assert "waiting for ranks [0, 1]" in message or "waiting for ranks [1]" in message
     assert "rank 1 dawdles" in message
@@ -89,14 +94,14 @@ def test_the_controller_fails(break_processes):
     break_processes(
         "if 'cluster.controller' in command: sys.exit('the controller is broken on purpose')"
     )
-    message = failure(within=10)
+    message = failure()
     assert "the controller ended" in message
     assert "the controller is broken on purpose" in message
 
 
 def test_the_keeper_fails(break_processes):
     break_processes("if 'cluster.keeper' in command: sys.exit('the keeper is broken on purpose')")
-    message = failure(within=5)
+    message = failure()
     assert "the keeper is broken on purpose" in message
 
 
@@ -113,7 +118,7 @@ def test_more_ranks_than_cores(traces):
     with start_cluster(n) as cluster:
         answers = cluster.view.apply_sync(_sum_of_ranks)
     assert answers == [(rank, n * (n - 1) // 2, 1) for rank in range(n)]
-    traces.gone_within(1)
+    traces.gone_within(GONE_S)
 
 
 def _sum_of_ranks():

@@ -123,11 +123,19 @@ def test_one_rank_raises(kernel):
 
 
 def test_traceback_names_cell_and_line_of_the_notebook(kernel):
-    number = int(kernel.must("print(get_ipython().execution_count)").text())
+    number = int(kernel.must("print(len(In) - 1)").text())
     kernel.must(px("def fail():\n    raise ValueError(rank)"))
     traceback = kernel.run(px("x = 1\n\nfail()")).traceback
     assert f"Cell In[{number + 2}], line 4" in traceback
     assert f"Cell In[{number + 1}], line 3, in fail()" in traceback
+
+
+def test_a_cell_right_after_a_failed_one_runs(kernel):
+    """A kernel aborts what arrives within a moment after a failure; here it has half a second."""
+    kernel.must("%px from ipykernel.kernelbase import Kernel")
+    kernel.must("%px Kernel.instance().stop_on_error_timeout = 0.5")
+    assert "ZeroDivisionError" in kernel.run("%px 1 / 0").error["evalue"]
+    assert "rank 0 = 1\n" in kernel.must("%px 1").text()
 
 
 def test_causes_come_before_consequences(kernel):
@@ -206,7 +214,7 @@ def test_interrupt_reaches_the_ranks(kernel, wait_until, tmp_path):
 def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path):
     cell = f"""
         import pathlib, signal, time
-        until = time.monotonic() + 7
+        until = time.monotonic() + 9
         if rank == 1:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         pathlib.Path(r"{tmp_path}", str(rank)).touch()
@@ -218,16 +226,18 @@ def test_interrupt_names_a_rank_that_does_not_stop(kernel, wait_until, tmp_path)
     kernel.interrupt()
     out = kernel.finish(running, within=10)
     assert out.error["ename"] == "KeyboardInterrupt"
-    assert "ranks [1] did not stop within 5 s; cluster.restart()" in out.traceback
+    assert "the cell was interrupted, but rank 1 did not stop" in out.traceback
+    assert "cluster.kill(1) and cluster.shrink() to go on with the others" in out.traceback
     kernel.must("cluster.view.apply_sync(int);")
 
 
-def test_after_a_failure_communication_is_reset_and_variables_are_kept(kernel):
-    kernel.must("%px comm.timeout = 2; kept = rank * 11")
+def test_after_a_failure_communication_is_renewed_and_variables_are_kept(kernel):
+    kernel.must("%px comm.timeout = 25; kept = rank * 11")
     out = kernel.run(px("if rank == 3: raise ValueError('wrong')\ncomm.barrier()"))
     assert out.error["evalue"] == "rank 3: ValueError: wrong"
-    others = "\n".join(out.traceback.splitlines()[-3:])
-    assert re.search("DeadlineError|RevokedError", others)
+    assert "Communication is renewed" in out.text()
+    out = kernel.must("%px comm.allreduce(1), comm.timeout, kept").text()
+    assert out == "".join(f"rank {r} = (4, 25, {r * 11})\n" for r in range(4))
     kernel.must("cluster.reset_communication(timeout_s=20)")
     out = kernel.must("%px comm.allreduce(1), comm.timeout, kept").text()
     assert out == "".join(f"rank {r} = (4, 20, {r * 11})\n" for r in range(4))
@@ -245,7 +255,7 @@ def test_interrupt_frees_ranks_that_wait_for_a_message(kernel, wait_until, tmp_p
     out = kernel.finish(running, within=8)
     assert out.error["ename"] == "KeyboardInterrupt"
     assert "interrupted on all ranks" in out.traceback
-    kernel.must("cluster.reset_communication()")
+    assert "Communication is renewed" in out.text()
     assert kernel.must("%px comm.allreduce(1), kept").text().startswith("rank 0 = (4, 0)\n")
 
 
@@ -255,7 +265,7 @@ def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
         child = os.fork()
         if child == 0:
             try:
-                exit_function = __import__("course_lib.cluster.handle").cluster.handle._at_exit
+                exit_function = __import__("course_lib.cluster.starting").cluster.starting._at_exit
                 exit_function()
             finally:
                 os._exit(0)
@@ -273,7 +283,7 @@ def test_live_output_is_in_rank_order_too(new_kernel):
         for i in range(4):
             print("step", i)
             time.sleep(0.4)
-        if rank: time.sleep(1.5)
+        if rank: time.sleep(2.5)
     """
     out = kernel.must(px(cell))
     final = "\n".join(f"rank {r} | step {i}" for r in range(2) for i in range(4))
@@ -282,8 +292,11 @@ def test_live_output_is_in_rank_order_too(new_kernel):
     assert updates[-1] == final
     assert "rank 0 | step 0" in updates[0]
     assert "step 3" not in updates[0]
-    assert any("1 of 2 ranks finished, 2 s, waiting for 1" in update for update in updates)
+    waits = r"1 of 2 ranks finished, [2-9] s, waiting for 1"
+    assert any(re.search(waits, update) for update in updates), updates
     assert kernel.must(px("print('quick')")).text() == "rank 0 | quick\nrank 1 | quick\n"
     failed = kernel.run(px("print('a'); time.sleep(1); x = 1 / (rank - 1)"))
     assert failed.error["evalue"] == "rank 1: ZeroDivisionError: division by zero"
-    assert failed.displayed == [{"text/plain": "rank 0 | a\nrank 1 | a"}]
+    (shown,) = failed.displayed
+    (output,) = [o for o in failed if o["output_type"] == "display_data"]
+    assert [shown, *output["updates"]][-1] == {"text/plain": "rank 0 | a\nrank 1 | a"}

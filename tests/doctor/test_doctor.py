@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def run_doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 
 
 def test_a_healthy_machine() -> None:
-    ended = run_doctor("--json")
+    ended = run_doctor("--json", "--within", "80")  # a busy machine is another test's
     found = {finding["item"]: finding for finding in json.loads(ended.stdout)}
     assert list(found) == list(CHECKS)
     assert [item for item in found.values() if item["status"] == FAIL] == []
@@ -39,7 +40,7 @@ def test_a_healthy_machine() -> None:
 
 
 def test_a_broken_machine_in_words() -> None:
-    ended = run_doctor(COURSE_MPIEXEC="/nowhere/mpiexec")
+    ended = run_doctor("--within", "80", COURSE_MPIEXEC="/nowhere/mpiexec")
     assert ended.returncode == 1
     lines = ended.stdout.splitlines()
     failed = [line for line in lines if line.startswith(FAIL)]
@@ -73,6 +74,37 @@ def test_a_job_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = mpi.job(2)
     assert found.status == FAIL
     assert "did not finish" in found.seen
+
+
+@pytest.fixture
+def silent_mpiexec(tmp_path: Path) -> str:
+    """An mpiexec that gives no answer."""
+    program = tmp_path / "mpiexec"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent_mpiexec) -> None:
+    monkeypatch.setenv("COURSE_MPIEXEC", silent_mpiexec)
+    monkeypatch.setattr(mpi, "_VERSION_SECONDS", 0.2)
+    found = mpi.mpiexec()
+    assert found.status == FAIL
+    assert found.seen == f"{silent_mpiexec} --version gave no answer within 0.2 s"
+    assert mpi.job(2) == Finding("MPI job", FAIL, "not tried, no mpiexec works", "See mpiexec.")
+
+
+def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
+    began = time.monotonic()
+    ended = run_doctor("--json", "--within", "0.1", COURSE_MPIEXEC=silent_mpiexec)
+    assert time.monotonic() - began < 30  # not the 60 s of that mpiexec
+    found = {finding["item"]: finding for finding in json.loads(ended.stdout)}
+    late = [item for item, finding in found.items() if "no answer in time" in finding["seen"]]
+    assert set(late) >= {"torch", "GPUs", "mpiexec", "MPI job", "data"}
+    assert {found[item]["status"] for item in late} == {WARN}
+    assert "--within 60" in found["torch"]["fix"]
+    assert found["ports"]["status"] == OK
+    assert ended.returncode == 0
 
 
 def test_mpi4py_of_another_mpi_than_mpiexec(monkeypatch: pytest.MonkeyPatch, mpich) -> None:
@@ -146,7 +178,8 @@ print(found.status, found.seen, found.fix)
 
 
 def test_missing_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path) -> None:
-    shutil.copytree(root / "course_lib", tmp_path / "course_lib")
+    without_compiled = shutil.ignore_patterns("__pycache__")  # others write there
+    shutil.copytree(root / "course_lib", tmp_path / "course_lib", ignore=without_compiled)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     found = data.data()

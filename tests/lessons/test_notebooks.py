@@ -70,6 +70,7 @@ def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path)
     assert run.passed, run.output
 
 
+@pytest.mark.clusters  # no times are compared, so another cluster may run beside it
 @pytest.mark.timeout(300)
 @each_lesson
 def test_the_blanked_lesson_runs_to_its_end(source: Path, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from tests import ranks
 
-OPERATIONS = ("collectives", "point_to_point", "objects", "dtypes", "groups", "functional")
+OPERATIONS = (
+    *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
+    *("events", "progress"),
+)
 TRAINING = ("data_parallel", "sharded", "pipelines")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
 LAUNCHES = {

@@ -21,8 +21,11 @@ dist.all_reduce(ones)
 if os.environ.get("SEGMENTS") and not os.listdir(os.environ["SEGMENTS"]):
     print("no segment where this test looks for them")
 """
-# Importing torch on four ranks and two cores takes this long at most.
-START_SECONDS = 25
+# Importing torch on four ranks and two busy cores takes this long at most.
+START_SECONDS = 45
+# 2 s are promised (0.2 s on two quiet cores); this machine may be far slower for moments. Whoever
+# is not freed waits for the deadline, which is longer.
+FREE_SECONDS = 15
 
 
 class Exits:
@@ -36,7 +39,7 @@ class Exits:
         self,
         n: int,
         program: str,
-        timeout: float = 30,
+        timeout: float = 60,
         within: float = 5,
         mpi: str = "openmpi",
         ulfm: bool = True,
@@ -83,6 +86,26 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
     assert "rror" not in finished.output, finished.output
 
 
+def test_a_forked_child_leaves_alone(exits: Exits) -> None:
+    """It has MPI's memory, but is no rank: nobody may wait for it, nor it for anybody."""
+    finished = exits.run(
+        2,
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    sys.exit(0)\n"
+        "deadline, ended = time.monotonic() + 10, (0, 0)\n"
+        "while ended[0] == 0 and time.monotonic() < deadline:\n"
+        "    ended = os.waitpid(child, os.WNOHANG)\n"
+        "    time.sleep(1e-2)\n"
+        "if ended[0] == 0: os.kill(child, signal.SIGKILL)\n"
+        "dist.all_reduce(ones)\n"
+        "print('child ended:', ended == (child, 0), flush=True)",
+        within=20,
+    )
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("child ended: True") == 2, finished.output
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_pending_receive_does_not_keep_a_rank(exits: Exits, n: int) -> None:
     program = "work = dist.irecv(torch.ones(3), src=(rank + 1) % size) if size > 1 else None"
@@ -91,15 +114,16 @@ def test_pending_receive_does_not_keep_a_rank(exits: Exits, n: int) -> None:
 
 
 def test_uncaught_error_frees_the_others(exits: Exits) -> None:
-    program = """
+    program = f"""
 if rank == 1:
     raise ValueError("the reason")
 began = time.monotonic()
 try:
     dist.all_reduce(ones)
 except mpi.CommunicationError as error:
-    print(f"rank {rank} was freed after {time.monotonic() - began:.1f} s", flush=True)
-    assert time.monotonic() - began < 2
+    seconds = time.monotonic() - began
+    print(f"rank {{rank}} was freed after {{seconds:.1f}} s", flush=True)
+    assert seconds < {FREE_SECONDS}
     sys.exit(4)
 """
     finished = exits.run(3, program)
@@ -156,7 +180,12 @@ if rank == 1:
     except mpi.DeadlineError:
         print("the deadline passed", flush=True)
 else:
-    time.sleep(2)
+    from course_lib.mpi import boards
+    board = boards.board_of(1)
+    until = time.monotonic() + 20
+    while board.latest().outcome != "DeadlineError":
+        assert time.monotonic() < until, board.events()
+        time.sleep(0.01)
 """
     finished = exits.run(2, program, timeout=1, within=10)
     assert finished.returncode == 0, finished.output
@@ -178,19 +207,20 @@ if rank == 1:
         try:
             call(group)
         except mpi.DeadlineError:
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
             print("the deadline passed", flush=True)
 else:
-    time.sleep(8)
+    time.sleep(40)  # the launcher ends it when the other has left
 """
     finished = exits.run(2, program, timeout=1, within=15, mpi=mpi, ulfm=False)
+    assert finished.seconds < 40, finished.output
     # The stuck threads cannot be freed, so this rank ends without MPI's consent.
     assert finished.returncode not in (0, None), finished.output
     assert finished.output.count("the deadline passed") == 3, finished.output
 
 
 def test_killed_rank(exits: Exits) -> None:
-    program = """
+    program = f"""
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 began = time.monotonic()
@@ -198,8 +228,9 @@ try:
     for _ in range(1000):
         dist.all_reduce(ones)
 except mpi.CommunicationError as error:
-    print("survivor:", type(error).__name__, f"{time.monotonic() - began:.1f} s", flush=True)
-    assert time.monotonic() - began < 2
+    seconds = time.monotonic() - began
+    print(f"survivor: {{type(error).__name__}} {{seconds:.1f}} s", flush=True)
+    assert seconds < {FREE_SECONDS}
 """
     finished = exits.run(3, program, within=10)
     assert finished.output.count("survivor: ") == 2, finished.output
@@ -214,7 +245,8 @@ group.survives_failures = True
 if rank == 2:
     os.kill(os.getpid(), signal.SIGKILL)
 if rank == 0:
-    work = dist.irecv(ones)
+    later = torch.zeros(3)
+    work, second = dist.irecv(ones), dist.irecv(later)
     try:
         work.wait()
         raise AssertionError("nobody has sent anything yet")
@@ -225,6 +257,8 @@ if rank == 0:
     dist.send(ones, 1)
     work.wait()
     assert work._source_rank() == 1
+    second.wait()
+    assert torch.equal(later, 2 * ones), ("not filled in the order of posting", ones, later)
     try:
         dist.recv(ones, 2)
         raise AssertionError("the dead do not send")
@@ -236,6 +270,7 @@ if rank == 0:
 else:
     dist.recv(ones, 0)
     dist.send(ones, 0)
+    dist.send(2 * ones, 0)
     dist.recv(ones, 0)
 dist.destroy_process_group()
 """
@@ -243,6 +278,88 @@ dist.destroy_process_group()
     assert "the living went on" in finished.output, finished.output
     assert "Traceback" not in finished.output, finished.output
     assert finished.returncode == 0, finished.output
+
+
+@pytest.mark.parametrize(
+    "look", ["group.acknowledge_failures()", "work.is_completed()", "work.wait()"]
+)
+def test_a_message_between_the_death_and_its_acknowledgement_is_taken_in(
+    exits: Exits, look: str
+) -> None:
+    """Open MPI goes on to report the death of a receive that has ended since."""
+    program = f"""
+group = dist.group.WORLD
+group.survives_failures = True
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0:
+    numbers, later = torch.zeros(3), torch.zeros(3)
+    work, second = dist.irecv(numbers, tag=7), dist.irecv(later, tag=7)
+    try:
+        work.wait()
+        raise AssertionError("nobody has sent anything yet")
+    except mpi.RankFailedError as error:
+        assert "rank 2 died" in str(error), error
+    dist.send(ones, 1)
+    dist.recv(ones, 1, tag=8)  # sent after it, so the other one is here
+    {look}
+    assert work.is_completed() and work.is_success() and work._source_rank() == 1
+    assert torch.equal(numbers, 5 * torch.ones(3)), numbers
+    assert group.acknowledge_failures() == [2]
+    dist.send(ones, 1)
+    second.wait()
+    assert torch.equal(later, 6 * torch.ones(3)), later
+    print("nothing was lost", flush=True)
+else:
+    dist.recv(ones, 0)
+    dist.send(5 * torch.ones(3), 0, tag=7)
+    dist.send(ones, 0, tag=8)
+    dist.recv(ones, 0)
+    dist.send(6 * torch.ones(3), 0, tag=7)
+dist.destroy_process_group()
+"""
+    finished = exits.run(3, program, within=20)
+    assert "nothing was lost" in finished.output, finished.output
+    assert "Traceback" not in finished.output, finished.output
+    assert finished.returncode == 0, finished.output
+
+
+@pytest.mark.parametrize("way", ["", "mpi.shrink()"], ids=["broken", "shrunk"])
+def test_a_survivor_keeps_its_exit_status(exits: Exits, way: str) -> None:
+    program = f"""
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    for _ in range(1000):
+        dist.all_reduce(ones)
+except mpi.RankFailedError as error:
+    assert "rank 1 died" in str(error), error
+{way}
+print("a survivor leaves", flush=True)
+sys.exit(3)
+"""
+    finished = exits.run(3, program, within=10)
+    assert finished.returncode == 3, finished.output
+    assert finished.output.count("a survivor leaves") == 2, finished.output
+
+
+def test_uncaught_error_in_a_group_that_survives_failures_is_a_death(exits: Exits) -> None:
+    program = """
+dist.group.WORLD.survives_failures = True
+dist.barrier()
+if rank == 1:
+    raise ValueError("the reason")
+try:
+    dist.recv(ones, 1)
+except mpi.RankFailedError as error:
+    assert "rank 1 died" in str(error), error
+    dist.send(ones, 2) if rank == 0 else dist.recv(ones, 0)
+    print("went on", flush=True)
+"""
+    finished = exits.run(3, program, within=10)
+    assert finished.returncode == 0, finished.output
+    assert "ValueError: the reason" in finished.output
+    assert finished.output.count("went on") == 2, finished.output
 
 
 def test_ranks_of_another_launcher_are_refused() -> None:

@@ -50,14 +50,14 @@ from course_lib.parallel.parameter_server import *
 from course_lib.parallel.parameter_server import messages
 from tests.parallel.cases.parameter_server import OPTIMIZERS, batches_of, network, require_replay
 torch.set_num_threads(1)
-dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=10))
+dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=20))
 rank, size = dist.get_rank(), dist.get_world_size()
 model = network()
 FILE = os.environ["DIED_AT"]
 
 def die():
     with open(FILE, "w") as file:
-        file.write(repr(time.time()))
+        file.write(repr(time.monotonic()))  # all processes of a machine have this clock
     os.kill(os.getpid(), signal.SIGKILL)
 
 def deadly(batches, at):
@@ -94,9 +94,9 @@ def test_killed_workers_do_not_stop_the_others(tmp_path) -> None:
         4,
         """
 if rank == 0:
-    record = serve(stop=Stop(steps=60))
+    record = serve(stop=Stop(when=lambda server: server.version >= 60 and server.record.died))
     require_replay(record)
-    assert set(record.died) == {3} and record.version == 60, record.died
+    assert set(record.died) == {3} and record.version >= 60, record.died
     assert record.steps_by_worker[3] == 5, record.steps_by_worker
     record = serve(mode=Synchronous(), stop=Stop(steps=20))
     require_replay(record)
@@ -137,7 +137,7 @@ if rank == 0:
     record = serve(mode={mode}, stop=Stop(steps=20))
     require_replay(record)
     assert record.version == 20 and set(record.died) == {{2}}
-    assert record.seconds < 5, record.seconds
+    assert record.seconds < 8, record.seconds
     print("the server is content", flush=True)
 else:
     work(3 if rank == 2 else None, step_seconds=0.01 if rank == 2 else 0)
@@ -161,9 +161,9 @@ else:
     try:
         work(step_seconds=0.3 if rank == 1 else 0.001)
     except mpi.RankFailedError as error:
-        late = time.time() - float(open(FILE).read())
+        late = time.monotonic() - float(open(FILE).read())
         assert "the parameter server, rank 0, died" in str(error), error
-        assert late < 2, late
+        assert late < 8, late
         print("worker", rank, "knows", flush=True)
 """,
     )
@@ -259,10 +259,30 @@ def test_bounded_rules() -> None:
         (lambda: Stop(epochs=1), "come together"),
         (lambda: Stop(samples_per_epoch=1), "come together"),
         (lambda: shuffled_batches([1, 2], 3, seed=0), "batch_size must be from 1 to 2"),
+        (lambda: Stop(seconds=float("nan")), "seconds must be positive"),
     ],
 )
 def test_bad_arguments(make, words: str) -> None:
     with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Synchronous(wait_for=1.5), "wait_for must be a whole number"),
+        (lambda: BoundedStaleness(0.5), "bound must be a whole number"),
+        (lambda: BoundedStaleness(None), "bound must be a whole number"),
+        (lambda: Stop(steps=2.5), "steps must be a whole number"),
+        (lambda: Stop(seconds="3"), "seconds must be a number"),
+        (lambda: Stop(when=5), "when must be a function"),
+        (lambda: schedule(3), "factor must be a function"),
+        (lambda: schedule(lambda step: 1.0, 0.1), "rule must be a function"),
+        (lambda: shuffled_batches([1, 2], 1.0, seed=0), "batch_size must be a whole number"),
+    ],
+)
+def test_arguments_of_another_kind(make, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
         make()
 
 
@@ -320,7 +340,7 @@ def test_another_machines_clock_is_moved_by_the_smallest_delay() -> None:
 
 
 def test_headers_are_exact() -> None:
-    header = Header(2, 10**9, 7, 32, 12345.678901234, 1.5, 2.5, 2**32 - 1)
+    header = Header(2, 10**9, 7, 32, 12345.678901234, 1.5, 2.5, 2**32 - 1, 2**32 - 2)
     assert Header.decode(header.encode()) == header
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests import ranks
 
-MODULES = ("initial_weights", "gradient_sync", "invariants", "batch_norm")
+MODULES = ("initial_weights", "gradient_sync", "invariants", "batch_norm", "survivors")
 PARAMETERS = [
     pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.parallel.cases.')}")
     for n in (1, 2, 3, 4)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, IterableDataset, Subset, TensorDataset
 
 from course_lib.parallel.shards import shard, shard_indices
 from course_lib.training.data import DataSet
@@ -73,6 +75,41 @@ def test_kinds_of_data() -> None:
     assert isinstance(part, DataSet)
     assert part.labels.tolist() == [2, 3]
     assert torch.equal(part.images, data.images[2:])
+    pairs = TensorDataset(torch.arange(4), torch.arange(4) * 2)
+    part = shard(pairs, 1, 2)
+    assert isinstance(part, TensorDataset)
+    assert [tuple(map(int, pair)) for pair in part] == [(2, 4), (3, 6)]
+
+
+class Squares:
+    """A data set that gives one sample for one number, as a user's own may."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        if type(index) is not int:
+            raise IndexError("one number at a time")
+        return index * index
+
+
+class Stream(IterableDataset):
+    """Its length is known, but it gives samples in its own order only."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([1, 2])
+
+
+def test_other_data_sets_become_subsets() -> None:
+    part = shard(Squares(), 1, 2, "pad")
+    assert isinstance(part, Subset)
+    assert list(part) == [9, 16, 0]
+    assert list(shard(part, 1, 2, "keep")) == [0]  # of a subset, too
+    assert list(shard(Subset(torch.arange(9), [8, 6, 4, 2]), 1, 2)) == [4, 2]
+    assert list(shard(Subset(torch.arange(9), []), 1, 2)) == []
 
 
 def test_arguments_out_of_range() -> None:
@@ -83,3 +120,9 @@ def test_arguments_out_of_range() -> None:
         shard_indices(4, 0, 2, "even")
     with pytest.raises(TypeError, match="none of the kinds"):
         shard(3.5, 0, 2)
+    for data in ({0: 1, 1: 2}, torch.tensor(3), Stream(), {1, 2}, iter([1, 2])):
+        with pytest.raises(TypeError, match="none of the kinds"):
+            shard(data, 0, 2)
+    for arguments in ((5.0, 0, 2, "keep"), (5, 0.0, 2, "keep"), (5, 0, 2.0, "keep")):
+        with pytest.raises(TypeError, match="must be a whole number"):
+            shard_indices(*arguments)

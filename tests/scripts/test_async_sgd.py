@@ -64,27 +64,25 @@ def test_bad_options_are_refused(root: Path) -> None:
     assert "--straggler at least 0" in ended.stderr
 
 
-@pytest.mark.timeout(120)
-def test_it_learns() -> None:
+@pytest.mark.timeout(240)
+def test_it_learns_and_a_straggler_holds_up_nobody() -> None:
     """Five epochs of the digits give 0.8 to 0.97; guessing is right for one in ten."""
-    found = run(4)
+    found = run(4, "--straggler", 0.1)
     assert (found["data"], found["mode"], found["updates"]) == ("digits", "asynchronous", 450)
     assert found["accuracy"] > 0.3
-    assert sum(found["gradients_by_worker"]) == 450
-    assert len(found["gradients_by_worker"]) == 3
+    slow, *others = found["gradients_by_worker"]
+    assert len(others) == 2
+    assert slow + sum(others) == 450
+    assert slow < min(others)
 
 
 @pytest.mark.timeout(240)
-def test_a_straggler_holds_up_synchronous_rounds_only() -> None:
-    """40 rounds wait 0.1 s each; 40 gradients come from whoever is ready."""
-    options = ("--steps", 40, "--straggler", 0.1)
-    held_up = run(4, *options, "--mode", "synchronous")
-    assert held_up["seconds"] > 4
-    assert held_up["gradients_by_worker"] == [40, 40, 40]
-    assert held_up["mean_staleness"] == 0
-    free = run(4, *options)
-    assert free["gradients_by_worker"][0] < min(free["gradients_by_worker"][1:])
-    assert free["seconds"] < held_up["seconds"]
+def test_a_straggler_holds_up_synchronous_rounds() -> None:
+    """20 rounds wait 0.1 s each."""
+    found = run(4, "--steps", 20, "--straggler", 0.1, "--mode", "synchronous")
+    assert found["seconds"] > 2
+    assert found["gradients_by_worker"] == [20, 20, 20]
+    assert found["mean_staleness"] == 0
 
 
 @pytest.mark.timeout(240)

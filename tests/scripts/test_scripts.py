@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def by_mpiexec(n: int, name: str, *options: object) -> dict:
     ended = ranks.run(n, script(name), *map(str, options), limit=LIMIT)
     assert ended.returncode == 0, ended.output
     assert not ended.left_behind
+    assert len(ended.output.strip().splitlines()) == 1, ended.output  # no bar without a person
     return result(ended.output)
 
 
@@ -80,10 +82,9 @@ def test_scripts_are_short(root: Path, name: str) -> None:
     assert len((root / script(name)).read_text().splitlines()) < 120
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_send_recv(n: int) -> None:
-    found = by_mpiexec(n, "send_recv", "--rounds", 3)
-    assert (found["ranks"], found["value"], found["elements"]) == (n, n, 2)
+def test_send_recv() -> None:
+    found = by_mpiexec(4, "send_recv", "--rounds", 3)
+    assert (found["ranks"], found["value"], found["elements"]) == (4, 4, 2)
     assert found["backend"] == "mpi4py"
 
 
@@ -98,10 +99,9 @@ def test_a_ring_of_one_is_refused(root: Path) -> None:
     assert "a ring needs at least 2 ranks: mpiexec -n 2" in ended.stderr
 
 
-@pytest.mark.parametrize("n", [2, 4])
-def test_all_reduce(n: int) -> None:
-    found = by_mpiexec(n, "all_reduce", "--largest", 4096, "--repeat", 3)
-    assert found["sum"] == n * (n + 1) / 2
+def test_all_reduce() -> None:
+    found = by_mpiexec(4, "all_reduce", "--largest", 4096, "--repeat", 3)
+    assert found["sum"] == 1 + 2 + 3 + 4
     assert list(found["microseconds"]) == ["4", "64", "1024"]
     assert min(found["microseconds"].values()) > 0
 
@@ -163,23 +163,25 @@ def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
     assert sums[2]["accuracy"] > 0.3  # 0.1 is chance
 
 
-def test_the_bar_is_rank_0s_and_only_for_a_person() -> None:
-    quiet = ranks.run(2, script("ddp"), "--steps", "3", limit=LIMIT)
-    assert quiet.returncode == 0, quiet.output
-    assert "step/s" not in quiet.output
-    assert len(quiet.output.strip().splitlines()) == 1, quiet.output
+def test_the_bar_is_rank_0s() -> None:
     shown = ranks.run(2, script("ddp"), "--steps", "3", "--progress", limit=LIMIT)
-    assert shown.output.count("0%|") == 1, shown.output
-    assert result(shown.output)["steps"] == 3
+    assert shown.output.count("| 0/3") == 1, shown.output
+    # The bar goes to stderr: its last line may come after the result, or before it on one line.
+    assert json.loads(re.findall(r"\{.*\}", shown.output)[-1])["steps"] == 3
 
 
-@pytest.mark.parametrize("name", ["sync_sgd", "ddp"])
-def test_wrong_options_are_refused(root: Path, name: str) -> None:
-    for options in (("--batch", 0), ("--epochs", 0), ("--steps", -1), ("--seed", -1)):
-        ended = python(root, script(name), *options)
-        assert ended.returncode == 2
-        assert "must be at least" in ended.stderr
-    ended = python(root, script(name), "--batch", 5000)
+@pytest.mark.parametrize(
+    "options", [("--batch", 0), ("--epochs", 0), ("--steps", -1), ("--seed", -1)], ids=str
+)
+def test_wrong_options_are_refused(root: Path, options: tuple[str, int]) -> None:
+    """By the parser that sync_sgd and ddp share."""
+    ended = python(root, script("sync_sgd"), *options)
+    assert ended.returncode == 2
+    assert "must be at least" in ended.stderr
+
+
+def test_a_batch_larger_than_the_data_is_refused(root: Path) -> None:
+    ended = python(root, script("ddp"), "--batch", 5000)
     assert ended.returncode != 0
     assert "fewer than one batch" in ended.stderr
 
@@ -204,6 +206,44 @@ def test_torchrun_ranks_import_no_mpi(root: Path) -> None:
     )
     ended = python(root, "-c", f"import sys; sys.path.insert(0, 'scripts'); {program}")
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to see threads")
+def test_gloos_threads_end_after_the_program_and_before_python(root: Path) -> None:
+    """Earlier, at the deletion of DDP's model, some runs hang; later some abort."""
+    program = """
+import atexit, contextlib, pathlib, time, torch
+
+def threads():
+    names = []
+    for path in pathlib.Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(path.read_text())
+    return sum("gloo" in name for name in names)
+
+def last_look():
+    until = time.monotonic() + 5  # a thread that was joined is listed a moment longer
+    while threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    print("before Python ends:", threads())
+
+atexit.register(last_look)
+from course_lib.parallel.launching import process_group
+
+def main():
+    with process_group():
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+
+main()
+print("after the program:", threads())
+"""
+    ended = python(root, "-c", program)
+    assert ended.returncode == 0, ended.stderr
+    after, before = (int(line.rpartition(": ")[2]) for line in ended.stdout.splitlines())
+    assert after > 0
+    assert before == 0
 
 
 def test_a_rank_that_fails_ends_the_run(root: Path) -> None:

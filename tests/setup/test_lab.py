@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import requests
 
 from tests.lab_server import LabServer, copy_checkout, copy_venv, make_lab, scratch
 
-SECOND_START_SECONDS = 8
+# 2 to 4 s on two quiet cores; this machine may be far slower for moments.
+SECOND_START_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,14 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
         api = f"http://127.0.0.1:{lab.port}/api/contents"
         assert requests.get(api, timeout=20).status_code == 403
         assert requests.get(api, params={"token": lab.token}, timeout=20).status_code == 200
-        listening = {
-            connection.laddr.ip
-            for process in lab.processes()
-            for connection in process.net_connections(kind="tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
+        listening = set()
+        for process in lab.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):  # a short-lived child
+                listening |= {
+                    connection.laddr.ip
+                    for connection in process.net_connections(kind="tcp")
+                    if connection.status == psutil.CONN_LISTEN
+                }
         assert listening == {"127.0.0.1"}
 
     work = checkout / "workspace" / "00_start_here.ipynb"

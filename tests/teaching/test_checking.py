@@ -33,7 +33,7 @@ def told(cluster, capsys):
         capsys.readouterr()
         began = time.monotonic()
         check("90.total")
-        assert time.monotonic() - began < 8, "a check never freezes the notebook"
+        assert time.monotonic() - began < 20, "a check never freezes the notebook"
         said = capsys.readouterr().out.strip()
         cluster.view.execute(RANKS_AGREE, silent=True)
         return said
@@ -167,7 +167,7 @@ def test_an_endless_loop_in_the_notebook(capsys) -> None:
     signal.setitimer(signal.ITIMER_REAL, 100)
     began = time.monotonic()
     assert said_of(capsys, endless) == f"90.double: not yet: {expected}"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
     assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 50, "another one's alarm is set again"
 

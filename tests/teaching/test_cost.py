@@ -328,6 +328,43 @@ def test_bad_jobs_and_numbers_are_named():
         cost.amdahl(2, 1.5)
     with pytest.raises(ValueError, match="one time and one size"):
         cost.backward_with_buckets([1], [1, 2], 0, float)
+
+
+@pytest.mark.parametrize("scaling", [cost.strong_scaling, cost.weak_scaling])
+@pytest.mark.parametrize(
+    ("ranks", "batch", "says"),
+    [
+        (0, 8, "ranks must be a whole number of at least 1, not 0"),
+        (math.nan, 8, "ranks must be a whole number"),
+        (2, 0, "batch must be a finite number above 0, not 0"),
+        (2, -8, "batch must be a finite number above 0, not -8"),
+    ],
+)
+def test_scaling_of_what_makes_no_sense_is_refused(scaling, ranks, batch, says):
+    with pytest.raises(ValueError, match=says):
+        scaling([ranks], batch, lambda samples: 1.0, lambda r: 0.1)
+
+
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        ((-1, 5, 5), "forward"),
+        ((1, -5, 5), "backward"),
+        ((1, 5, -5), "communication"),
+        ((1, math.inf, 5), "backward"),
+        ((0, 0, 0), "forward [+] backward [+] communication"),
+    ],
+)
+def test_gains_of_impossible_times_are_refused(times, says):
+    with pytest.raises(ValueError, match=f"^{says} must be a finite number"):
+        cost.largest_overlap_gain(*times)
+
+
+def test_a_choice_among_nothing_is_refused():
+    with pytest.raises(ValueError, match="candidates must hold at least one"):
+        cost.best_bucket([1.0], [4.0], [], float)
+    with pytest.raises(ValueError, match="among must name at least one of naive, tree"):
+        cost.cheapest(4, 100, cost.Link(1e-6, 1e9), among=())
     with pytest.raises(ValueError, match="at least one measured time"):
         cost.expected_slowest_of([], 2)
     assert pytest.approx(1.97e-5, rel=0.01) == cost.FAILURES_PER_RANK_HOUR

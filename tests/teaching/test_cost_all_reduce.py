@@ -147,7 +147,7 @@ def test_crossover_is_where_both_take_as_long():
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="algorithm must be one of naive"):
         cost("star", 4, 1)
-    for ranks in (0, -1, 2.5):
+    for ranks in (0, -1, 2.5, math.nan, math.inf):
         with pytest.raises(ValueError, match="ranks must be"):
             cost("ring", ranks, 1)
     for size in (-1, math.nan, math.inf):

@@ -114,6 +114,13 @@ def test_bad_points_give_one_clear_error(sizes, seconds, says):
         fit_link(sizes, seconds)
 
 
+def test_a_parameter_that_was_not_fitted_is_named():
+    fit = fit_link(SIZES, [1e-6 + 1e-9 * size for size in SIZES])
+    for ask in (fit.__getitem__, fit.interval):
+        with pytest.raises(KeyError, match="'gamma' was not fitted, only alpha, beta"):
+            ask("gamma")
+
+
 def test_bad_confidence_and_no_columns():
     with pytest.raises(ValueError, match="confidence"):
         fit_link(SIZES, SIZES, confidence=95)

@@ -36,6 +36,9 @@ def every_figure():
     drawn["linear"] = figures.measured_and_predicted(
         [2, 4, 8], [2e6, 4e6, 8e6], lambda p: 1e6 * p, ylabel="traffic (bytes)", scale="linear"
     )
+    drawn["spread"] = figures.measured_and_predicted(
+        [0.1, 1], [1.8, 1.1], lambda ratio: 2 / (1 + ratio), spread=[(1.5, 1.9), (1.0, 1.2)]
+    )
     drawn["images"] = figures.images(np.eye(8).reshape(1, 1, 8, 8).repeat(3, axis=0), [0, 5, 9])
     drawn["curves"] = figures.curves({"one process": run, "four ranks": run}, title="Digits")
     return drawn
@@ -213,6 +216,7 @@ def test_a_figure_is_saved_as_it_is(tmp_path, drawn):
         (lambda: figures.measured_and_predicted([1, 2], [1]), "1 values"),
         (lambda: figures.measured_and_predicted([1], [1], {"x": [1]}), "not measured"),
         (lambda: figures.measured_and_predicted([1], [1], scale="lin"), "'log' or 'linear'"),
+        (lambda: figures.measured_and_predicted([1, 2], [1, 1], spread=[(1, 1)]), "each x"),
         (lambda: figures.curves({}), "at least one"),
         (lambda: figures.curves({"run": {"loss": [1]}}), "no 'accuracy'"),
     ],

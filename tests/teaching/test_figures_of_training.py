@@ -130,3 +130,18 @@ def test_shards_are_as_wide_as_they_have_samples():
 def test_a_bad_argument_is_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_lines_and_efficiencies_draw_what_they_are_given():
+    def parts(**more) -> int:
+        kept, alt = [1.0, 0.5, 0.25], "one falling line"
+        drawn = figures.lines([1, 10, 100], {"kept": kept}, xlabel="", ylabel="", alt=alt, **more)
+        assert drawn.alt == alt
+        return drawn.svg.count("<path") + drawn.svg.count("<use")
+
+    assert parts() < parts(marks={"": (10, 0.5)})
+    assert parts() < parts(levels={"": 0.5})
+    one = figures.efficiencies([("a", 0.7, 0.5, 0.8, 0.9)], alt="one row")
+    two = figures.efficiencies([("a", 0.7, 0.5, 0.8, 0.9), ("a", 0.6, 0.5, 0.7, 0.9)], alt="two")
+    assert (one.alt, two.alt) == ("one row", "two")
+    assert one.svg.count("<use") < two.svg.count("<use")

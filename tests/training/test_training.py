@@ -20,6 +20,8 @@ def test_lenet_has_the_published_number_of_parameters() -> None:
     assert LeNet(channels=3, size=32)(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
     with pytest.raises(ValueError, match="28 or 32"):
         LeNet(size=30)
+    with pytest.raises(ValueError, match="28 x 28 pixels, not 32 x 32"):
+        LeNet()(torch.zeros(2, 1, 32, 32))
 
 
 def test_mlp_takes_images() -> None:
@@ -52,6 +54,10 @@ def test_batches_cover_every_sample_once() -> None:
     assert sorted(seen.tolist()) == list(range(10))
     assert [len(batch) for batch in loops.batches(10, 4, seed=3)] == [4, 4, 2]
     assert not torch.equal(seen, torch.cat(list(loops.batches(10, 4, seed=4))))
+    assert list(loops.batches(0, 4, seed=3)) == []
+    for samples, batch_size, first in ((10, 0, 0), (-1, 4, 0), (10, 4, -1)):
+        with pytest.raises(ValueError, match="must be at least"):
+            loops.batches(samples, batch_size, seed=3, first=first)
 
 
 def test_history_adds_up_phases_and_time() -> None:
@@ -89,6 +95,9 @@ def test_accuracy_counts_and_leaves_the_mode_alone() -> None:
     assert loops.accuracy(model, data.DataSet(images, labels)) == 0.75
     assert loops.accuracy(model, data.DataSet(images, labels), batch_size=3) == 0.75
     assert model.training
+    for empty, batch_size in ((0, 4), (4, 0)):
+        with pytest.raises(ValueError, match="have no accuracy"):
+            loops.accuracy(model, data.DataSet(images[:empty], labels[:empty]), batch_size)
     loops.accuracy(model.eval(), data.DataSet(images, labels))
     assert not model.training
 

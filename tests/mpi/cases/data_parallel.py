@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from course_lib.mpi import Traffic
 from tests.mpi import serial
 from tests.mpi.serial import equal_parameters, loss_of, mlp, sgd, train_rank, train_serially
 from tests.ranks import case
@@ -130,6 +131,20 @@ def _hooked(rank: int, hook, state=None) -> nn.Module:
 
 def case_allreduce_hook(rank, size):
     equal_parameters(_hooked(rank, default_hooks.allreduce_hook), train_serially(mlp(), size))
+
+
+def case_what_is_handed_over_is_counted(rank, size):
+    """One all-reduce a bucket in backward, called from C++, and none under no_sync."""
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    ddp = DDP(model, bucket_cap_mb=1e-4)
+    for expected in ((1, 512), (2, 512)):  # the buckets are cut after the first step
+        with Traffic() as traffic:
+            ddp(torch.ones(1, 8)).sum().backward()
+        assert traffic.collectives["all_reduce"] == expected
+        assert (traffic.sent.messages, traffic.under_way) == (0, 0)
+    with Traffic() as traffic, ddp.no_sync():
+        ddp(torch.ones(1, 8)).sum().backward()
+    assert "all_reduce" not in traffic.collectives
 
 
 def case_half_precision_hooks(rank, size):

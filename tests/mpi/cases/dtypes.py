@@ -62,6 +62,18 @@ def all_reduced(rank: int, dtype: torch.dtype, op: ReduceOp) -> torch.Tensor:
     return tensor
 
 
+def case_sums_of_short_integers_wrap_as_in_torch(rank, size):
+    """In every element: vector code and the scalar code behind it must agree."""
+    if gloo():
+        return
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.uint16):
+        most = torch.iinfo(dtype).max
+        tensor = torch.full((101,), most, dtype=torch.int64).to(dtype)
+        dist.all_reduce(tensor)
+        expected = torch.tensor(most * size).to(dtype).item()
+        assert set(tensor.to(torch.int64).tolist()) == {expected}, (dtype, size)
+
+
 def case_numbers_reduce(rank, size):
     if gloo():
         return
@@ -105,6 +117,9 @@ def case_average(rank, size):
         dist.all_reduce(tensor, ReduceOp.AVG)
         expected = torch.div(-serial(size, dtype, "SUM"), size, rounding_mode="trunc")
         same(tensor, expected)
+    for dtype in UNSIGNED:
+        expected = serial(size, dtype, "SUM").to(torch.int64) // size
+        same(all_reduced(rank, dtype, ReduceOp.AVG), expected.to(dtype))
 
 
 def case_premultiplied_sum(rank, size):

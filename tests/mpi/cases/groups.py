@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
+import sys
 import time
+import weakref
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from course_lib import mpi
+from course_lib.mpi import MPI, guard, retired
 from tests.mpi.cases.collectives import same, total, values
 from tests.ranks import case
 
@@ -150,6 +156,56 @@ def case_again_and_again(rank, size):
         assert not dist.is_initialized()
 
 
+@case(group=False, seconds=60)
+def case_renewals_leave_nothing(rank, size):
+    """Neither communicators nor sockets, but for what somebody still holds."""
+    held = mpi.renew_world()
+    handles, files = set(), []
+    for _ in range(12):
+        comm = mpi.renew_world()
+        start()
+        group = dist.group.WORLD
+        if size > 1:
+            comm.send("stale", dest=(rank + 1) % size)
+        dist.all_reduce(values(rank, 3))
+        handles |= {comm.handle, group.comm.handle}
+        dist.destroy_process_group()
+        gc.collect()
+        files.append(len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0)
+    assert len(handles) < 16 or not guard.has_ulfm(), len(handles)
+    assert retired.count() < 12, retired.count()
+    assert files[-1] == files[4], files
+    assert held.handle not in handles  # it would have been free for another to use
+    assert held.Get_size() == size
+    comm = mpi.renew_world()
+    request = comm.isend(f"from {rank}", dest=(rank + 1) % size)
+    assert comm.recv() == f"from {(rank - 1) % size}"
+    request.wait()
+    assert group.get_group_store() is None
+
+
+@case(group=False, sizes=(1,), seconds=90)
+def case_no_communicator_left(rank, size):
+    """The error says what is used up and what to do."""
+    made, world = [], mpi.world()
+    with contextlib.suppress(MPI.Exception):
+        while True:
+            made.append(MPI.COMM_SELF.Dup())
+    try:
+        for make in (mpi.renew_world, world.Dup, start):
+            try:
+                make()
+            except mpi.CommunicationError as error:
+                assert "used up its communicators" in str(error)
+                assert "cluster.restart()" in str(error)
+            else:
+                raise AssertionError(f"{make} made a communicator")
+    finally:
+        for comm in made:
+            comm.Free()
+    assert mpi.renew_world().allreduce(1) == 1
+
+
 @case(group=False)
 def case_another_backend_beside_it(rank, size):
     """gloo and mpi4py groups live in the same ranks, as benchmarks need."""
@@ -175,3 +231,19 @@ def case_destroyed_group_says_so(rank, size):
     dist.all_reduce(tensor)
     same(tensor, total(size, 1))
     dist.destroy_process_group()
+
+
+@case(group=False, seconds=60)
+def case_default_arguments_of_torch_are_the_group_of_now(rank, size):
+    """PyTorch's functions with gradients would keep the group that was there at their import."""
+    for _ in range(2):
+        start()
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # imports half of PyTorch
+        tensor = values(rank, 3).requires_grad_()
+        summed = torch.distributed.nn.functional.all_reduce(tensor)
+        same(summed.detach(), total(size, 3))
+        group = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        del tensor, summed
+        gc.collect()
+        assert group() is None, "something keeps a destroyed group"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from course_lib.mpi import abandoned
 from tests.mpi.cases.collectives import same, total, values
 from tests.ranks import case
 
@@ -182,3 +183,35 @@ def case_nobody_has_died(rank, size):
     group = dist.group.WORLD
     assert not group.survives_failures
     assert group.failed_ranks() == group.acknowledge_failures() == []
+
+
+@case(sizes=(2,))
+def case_memory_of_an_abandoned_handle(rank, size):
+    """Whoever throws handle and tensor away does not give the memory away while MPI uses it."""
+    count = 50_000  # large enough for a rendezvous, so that the sender's memory is read late
+    if rank == 0:
+        dist.irecv(torch.zeros(count), 1, tag=3)
+        assert abandoned.kept() == 1
+        others = [torch.zeros(count) for _ in range(8)]  # where the memory would be used anew
+        dist.barrier()
+        dist.recv(torch.zeros(1), 1, tag=4)  # sent after it, so the large one has been matched
+        dist.barrier()
+        for other in others:
+            assert not other.any(), "a message came into somebody else's memory"
+    else:
+        dist.barrier()
+        dist.isend(values(rank, count), 0, tag=3)
+        others = [torch.zeros(count) for _ in range(8)]
+        dist.send(torch.ones(1), 0, tag=4)
+        dist.barrier()
+        del others
+    theirs = torch.zeros(1)
+    for _ in range(1000):  # each start lets go of what has ended
+        mine = torch.tensor([float(abandoned.kept())])  # both stop in the same round
+        work = dist.isend(mine, 1 - rank)
+        dist.recv(theirs, 1 - rank)
+        work.wait()
+        if mine.item() == theirs.item() == 0:
+            break
+    dist.barrier()
+    assert abandoned.kept() == 0

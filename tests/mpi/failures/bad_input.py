@@ -148,6 +148,19 @@ def case_operation_without_meaning(rank: int, size: int) -> None:
     still_works()
 
 
+def case_memory_that_cannot_take_in_a_result(rank: int, size: int) -> None:
+    shared = torch.ones(1).expand(3)
+    if rank == 0:
+        with refused(ValueError, "share memory"):
+            dist.all_reduce(shared)
+        with refused(ValueError, "share memory"):
+            dist.all_gather([shared] * size, torch.ones(3))
+        with refused(ValueError, "share memory"):
+            dist.reduce_scatter(shared, [torch.ones(3)] * size)
+    still_works()
+    dist.broadcast(shared if rank == 0 else torch.zeros(3), src=0)  # it can be read
+
+
 def case_error_of_an_asynchronous_call_is_raised_by_the_call(rank: int, size: int) -> None:
     if rank == 0:
         with refused(ValueError, "meta"):

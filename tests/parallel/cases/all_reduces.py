@@ -265,5 +265,7 @@ def case_what_has_no_meaning_is_refused(rank, size):
             (torch.ones(2, dtype=torch.bool), ReduceOp.AVG),
             (torch.ones(2).to_sparse(), ReduceOp.SUM),
             (torch.ones(2), ReduceOp.PREMUL_SUM),
+            (torch.ones(2), "sum"),
+            ([1.0, 2.0], ReduceOp.SUM),
         ):
             error_on_all_ranks(TypeError, algorithm.all_reduce, tensor, op)

@@ -8,14 +8,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_lib.mpi import MismatchError
+from course_lib.parallel.batch_norm import convert_sync_batch_norm
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.gradient_sync import sync_gradients, sync_gradients_per_parameter
-from course_lib.parallel.initial_weights import sync_initial_weights
+from course_lib.parallel.initial_weights import send_initial_weights, sync_initial_weights
 from course_lib.parallel.invariants import (
     assert_matches_serial,
     assert_replicas_equal,
     assert_weights_moved,
     snapshot,
 )
+from course_lib.parallel.survivors import catch_up
 from course_lib.training.data import load_available
 from course_lib.training.loops import batches
 from course_lib.training.models import LeNet
@@ -37,6 +40,18 @@ def case_gradients_are_exact_means(rank, size):
         sync(model)
         assert torch.equal(weight, torch.arange(6.0).view(2, 3) * size + (size - 1))
         assert torch.equal(bias, torch.tensor([1.0, float(size - 1)]))
+
+
+def case_gradients_are_exact_sums(rank, size):
+    for sync in BOTH:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double(), nn.Linear(2, 2))
+        for parameter in model[:2].parameters():
+            parameter.grad = torch.full_like(parameter, 1.0 + rank)
+        sync(model, None, "sum")
+        for parameter in model[:2].parameters():
+            assert (parameter.grad == size * (size + 1) / 2).all()
+        assert model[2].weight.grad is None
+        assert "not 'product'" in error_on_all_ranks(ValueError, sync, model, reduction="product")
 
 
 def case_fifty_steps_equal_one_process(rank, size):
@@ -198,6 +213,47 @@ def case_different_models_are_refused_everywhere(rank, size):
         partly_frozen = nn.Linear(6, 6)
         partly_frozen.bias.requires_grad_(not last)
         error_on_all_ranks((MismatchError, ValueError), sync_gradients, partly_frozen)
+        # What travels first has one size, so the ranks see that something comes after it.
+        more = nn.Linear(2, 2)
+        if last:
+            more.factor = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        for longer in (more, partly_frozen):
+            if sync is sync_gradients and longer is partly_frozen:
+                continue
+            message = error_on_all_ranks(ValueError, sync, longer)
+            assert f"rank {size - 1} differ from rank 0's" in message
+        frozen = nn.Linear(6, 6).requires_grad_(not last)
+        assert "all_reduce" in error_on_all_ranks(MismatchError, sync, frozen)
+        reduction = "sum" if last else "mean"
+        message = error_on_all_ranks(ValueError, sync, nn.Linear(2, 2), reduction=reduction)
+        assert "the reduction" in message
+        message = error_on_all_ranks(ValueError, sync, nn.Linear(2, 2), None, f"mean{rank}")
+        assert "the reduction" in message
+
+
+@case(sizes=(2, 4))
+def case_a_rank_outside_of_the_group_is_told_so(rank, size):
+    group = dist.new_group([0])
+    if rank:
+        model = nn.Linear(2, 2)
+        before = snapshot(model)
+        for call in (
+            *(lambda sync=sync: sync(model, group) for sync in BOTH),
+            lambda: BucketedGradientSync(model, group),
+            lambda: sync_initial_weights(model, group=group),
+            lambda: send_initial_weights(model, group=group),
+            lambda: assert_replicas_equal(model, group),
+            lambda: assert_weights_moved(model, before, group),
+            lambda: assert_matches_serial(model, model, rtol=0, atol=0, group=group),
+            lambda: catch_up(model, sgd(model), 0, group),
+            lambda: convert_sync_batch_norm(nn.BatchNorm1d(2), group)(torch.ones(2, 2)),
+        ):
+            told = ""
+            try:
+                call()
+            except ValueError as error:
+                told = str(error)
+            assert f"rank {rank} is not in this group" in told, told
 
 
 @case(sizes=(2, 4))

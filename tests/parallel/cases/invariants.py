@@ -157,6 +157,7 @@ def case_moved_weights_pass(rank, size):
     assert "frozen" not in message
     assert "optimizer.step" in message
     assert_weights_moved({"x": torch.ones(1)}, {"x": torch.zeros(1)})
+    assert_weights_moved({"nothing": torch.ones(0, 2)}, {"nothing": torch.ones(0, 2)})
 
 
 def case_one_rank_that_stands_still(rank, size):

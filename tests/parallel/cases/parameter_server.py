@@ -329,6 +329,37 @@ def case_first_come_first_served(rank, size):
             inbox.close()
 
 
+@case(sizes=(2,), seconds=30)
+def case_a_message_that_is_no_header_is_an_error(rank, size):
+    """Too short or too long, it is not taken for a header, and the next message is served."""
+    inbox = None
+    if rank == 0:
+        inbox = Inbox(dist.group.WORLD, size - 1, timedelta(seconds=5), Clocks())
+    for turn, length in enumerate((2, Header.FIELDS + 3) * 2):
+        dist.barrier()
+        if rank == 1:
+            time.sleep(0.05 if turn > 1 else 0)  # the server waits for it; otherwise it is here
+            dist.send(torch.ones(length, dtype=torch.float64), 0, tag=TAG_HEADER)
+            header = Header(1, step=turn, sent=time.perf_counter())
+            dist.send(header.encode(), 0, tag=TAG_HEADER)
+            dist.send(torch.zeros(1), 0)
+            continue
+        if turn <= 1:
+            dist.recv(torch.zeros(1), 1)
+        told = ""
+        try:
+            inbox.next()
+        except CommunicationError as error:
+            told = str(error)
+        assert f"from any rank with tag {TAG_HEADER}: " in told, told
+        arrival = inbox.next()
+        assert (arrival.sender, arrival.header.step) == (1, turn)
+        if turn > 1:
+            dist.recv(torch.zeros(1), 1)
+    if rank == 0:
+        inbox.close()
+
+
 @three_up
 def case_a_flood_starves_nobody(rank, size):
     """The server is made slow, so that there is always a queue; every worker gets its turns.
@@ -338,7 +369,7 @@ def case_a_flood_starves_nobody(rank, size):
     """
 
     def slowly(server) -> bool:
-        time.sleep(0.002)
+        time.sleep(0.008)
         return False
 
     record = play(rank, stop=Stop(steps=60, when=slowly))
@@ -385,8 +416,9 @@ def case_ends_by_epochs_steps_seconds_or_a_condition(rank, size):
     assert rank or record.version == -(-9 // (size - 1))
     record = play(rank, stop=Stop(when=lambda server: server.version == 7))
     assert rank or record.version == 7
-    record = play(rank, stop=Stop(seconds=0.05), pace=lambda rank: 0.002)
-    assert rank or (record.version > 1 and record.updates[-2].seconds < 0.05)
+    seconds = 2.5  # this machine may stand still for two
+    record = play(rank, stop=Stop(seconds=seconds), pace=lambda rank: 0.02)
+    assert rank or (record.version > 1 and record.updates[-2].seconds < seconds)
 
 
 @several
@@ -482,6 +514,99 @@ def case_another_model_on_one_worker(rank, size):
     assert all("the server failed" in text for text in told[2:]), told
 
 
+class Buffered(nn.Module):
+    """A network whose function depends on a random buffer, and on how often it was called."""
+
+    def __init__(self, seed: int, how: str = "constant") -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.register_buffer("features", torch.randn(FEATURES, FEATURES))
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.how = how
+        torch.manual_seed(7)
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.how == "in place":
+            self.calls += 1
+        elif self.how == "replaced":
+            self.calls = self.calls + 1
+        elif self.how == "by data":
+            self.calls.data += 1
+        return self.layer(inputs @ self.features) * (1 + 0.01 * self.calls)
+
+
+@several
+def case_buffers_are_the_same_everywhere_or_refused(rank, size):
+    """They do not travel: with others, a worker would train another function."""
+    record = play(rank, lambda: Buffered(3), stop=Stop(steps=8), pace=uneven)
+    if rank == 0:
+        require_replay(record, lambda: Buffered(3))
+        told = outcome_of(lambda: require_replay(record, lambda: Buffered(4)))
+        assert told.startswith("ValueError: the model's buffers are not the server's"), told
+
+    def run() -> None:
+        play(rank, lambda: Buffered(4 if rank == 1 else 3), stop=Stop(steps=1000))
+
+    told = from_all_ranks(outcome_of(run))
+    assert told[0].startswith("ValueError: the model of worker 1 has other buffers"), told
+    assert told[1].startswith("ValueError: worker 1: this model has other buffers"), told
+    assert all("the server failed" in text for text in told[2:]), told
+
+
+@several
+def case_buffers_that_forward_changes_are_refused(rank, size):
+    def normed() -> nn.Module:
+        torch.manual_seed(7)
+        return nn.utils.parametrizations.spectral_norm(nn.Linear(FEATURES, CLASSES))
+
+    makes = [lambda how=how: Buffered(3, how) for how in ("in place", "replaced", "by data")]
+    for make in (*makes, normed):
+        told = from_all_ranks(outcome_of(lambda make=make: play(rank, make, count=5)))
+        assert told[0] == "nothing", told
+        name = "parametrizations.weight.0._" if make is normed else "calls"
+        start = f"ValueError: computing a gradient changed the buffer '{name}"
+        assert all(text.startswith(start) for text in told[1:]), told
+
+
+@several
+def case_what_was_recorded_goes_into_its_own_model_only(rank, size):
+    """Others may have as many bytes."""
+    record = play(rank, lambda: nn.Linear(FEATURES, 2), stop=Stop(steps=1), loss=two_classes)
+    if rank:
+        return
+    load_parameters(nn.Linear(FEATURES, 2), record.final)
+    for make in (
+        lambda: nn.Linear(FEATURES - 1, 2),
+        lambda: nn.Linear(FEATURES, 2, bias=False),
+        lambda: nn.Linear(2, FEATURES, bias=False),
+        lambda: nn.Linear(FEATURES, 2).to(torch.bfloat16),
+    ):
+        for call in (
+            lambda make=make: load_parameters(make(), record.final),
+            lambda make=make: require_replay(record, make),
+        ):
+            assert outcome_of(call).startswith("ValueError: the record is of another model"), make()
+    assert outcome_of(lambda: load_parameters(network(), record)).startswith("TypeError: recorded")
+
+
+def two_classes(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the loss of a network with two classes."""
+    return F.cross_entropy(outputs, labels % 2)
+
+
+@several
+def case_a_rule_that_gives_no_rate_is_an_error(rank, size):
+    for given, kind in ((float("nan"), "ValueError"), (-0.1, "ValueError"), (None, "TypeError")):
+
+        def run(given=given) -> None:
+            play(rank, rate=lambda rate, step, staleness: given, stop=Stop(steps=5))
+
+        told = from_all_ranks(outcome_of(run))
+        assert told[0].startswith(f"{kind}: the rate rule gave {given} for rate 0.05"), told
+        assert all("the server failed" in text for text in told[1:]), told
+
+
 @several
 def case_an_error_on_the_server_reaches_all(rank, size):
     stop = Stop(when=lambda server: 1 // (3 - server.version) > 1)
@@ -519,7 +644,8 @@ def case_a_worker_without_a_server_and_a_server_without_workers(rank, size):
         if rank == 0 and lonely == "server":
             optimizer = OPTIMIZERS["SGD"](model.parameters())
             server = Server(model, optimizer, group=group, timeout=0.4)
-            assert outcome_of(server.run).startswith(DeadlineError.__name__)
+            told = outcome_of(server.run)
+            assert told.startswith(DeadlineError.__name__), told
         if rank and lonely == "worker":
             worker = Worker(model, F.cross_entropy, batches_of(rank), group=group, timeout=0.4)
             try:
@@ -527,7 +653,7 @@ def case_a_worker_without_a_server_and_a_server_without_workers(rank, size):
                 raise AssertionError("there was no server")
             except CommunicationError:
                 pass
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8  # the group's own time-out is longer
         dist.barrier()
         dist.destroy_process_group(group)
 
@@ -538,7 +664,7 @@ def case_bad_arguments(rank, size):
     optimizer = OPTIMIZERS["SGD"](model.parameters())
     normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     gloo = dist.new_group(backend="gloo")
-    other = (rank + 1) % size
+    other, nan = (rank + 1) % size, float("nan")
     for call, words in (
         (lambda: Server(model, optimizer, workers=0), "workers must be from 1"),
         (lambda: Server(model, optimizer, workers=size), "workers must be from 1"),
@@ -552,9 +678,18 @@ def case_bad_arguments(rank, size):
         (lambda: Server(network(), optimizer), "parameters that are not the model's"),
         (lambda: Server(model, optimizer, mode="synchronous"), "mode must be"),
         (lambda: Server(model, optimizer, rate=0.1), "rate must be a function"),
+        (lambda: Server(model, optimizer, stop=10), "stop must be an object like Stop(steps"),
+        (lambda: Server(model, optimizer, snapshots=-1), "snapshots must be at least 0"),
+        (lambda: Server(model, optimizer, snapshots="x"), "snapshots must be a whole number"),
+        (lambda: Server(model, None), "optimizer must be a torch.optim.Optimizer"),
+        (lambda: Server(model, optimizer, workers=1.5), "must be a whole number"),
+        (lambda: Server(model, optimizer, timeout="x"), "timeout must be a positive"),
         (lambda: Worker(model, F.cross_entropy, [], server=rank), "server must be another rank"),
         (lambda: Worker(model, F.cross_entropy, [], server=size), "server must be another rank"),
         (lambda: Worker(model, None, [], server=other, slowdown=-1), "slowdown must be at least 0"),
+        (lambda: Worker(model, None, [], server=other, slowdown=nan), "slowdown must be at least"),
+        (lambda: Worker(model, None, [], server=other), "loss_function must be a function"),
+        (lambda: Worker(model, F.cross_entropy, 5, server=other), "batches must yield"),
     ):
         told = outcome_of(call)
         assert words in told, told

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from course_lib.mpi import boards
 from course_lib.teaching.send_recv_log import (
     OutsideTheGroupError,
     observe_messages,
@@ -43,7 +44,10 @@ def case_a_receive_ends_after_its_send_began(rank, size):
         if rank == 0:
             dist.recv(torch.zeros(1), 1)
         elif rank == 1:
-            time.sleep(0.05)  # not a wait for anything: the receive has to have begun before
+            board, deadline = boards.board_of(0), time.monotonic() + 10
+            while not any(e.kind == "recv" and e.waiting for e in board.open_operations()):
+                assert time.monotonic() < deadline, "rank 0 does not receive"
+                time.sleep(1e-3)
             dist.send(torch.zeros(1), 0)
     logs = [None] * size
     dist.all_gather_object(logs, log)
@@ -99,7 +103,7 @@ def case_everyone_is_told_what_happened(rank, size):
 def case_a_hang_ends_and_harms_no_other_group(rank, size):
     seen = observe_messages(
         lambda group: dist.recv(torch.zeros(1), 1 - rank, group=group) if rank < 2 else None,
-        timeout=0.5,
+        timeout=1.5,
     )
     assert seen.hung
     assert seen.stuck().keys() == {0, 1}

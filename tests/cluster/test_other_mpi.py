@@ -1,0 +1,116 @@
+"""The one idea: an MPI that cannot free ranks gets the same reports, and a restart mends it.
+
+After a hang Python still runs on the ranks, so the next case runs on the same ones, with message
+tags of its own. One restart has to make everything as good as new.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from course_lib.cluster.report import waits_of
+from tests.cluster.hangs import LIMIT_S, NO_SEND, rows_of
+
+pytestmark = pytest.mark.timeout(170)
+
+LOST = "MPICH 5.0.2 cannot free a rank that is stuck inside of it"
+ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
+ENDS = "All ranks have left the cell, but they cannot communicate any more: cluster.restart()"
+LOOP = r"Rank 1 is still computing \[cell \d+, line [23]\]"
+# A cell, the ranks that wait, and what the diagnosis says. The first loses nothing.
+HANGS = {
+    "endless loop": ("while rank == 1:\n    n = 0", [], LOOP),
+    "receive first": (
+        "comm.recv(source=1 - rank, tag=11)",
+        [0, 1],
+        r"Deadlock: ranks 0 and 1 both receive first \[cell \d+, line 2\]",
+    ),
+    "receive first, buffers": (
+        "comm.Recv(np.empty(3), source=1 - rank, tag=12)",
+        [0, 1],
+        r"Deadlock: ranks 0 and 1 both receive first \[cell \d+, line 2\]",
+    ),
+    "no send": ("if rank == 0: comm.irecv(source=1, tag=13).wait()", [0], NO_SEND),
+    "tag mismatch": (
+        "comm.send(1, dest=1, tag=14) if rank == 0 else comm.recv(source=0, tag=15)",
+        [1],
+        "The tags do not match: rank 0 sends to rank 1 with tag 14 .* receives with tag 15",
+    ),
+    "skipped": (
+        "if rank == 0: dist.all_reduce(t)",
+        [0],
+        r"Rank 1 finished without the all_reduce in which rank 0 waits \[cell \d+, line 2\]",
+    ),
+    "endless loop before a barrier": (
+        "while rank == 1:\n    n = 0\ncomm.barrier()",
+        [0],
+        LOOP + r"; rank 0 waits in barrier \[cell \d+, line 4\]",
+    ),
+}
+
+
+@pytest.fixture
+def kernel(new_kernel, mpich, monkeypatch, traces):
+    """A kernel with two ranks under MPICH."""
+    for name, value in mpich.variables.items():
+        monkeypatch.setenv(name, value)
+    started = new_kernel()
+    started.start_cluster(2, "init_process_group=True")
+    (directory,) = traces.directories()
+    started.events = directory / "events"
+    started.must("%px kept = rank * 11; t = torch.zeros(3)")
+    return started
+
+
+def test_same_reports_and_recovery_by_restart(kernel, wait_until):
+    out = kernel.run("%px dist.all_reduce(torch.ones(3 - rank))")
+    assert out.error["evalue"].startswith("rank 0: MismatchError: ")
+    assert LOST not in out.text()
+
+    for name, (cell, waiting, says) in HANGS.items():
+        out = kernel.run(f"%%px --limit {LIMIT_S}\n{cell}")
+        assert out.error["ename"] == "HangError", name
+        assert re.search(says, out.error["evalue"]), (name, out.traceback)
+        rows = rows_of(out.traceback)
+        assert [r for r, row in rows.items() if row.startswith("waiting")] == waiting, name
+        assert (LOST in out.text() and ADVICE in out.text()) == bool(waiting), name
+        assert (ENDS in out.traceback) == bool(waiting), name
+        assert ("All ranks are free again." in out.traceback) != bool(waiting), name
+
+    out = kernel.run("%%px\nif rank == 1: raise ValueError('mine')\ncomm.allreduce(1)")
+    assert out.error["evalue"] == "rank 1: ValueError: mine"
+    assert "rank 0: waiting in allreduce, pickle [cell" in out.traceback
+    assert ADVICE in out.text()
+
+    def hang(tag: int) -> str:
+        running = kernel.begin(f"%px comm.recv(source=1 - rank, tag={tag})")
+        in_place = lambda: None not in waits_of(kernel.events, [0, 1]).values()  # noqa: E731
+        wait_until(in_place, 10, "the ranks wait")
+        return running
+
+    running = hang(16)
+    kernel.interrupt()
+    kernel.interrupt()
+    out = kernel.finish(running)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "Deadlock: ranks 0 and 1 both receive first" in out.traceback
+    assert ENDS in out.traceback
+    assert ADVICE in out.text()
+
+    hang(17)
+    kernel.restart(now=True)
+    said = kernel.start_cluster(2)
+    assert "2 ranks found running; their variables are kept" in said
+    assert ADVICE in said
+    assert kernel.must("print(cluster.view['kept'])").text() == "[0, 11]\n"
+
+    out = kernel.must("cluster.restart(); cluster.init_process_group()", within=60).text()
+    assert re.search(r"2 fresh ranks in [\d.]+ s; all variables on them are lost: kept, t", out)
+    out = kernel.must("%%px\nt = torch.ones(3)\ndist.all_reduce(t)\nt.tolist()").text()
+    assert out == "rank 0 = [2.0, 2.0, 2.0]\nrank 1 = [2.0, 2.0, 2.0]\n"
+
+    out = kernel.run("%%px\nimport os\nif rank == 1: os.kill(os.getpid(), 9)\ncomm.barrier()")
+    assert re.match("(rank 1|ranks 0, 1) died: ", out.traceback)
+    assert "MPICH 5.0.2 ends all ranks when one dies; cluster.restart() starts" in out.traceback

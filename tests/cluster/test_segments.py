@@ -1,0 +1,76 @@
+"""What killed runs leave in shared memory goes, and what somebody maps stays."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib import launch
+from course_lib.cluster import runtime
+from tests import ranks
+
+SHARED_MEMORY = Path("/dev/shm")
+# Without course_lib.mpi, with which the next start of any test may remove what is left.
+KILLED = """
+import os, signal
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+with open("/proc/self/maps") as maps:
+    mine = {line.split()[5] for line in maps if "/dev/shm/" in line}
+with open(f"{os.environ['MAPPED']}-{MPI.COMM_WORLD.rank}", "w") as file:
+    file.write("\\n".join(mine))
+if MPI.COMM_WORLD.rank == 0 and MPI.get_vendor()[0] == "Open MPI":
+    os.kill(os.getppid(), signal.SIGKILL)  # this launcher would tidy up
+MPI.COMM_WORLD.Barrier()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm on this system")
+
+
+def sweep() -> None:
+    """Remove what is old enough; only time makes it old."""
+    time.sleep(runtime._YOUNG_S + 0.1)
+    runtime.sweep_segments()
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_segments_of_a_killed_run_go(
+    request: pytest.FixtureRequest, tmp_path: Path, mpi: str
+) -> None:
+    library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
+    variables = {"MAPPED": str(tmp_path / "mapped")}
+    finished = ranks.run(2, "-c", KILLED, limit=60, library=library, variables=variables)
+    assert finished.returncode not in (0, None), finished.output
+    mapped = {Path(name) for file in tmp_path.iterdir() for name in file.read_text().split()}
+    left = {path for path in mapped if path.exists()}
+    assert left, f"the killed run has left nothing where this test looks\n{finished.output}"
+    sweep()
+    assert not [path for path in left if path.exists()]
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_segments_in_use_stay(in_folder: bool) -> None:
+    """At the top, as Open MPI alone has them, and in the folder of a run."""
+    folder = f"{launch.RUN_FOLDERS}in-use-{os.getpid()}" if in_folder else ""
+    own = SHARED_MEMORY / folder
+    own.mkdir(exist_ok=True)
+    path = own / f"sm_segment.in-use.{os.getpid()}"
+    with path.open("w+b") as file:
+        file.truncate(mmap.PAGESIZE)
+        mapped = mmap.mmap(file.fileno(), 0)
+    try:
+        sweep()
+        assert path.exists()
+        mapped.close()
+        sweep()
+        assert not path.exists()
+        assert own.exists() != in_folder, "a run's folder goes with its last segment"
+    finally:
+        path.unlink(missing_ok=True)
+        if in_folder and own.exists():
+            own.rmdir()

@@ -1,0 +1,314 @@
+"""The one idea: whatever hangs, the stop button and a restart of the kernel cost nothing.
+
+The tests share one kernel and one cluster, and run in this order; the last ones kill its ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import time
+
+import pytest
+
+from course_lib.cluster.pulse import STALE_S, read_beat
+from course_lib.cluster.report import waits_of
+from tests.cluster.hangs import CASES, FREE_WITHIN_S, RENEWED, STUCK, assert_trains, check, rows_of
+
+pytestmark = pytest.mark.timeout(170)
+
+
+def begin(hangs, case, wait_until) -> str:
+    """Start a cell and wait until its ranks hang."""
+    return begin_cell(hangs, case.cell, case.waiting, wait_until, case.finished)
+
+
+def begin_cell(hangs, cell: str, waiting: list[int], wait_until, finished=()) -> str:
+    before = max(read_beat(hangs.events, rank).began for rank in range(4))
+    running = hangs.begin(f"%%px\n{cell}")
+
+    def in_place() -> bool:
+        beats = [read_beat(hangs.events, rank) for rank in range(4)]
+        begun = all(beat.began > before for beat in beats)
+        ended = not any(beats[rank].is_busy for rank in finished)
+        return begun and ended and None not in waits_of(hangs.events, waiting).values()
+
+    wait_until(in_place, 20, f"ranks {waiting} wait")
+    return running
+
+
+def press(hangs, running: str, *pauses: float):
+    """Press the stop button, and again after each pause; return the cell's output."""
+    hangs.interrupt()
+    for pause in pauses:
+        time.sleep(pause)
+        hangs.interrupt()
+    return hangs.finish(running)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stop_button(hangs, name, wait_until):
+    case = CASES[name]
+    running = begin(hangs, case, wait_until)
+    began = time.monotonic()
+    out = press(hangs, running)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert "the cell was interrupted on all ranks" in out.traceback
+    check(case, hangs, out, time.monotonic() - began)
+
+
+# From before the ranks are asked what they do, to after the report has been shown.
+IMPATIENT = {"at once": [0.01], "while freed": [0.3], "thrice": [0.1] * 3, "on and on": [0.05] * 20}
+
+
+@pytest.mark.parametrize("pauses", IMPATIENT.values(), ids=IMPATIENT)
+def test_stop_button_again_and_again(hangs, pauses, wait_until):
+    case = CASES["skipped"]
+    running = begin(hangs, case, wait_until)
+    began = time.monotonic()
+    out = press(hangs, running, *pauses)
+    assert out.error["ename"] == "KeyboardInterrupt"
+    assert out.traceback.startswith("KeyboardInterrupt: the cell was interrupted on all ranks\n")
+    assert out.text("stderr") == ""
+    check(case, hangs, out, time.monotonic() - began)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_restart_of_the_kernel(hangs, name, wait_until):
+    case = CASES[name]
+    before = hangs.must("print([rank.pid for rank in cluster.ranks])").text()
+    begin(hangs, case, wait_until)
+    hangs.restart(now=True)  # otherwise it is interrupted first, which is the stop button
+    said = hangs.start_cluster(4)
+    assert RENEWED in said or (not case.renews and "Lost: pair; make it again" in said)
+    assert "4 ranks found running; their variables are kept" in said
+    assert hangs.must("print([rank.pid for rank in cluster.ranks])").text() == before
+    assert_trains(hangs)
+
+
+def test_a_hang_after_one_rank_has_destroyed_the_default_group(hangs):
+    """What is made anew is decided for all ranks together."""
+    hangs.must("%px if rank == 1: dist.destroy_process_group()")
+    began = time.monotonic()
+    out = hangs.run("%%px --limit 1\nif rank == 0: comm.recv(source=1)")
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.error["ename"] == "HangError"
+    assert RENEWED in out.text()
+    assert_trains(hangs)
+    hangs.must("%px if rank == 2: dist.destroy_process_group()")
+    hangs.must("cluster.reset_communication()")
+    assert_trains(hangs)
+
+
+class Gate:
+    """A lock in a file. Whoever waits for it does so in C, and no signal ends that."""
+
+    SIZE = 128  # more than a pthread_mutex_t
+    is_open = False
+
+    def __init__(self, path) -> None:
+        path.write_bytes(bytes(self.SIZE))
+        with path.open("r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), self.SIZE)
+        self.lock = ctypes.byref(ctypes.c_char.from_buffer(self.memory))
+        self.threads = ctypes.CDLL(None)
+        shared = ctypes.create_string_buffer(self.SIZE)
+        self.threads.pthread_mutexattr_init(shared)
+        self.threads.pthread_mutexattr_setpshared(shared, 1)
+        self.threads.pthread_mutex_init(self.lock, shared)
+        self.threads.pthread_mutex_lock(self.lock)
+        self.cell = f"""
+import ctypes, mmap
+with open({str(path)!r}, "r+b") as file:
+    memory = mmap.mmap(file.fileno(), {self.SIZE})
+lock = ctypes.byref(ctypes.c_char.from_buffer(memory))
+holding_the_gil = ctypes.PyDLL(None)
+try:
+    holding_the_gil.pthread_mutex_lock(lock)
+finally:  # an interrupt that came meanwhile strikes now
+    holding_the_gil.pthread_mutex_unlock(lock)
+"""
+
+    def open(self) -> None:
+        if not self.is_open:
+            self.is_open = True
+            self.threads.pthread_mutex_unlock(self.lock)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    made = Gate(tmp_path / "gate")
+    yield made
+    made.open()
+
+
+def all_stuck(hangs, cell: str, ranks: int, wait_until) -> None:
+    """Start a cell and wait until no rank of ``ranks`` shows a heartbeat any more."""
+    hangs.begin(f"%%px\n{cell}")
+
+    def in_c() -> bool:
+        beats = [read_beat(hangs.events, rank) for rank in range(ranks)]
+        return all(beat.is_busy and beat.age > STALE_S for beat in beats)
+
+    wait_until(in_c, 20, "all ranks are in C code")
+
+
+def test_restart_of_the_kernel_while_all_ranks_are_stuck_in_c(hangs, gate, wait_until):
+    before = hangs.must("print([rank.pid for rank in cluster.ranks])").text()
+    all_stuck(hangs, gate.cell, 4, wait_until)
+    hangs.restart(now=True)
+    said = hangs.start_cluster(4)
+    advice = (
+        "Ranks 0, 1, 2, 3 do not react to signals and could not be freed. Wait until they come "
+        "back by themselves, with all variables, or cluster.restart() for fresh ranks."
+    )
+    assert advice in said
+    assert "4 ranks found running; their variables are kept" in said
+    assert hangs.run("%px kept").error["evalue"] == advice
+    gate.open()
+    busy = lambda: [read_beat(hangs.events, rank).is_busy for rank in range(4)]  # noqa: E731
+    wait_until(lambda: not any(busy()), 20, "the ranks come back")
+    assert (
+        hangs.must("%px kept").text().endswith("".join(f"rank {r} = {r * 11}\n" for r in range(4)))
+    )
+    assert hangs.must("print([rank.pid for rank in cluster.ranks])").text() == before
+    assert_trains(hangs)
+
+
+def test_a_rank_stuck_in_c(hangs, wait_until):
+    running = begin_cell(hangs, STUCK.replace("* 6 /", "* 120 /"), [0, 2, 3], wait_until)
+    began = time.monotonic()
+    out = press(hangs, running, 0.2, 0.2)
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.traceback.startswith("KeyboardInterrupt: the cell was interrupted, but rank 1 did")
+    assert rows_of(out.traceback)[1].startswith("stuck    in C code, where no signal reaches it")
+    assert re.search(r"Rank 1 is stuck in C code \[cell \d+, line 8\]", out.traceback)
+    advice = (
+        "cluster.kill(1) and cluster.shrink() to go on with the others and their variables, or "
+        "cluster.restart() for fresh ranks"
+    )
+    assert advice in out.traceback.splitlines()[-1]
+    assert advice in hangs.run("%px kept").error["evalue"]
+
+    hangs.restart(now=True)
+    said = hangs.start_cluster(4, "init_process_group=True")
+    assert "4 ranks found running; their variables are kept" in said
+    assert advice in said
+    assert hangs.must("print(cluster.client[3]['kept'])").text() == "33\n"
+    assert advice in hangs.run("%px kept").error["evalue"]
+
+    hangs.must("cluster.kill(1)")
+    assert "numbered anew" in hangs.must("cluster.shrink()").text()
+    out = hangs.must("%px rank, kept, comm.allreduce(1)").text()  # and nothing is renewed again
+    assert out == "rank 0 = (0, 0, 3)\nrank 1 = (1, 22, 3)\nrank 2 = (2, 33, 3)\n"
+
+
+def test_reports_after_a_shrink_have_the_new_numbers(hangs):
+    """Rank 1 was rank 2, and rank 2 was rank 3."""
+    out = hangs.run("%%px --limit 1\nif rank > 0:\n    dist.recv(t, src=3 - rank)")
+    assert re.search(r"Deadlock: ranks 1 and 2 both receive first \[cell", out.error["evalue"])
+    hangs.must("%px comm.timeout = 1")
+    out = hangs.run(
+        "%%px\ncaught = None\ntry:\n    comm.recv(source=(rank + 1) % 3)\n"
+        "except Exception as error:\n    caught = str(error)\ncaught"
+    )
+    assert out.text().count("Deadlock: ranks 0, 1 and 2 all receive first") == 3
+    assert "  rank 2: waiting in recv from rank 0, pickle" in out.text()
+
+
+PRESS = """
+import os, signal, sys, threading, time
+
+def waits_in_shrink():
+    frame, names = sys._current_frames()[threading.main_thread().ident], set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return {"shrink", "wait"} <= names
+
+def press_while_it_waits():
+    while not waits_in_shrink():
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGINT)
+
+ask = cluster._link.ask
+
+def ask_and_press(operation, **content):
+    if operation != "shrunk":
+        return ask(operation, **content)
+    os.kill(os.getpid(), signal.SIGINT)
+    answer = ask(operation, **content)
+    os.kill(os.getpid(), signal.SIGINT)
+    return answer
+"""
+INTERRUPTED = (
+    "KeyboardInterrupt: the shrink was interrupted; nothing is lost, and the next "
+    "cluster.shrink() goes on with it"
+)
+TOO_LATE = (
+    "KeyboardInterrupt: the ranks had ended what they were doing; only what comes after it in "
+    "this cell was interrupted"
+)
+
+
+def test_stop_while_a_shrink_waits_for_a_rank(hangs):
+    """The process of the last of three ranks is stopped, so that it does not come."""
+    hangs.must(PRESS)
+    hangs.must("cluster.kill(0); cluster.signal(signal.SIGSTOP, [2])")
+    for _ in range(2):  # the second time the shrink of the first is still under way
+        hangs.must("threading.Thread(target=press_while_it_waits, daemon=True).start()")
+        out = hangs.run("cluster.shrink()")
+        assert out.traceback == INTERRUPTED
+        assert out.text() + out.text("stderr") == ""
+        said = hangs.run("%px kept").error["evalue"]
+        assert said.startswith("rank 0 has ended; cluster.shrink() goes on with the others")
+    hangs.must("cluster.signal(signal.SIGCONT, [2])")
+    said = hangs.must("cluster.shrink()").text()
+    assert "2 ranks go on" in said
+    assert "rank 0  was rank 1\nrank 1  was rank 2\n" in said
+    out = hangs.must("%px rank, kept, comm.allreduce(1)").text()
+    assert out == "rank 0 = (0, 22, 2)\nrank 1 = (1, 33, 2)\n"
+
+
+def test_stop_when_a_shrink_has_happened(hangs):
+    """It is too late to stop it then, and not all is noted yet."""
+    hangs.must("cluster.kill(0)")
+    hangs.must("cluster._link.ask = ask_and_press; went_on = False")
+    out = hangs.run("cluster.shrink()\nwent_on = True")
+    hangs.must("cluster._link.ask = ask")
+    assert "1 rank goes on" in out.text()
+    assert out.traceback == TOO_LATE
+    assert hangs.must("print(went_on, len(cluster))").text() == "False 1\n"
+    out = hangs.must("%px rank, kept, comm.allreduce(1)").text()
+    assert out == "rank 0 = (0, 33, 1)\n"
+    assert "there is nothing to shrink" in hangs.must("cluster.shrink();").text()
+
+
+def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces, wait_until):
+    (directory,) = traces.directories()
+    assert hangs.events == directory / "events"
+    hangs.must("cluster.restart()", within=60)
+    (directory,) = traces.directories()
+    hangs.events = directory / "events"
+    all_stuck(hangs, gate.cell, 4, wait_until)
+    hangs.restart(now=True)
+    assert "do not react to signals and could not be freed" in hangs.start_cluster(4)
+    said = hangs.must("cluster.restart()", within=60).text()
+    assert "4 fresh ranks in " in said
+    assert "lost: whatever was on ranks 0, 1, 2, 3, which no longer answered" in said
+    assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
+
+
+def test_start_after_a_death_says_what_is_lost(hangs):
+    hangs.must("cluster.kill(1)")
+    hangs.restart(now=True)
+    said = hangs.start_cluster(4)
+    assert (
+        "Not used again: rank 1 has ended. All variables on the ranks of before are lost." in said
+    )
+    assert "4 ranks ready in " in said
+    hangs.must("cluster.stop()")
+    said = hangs.start_cluster(2)
+    assert "Not used again" not in said
+    assert "2 ranks ready in " in said

@@ -1,0 +1,179 @@
+"""Rehearsed messages arrive as real ones do; a deadlock is found at once and for certain."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from course_lib.teaching.rehearsal import (
+    CollectiveError,
+    StuckError,
+    UnrehearsedError,
+    rehearse,
+)
+
+
+def ring_pass(comm, array):
+    received = np.empty_like(array)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
+    return received
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 64])
+def test_everyone_gets_what_its_neighbour_sent_in_one_step(p):
+    seen = rehearse(ring_pass, [(np.array([rank, 7]),) for rank in range(p)])
+    assert [result.tolist() for result in seen.results] == [[(r - 1) % p, 7] for r in range(p)]
+    assert seen.errors == [None] * p
+    assert seen.steps == 1
+    assert [seen.bytes_sent(rank) for rank in range(p)] == [16] * p
+    assert sorted((m.source, m.dest) for m in seen.messages) == [(r, (r + 1) % p) for r in range(p)]
+
+
+def test_steps_are_the_longest_chain_and_a_rank_receives_one_at_a_time():
+    def to_root(comm, array):
+        if comm.rank:
+            comm.Send(array, dest=0)
+        else:
+            for source in range(1, comm.size):
+                comm.Recv(array, source=source)
+
+    assert rehearse(to_root, [(np.zeros(1),) for _ in range(6)]).steps == 5
+
+    def all_posted_at_once(comm, array):
+        if comm.rank:
+            return comm.Send(array, dest=0)
+        rooms = [np.empty_like(array) for _ in range(1, comm.size)]
+        requests = [comm.Irecv(room, source=r) for r, room in enumerate(rooms, 1)]
+        return [request.wait() for request in requests]
+
+    assert rehearse(all_posted_at_once, [(np.zeros(1),) for _ in range(6)]).steps == 5
+
+
+def test_all_sending_first_is_a_deadlock_even_with_one_number():
+    def send_first(comm, array):
+        comm.Send(array, dest=(comm.rank + 1) % comm.size)
+        comm.Recv(array, source=(comm.rank - 1) % comm.size)
+
+    began = time.monotonic()
+    seen = rehearse(send_first, [(np.zeros(1),) for _ in range(4)])
+    assert time.monotonic() - began < 10  # no deadline is waited for: it is found, not timed
+    assert all(isinstance(error, StuckError) for error in seen.errors)
+    assert {rank: calls[0].call for rank, calls in seen.stuck.items()} == dict.fromkeys(
+        range(4), "Send"
+    )
+
+
+def test_an_error_of_one_rank_leaves_the_others_stuck_and_ends():
+    def fails(comm, array):
+        if comm.rank == 1:
+            raise KeyError("mine")
+        comm.Recv(array, source=1)
+
+    seen = rehearse(fails, [(np.zeros(1),) for _ in range(3)])
+    assert [type(error) for error in seen.errors] == [StuckError, KeyError, StuckError]
+
+
+def test_messages_of_one_pair_keep_their_order_and_tags_choose():
+    def talk(comm, _):
+        if comm.rank == 0:
+            for tag, word in ((1, "one"), (2, "two"), (1, "three")):
+                comm.isend(word, dest=1, tag=tag)
+            return None
+        return [comm.recv(source=0, tag=2), comm.recv(source=0), comm.recv()]
+
+    assert rehearse(talk, [(0,), (0,)]).results[1] == ["two", "one", "three"]
+
+
+def test_what_changes_on_its_way_is_noticed():
+    def changes(comm, array):
+        request = comm.Isend(array, dest=1 - comm.rank)
+        array += 1
+        comm.Recv(np.empty_like(array), source=1 - comm.rank)
+        request.wait()
+
+    def waits(comm, array):
+        request = comm.Isend(array, dest=1 - comm.rank)
+        comm.Recv(np.empty_like(array), source=1 - comm.rank)
+        request.wait()
+        array += 1
+
+    def changes_after_its_arrival(comm, array):
+        request = comm.Isend(array, dest=1 - comm.rank)
+        comm.Recv(np.empty_like(array), source=1 - comm.rank)
+        array += 1  # the sender cannot know that it has arrived before it has waited
+        request.wait()
+
+    for wrong in (changes, changes_after_its_arrival):
+        assert any(m.changed for m in rehearse(wrong, [(np.zeros(2),), (np.zeros(2),)]).messages)
+    assert not any(m.changed for m in rehearse(waits, [(np.zeros(2),), (np.zeros(2),)]).messages)
+
+
+def test_a_request_nobody_waits_for_and_a_message_nobody_receives():
+    def forgetful(comm, array):
+        if comm.rank == 0:
+            comm.Isend(array, dest=1)
+            comm.Isend(array, dest=1)
+        else:
+            comm.Recv(array, source=0)
+
+    seen = rehearse(forgetful, [(np.zeros(1),), (np.zeros(1),)])
+    assert [message.waited for message in seen.messages] == [False]
+    assert [(m.source, m.dest) for m in seen.lost] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda comm, a: comm.Allreduce(a, a), CollectiveError, "Allreduce"),
+        (lambda comm, a: comm.Probe(), UnrehearsedError, "Probe"),
+        (lambda comm, a: comm.Send(a, dest=comm.size), ValueError, "no rank 2"),
+        (lambda comm, a: comm.Send(a[::2], dest=0), ValueError, "not contiguous"),
+        (lambda comm, a: comm.Send(3.0, dest=0), TypeError, "array"),
+    ],
+)
+def test_what_cannot_be_done_is_said(call, error, words):
+    seen = rehearse(call, [(np.zeros(4),), (np.zeros(4),)])
+    assert all(type(found) is error and words in str(found) for found in seen.errors)
+
+
+def test_too_little_room_is_an_error_at_the_receiver():
+    def talk(comm, array):
+        if comm.rank == 0:
+            comm.Send(array, dest=1)
+        else:
+            comm.Recv(array[:1], source=0)
+
+    errors = rehearse(talk, [(np.zeros(2),), (np.zeros(2),)]).errors
+    assert errors[0] is None
+    assert "truncated" in str(errors[1])
+
+
+def test_an_interrupt_ends_a_rank_that_computes_for_ever():
+    def for_ever(comm):
+        while True:
+            pass
+
+    before = threading.active_count()
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        rehearse(for_ever, [(), ()])
+    deadline = time.monotonic() + 20
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline, "the rank's thread is still running"
+        time.sleep(0.01)
+
+
+def test_whoever_never_stops_sending_is_stopped():
+    def for_ever(comm, array):
+        while True:
+            ring_pass(comm, array)
+
+    seen = rehearse(for_ever, [(np.zeros(1),), (np.zeros(1),)])
+    assert any(isinstance(error, RuntimeError) for error in seen.errors)

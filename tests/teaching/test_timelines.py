@@ -1,0 +1,181 @@
+"""Timelines: what a rank did at each moment, the page, the trace."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from course_lib.board import Event
+from course_lib.teaching.timelines import Timeline
+from course_lib.teaching.timelines.collecting import Record, _latest_cell
+from course_lib.teaching.timelines.lanes import (
+    COMPUTING,
+    OVERLAPPING,
+    SENDING,
+    WAITING,
+    lanes_of,
+)
+from tests.teaching.trace_format import check_trace, flows
+
+RANKS = (0, 1)
+
+
+def event(number, kind, start, end, waited_from=None, peer=-1, name="(3,)", **more) -> Event:
+    given = {
+        "group": "default", "root": -1, "tag": 0 if peer >= 0 else -1, "bytes": 12,
+        "dtype": "float32", "site": "program.py:1", "outcome": "ok" if end else "",
+    }  # fmt: skip
+    given |= more
+    waiting = None if kind == "section" else waited_from is not None
+    return Event(
+        number=number, kind=kind, peer=peer, shape=name, start=start, end=end, waiting=waiting,
+        ranks=RANKS, waited_from=waited_from, **given,
+    )  # fmt: skip
+
+
+# Rank 1's clock is 100 s ahead. Times in eighths of a second, which are exact in binary.
+RECORDS = [
+    Record(
+        0,
+        [
+            event(1, "section", 8.0, 10.0, name="forward </script>"),
+            event(2, "all_reduce", 8.5, 9.5, waited_from=9.0),
+            event(3, "send", 10.0, 10.5, waited_from=10.0, peer=1),
+            event(4, "recv", 10.5, None, waited_from=10.5, peer=1, tag=7),
+        ],
+        0.0,
+        0.0,
+    ),
+    Record(
+        1,
+        [
+            event(1, "all_reduce", 108.25, 109.5, waited_from=108.25),
+            event(2, "recv", 109.75, 110.625, waited_from=109.75, peer=0),
+            event(3, "section", 111.0, 111.5, name="step"),
+        ],
+        100.0,
+        1e-6,
+    ),
+]
+
+
+@pytest.fixture
+def drawn() -> Timeline:
+    return Timeline(lanes_of(RECORDS), 2e-6, "a title")
+
+
+def test_each_moment_has_one_state(drawn) -> None:
+    first, second = drawn.lanes
+    assert [tuple(span) for span in first.program] == [
+        (COMPUTING, 0.0, 0.5, ""),
+        (OVERLAPPING, 0.5, 1.0, "all_reduce"),
+        (WAITING, 1.0, 1.5, "all_reduce"),
+        (COMPUTING, 1.5, 2.0, ""),
+        (SENDING, 2.0, 2.5, "send to 1"),
+        (WAITING, 2.5, 3.5, "recv from 1"),  # still open: up to the end of all
+    ]
+    assert [tuple(span) for span in second.program] == [
+        (WAITING, 0.25, 1.5, "all_reduce"),
+        (COMPUTING, 1.5, 1.75, ""),
+        (WAITING, 1.75, 2.625, "recv from 0"),
+        (COMPUTING, 2.625, 3.5, ""),
+    ]
+    assert drawn.seconds == 3.5
+
+
+def test_operations_share_rows_where_they_do_not_overlap() -> None:
+    operations = [
+        event(1, "isend", 0.0, 2.0, peer=1),
+        event(2, "irecv", 0.5, 1.0, peer=1),
+        event(3, "irecv", 1.0, 3.0, peer=1),
+    ]
+    (lane,) = lanes_of([Record(0, operations, 0.0, 0.0)])
+    assert [[one.number for one in row] for row in lane.rows()] == [[1], [2, 3]]
+
+
+def test_figure_shows_a_window(drawn) -> None:
+    whole, part = drawn.figure(), drawn.figure(1.0, 1.25)
+    assert "a title" in whole.alt
+    assert "Sections: forward" in whole.alt
+    assert len(part.svg) < len(whole.svg)
+    for start, end in ((1.0, 1.0), (2.0, 1.0)):
+        with pytest.raises(ValueError, match="is empty"):
+            drawn.figure(start, end)
+
+
+def test_page_holds_all_and_loads_nothing(drawn, tmp_path) -> None:
+    page = drawn.save_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    data = json.loads(re.search(r"^const data = (.*);$", script, re.MULTILINE)[1])
+    assert data["seconds"] == 3.5
+    assert [lane["rank"] for lane in data["lanes"]] == [0, 1]
+    assert data["lanes"][0]["sections"] == [[0.0, 2.0, "forward </script>"]]
+    assert data["lanes"][0]["program"][1] == [1, 0.5, 1.0, "all_reduce"]
+    assert "12 bytes" in data["lanes"][1]["rows"][0][1][2]
+    assert not re.search(r"https?:|src=|@import|url\(", page), "the page asks for something"
+    assert "{{" not in page
+
+
+def test_notebook_gets_a_picture_and_the_page(drawn) -> None:
+    shown = drawn._repr_mimebundle_()
+    assert shown["text/html"].startswith('<img alt="Timeline of 2 ranks: a title.')
+    assert "<iframe" in shown["text/html"]
+    assert "<script" not in shown["text/html"], "the page must stay inside of its frame"
+    assert shown["text/plain"].startswith("Timeline: ")
+
+
+def test_trace_keeps_to_the_format(drawn, tmp_path) -> None:
+    events = check_trace(drawn.chrome_trace(tmp_path / "run.pt.trace.json"))
+    names = {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"}
+    assert names == {(0, "rank 0"), (1, "rank 1")}
+    send = next(e for e in events if e["name"] == "send to 1")
+    assert (send["ts"], send["dur"], send["args"]["bytes"]) == (2e6, 0.5e6, 12)
+    (flow,) = flows(events)  # the receive that is open has no message
+    begin, end = sorted((e for e in events if e.get("id") == flow), key=lambda e: e["ts"])
+    assert (begin["pid"], begin["ph"], end["pid"], end["ph"]) == (0, "s", 1, "f")
+    arrival = next(e for e in events if e.get("cat") == "arrival")
+    assert (arrival["name"], arrival["pid"], arrival["tid"]) == ("message from 0", 1, end["tid"])
+    assert arrival["ts"] + arrival["dur"] == 2.625e6
+    still_open = next(e for e in events if e["name"] == "recv from 1")
+    assert still_open["args"]["outcome"] == "still under way"
+
+
+def test_trace_stands_rounding_and_clocks_that_are_off(tmp_path) -> None:
+    """Events that touch do so to the nanosecond, and no arrow goes back in time."""
+    third = 1e-6 / 3
+    times = [(n * third, (n + 1) * third) for n in range(30)]
+    sends = [event(n, "send", *times[n], times[n][0], peer=1, bytes=n) for n in range(30)]
+    early = [event(n, "recv", 0.0 if n == 9 else times[n][0], times[n][1], peer=0, bytes=n)
+             for n in range(30)]  # fmt: skip
+    early = [one._replace(start=one.start - 2e-6, end=one.end - 2e-6) for one in early]
+    records = [Record(0, sends, 0.0, 0.0), Record(1, early, 0.0, 3e-6)]
+    drawn = Timeline(lanes_of(records), 6e-6)
+    assert flows(check_trace(drawn.chrome_trace(tmp_path / "back.json"))) == set()
+    records[1] = Record(1, early, -2.5e-6, 3e-6)
+    drawn = Timeline(lanes_of(records), 6e-6)
+    assert len(flows(check_trace(drawn.chrome_trace(tmp_path / "forward.json")))) == 30
+
+
+def test_sections_that_cross_get_rows_of_their_own(tmp_path) -> None:
+    crossing = [
+        event(1, "section", 0.0, 2.0, name="a"),
+        event(2, "section", 0.5, 1.0, name="within a"),
+        event(3, "section", 1.5, 3.0, name="of another thread"),
+    ]
+    drawn = Timeline(lanes_of([Record(0, crossing, 0.0, 0.0)]), 0.0)
+    events = check_trace(drawn.chrome_trace(tmp_path / "run.json"))
+    rows = {e["name"]: e["tid"] for e in events if e.get("cat") == "section"}
+    assert rows["a"] == rows["within a"] != rows["of another thread"]
+
+
+def test_only_the_latest_cell_is_kept() -> None:
+    def records(*sites) -> list[Record]:
+        events = [event(n, "barrier", float(n), n + 0.5, site=site) for n, site in enumerate(sites)]
+        return [Record(0, events, 0.0, 0.0)]
+
+    cells = records("cell 3, line 1", "cell 12, line 2", "", "cell 12, line 3")
+    assert [one.number for one in _latest_cell(cells)[0].events] == [1, 2, 3]
+    program = records("program.py:1", "program.py:2")
+    assert _latest_cell(program) == program

@@ -1,0 +1,46 @@
+"""The picture of who sent how much to whom."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy
+import pytest
+
+from course_lib.teaching import figures
+from course_lib.teaching.figures.traffic import spelled
+from course_lib.traffic_matrix import Matrix
+
+
+def ring(ranks: int, size_bytes: int) -> Matrix:
+    messages = numpy.roll(numpy.eye(ranks, dtype=int), 1, axis=1)
+    tables = [messages, messages * size_bytes]
+    return Matrix(*tables, *tables, tuple(range(ranks)))
+
+
+def test_every_number_is_told() -> None:
+    drawn = figures.traffic(ring(3, 1536), title="a ring")
+    assert drawn.svg.count("1.5 KiB") == 3
+    assert "3 messages, 4.5 KiB in all" in drawn.svg
+    assert "Rank 1: 1 message of 1536 bytes in all to rank 2." in drawn.alt
+    assert "a ring" in drawn.alt
+
+
+def test_more_ranks_than_can_be_read_are_refused() -> None:
+    assert "rank 15" in figures.traffic(ring(16, 1)).alt
+    with pytest.raises(ValueError, match="more than 16"):
+        figures.traffic(ring(17, 1))
+
+
+def test_a_matrix_travels_without_mpi() -> None:
+    copy = pickle.loads(pickle.dumps(ring(2, 8)))
+    assert (copy.bytes == ring(2, 8).bytes).all()
+    assert b"course_lib.mpi" not in pickle.dumps(copy)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "words"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1500, "1.46 KiB"), (3 * 2**20, "3 MiB")],
+)
+def test_bytes_are_spelled(size_bytes, words) -> None:
+    assert spelled(size_bytes) == words
