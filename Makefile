@@ -18,7 +18,15 @@ lab: setup ## open JupyterLab on lesson 00; ARGS="--no-browser --port 8899" goes
 	@$(RUN) tools/lab.py $(ARGS)
 
 test: setup ## run every test, lesson and style check; ARGS="tests/mpi -x" goes to pytest
+ifneq ($(strip $(ARGS)),)
 	@$(RUN) -m pytest $(ARGS)
+else
+	@status=0; two="-n 2 --dist loadfile"; \
+	    failed() { [ $$1 != 2 ] || exit 2; status=$$1; }; \
+	    $(RUN) -m pytest $$two -m "not clusters and not alone" || failed $$?; \
+	    $(RUN) -m pytest $$two -m clusters || failed $$?; \
+	    $(RUN) -m pytest -m alone || failed $$?; exit $$status
+endif
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)
@@ -26,7 +34,7 @@ doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--
 notebooks: setup ## rebuild and execute the lessons whose source changed
 	@$(RUN) -m course_lib.teaching.build $(ARGS)
 
-bench: setup ## measure the backend against gloo and raw MPI: table, plot, JSON
+bench: setup ## measure every promised number; ARGS=--all also all lessons and a fresh clone
 	@$(RUN) -m benchmarks $(ARGS)
 
 lock: setup ## choose the versions in requirements.lock anew (needs uv)
