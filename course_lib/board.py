@@ -19,7 +19,7 @@ ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
 
 MAGIC = b"rbrboard"
-VERSION = 2
+VERSION = 3
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
 VERDICT_BYTES = 16 * 1024
@@ -32,7 +32,7 @@ RECORD = struct.Struct("<Q5I3iqddIB3xdQ")
 START = struct.Struct("<d")
 END = struct.Struct("<dI")
 ARRIVED = struct.Struct("<iiiq")  # peer, root, tag, bytes
-POSITION = struct.Struct("<QdIII200sQ")  # number, time, site, cell, running, outcome, number
+POSITION = struct.Struct("<QddIII200sQ")  # number, time, cpu, site, cell, running, outcome, number
 VERDICT = struct.Struct("<QdIIQ")  # number, time, group, bytes of text, number
 
 START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 48, 56, 68, 72
@@ -119,6 +119,7 @@ class Position(NamedTuple):
 
     Attributes:
         time: seconds of ``time.perf_counter()``.
+        cpu: seconds for which the main thread had run on a core, 0 if nobody knows.
         site: line of the program in which the main thread was.
         cell: number of the latest cell, 0 outside of notebooks.
         running: whether a cell or a program was running.
@@ -126,6 +127,7 @@ class Position(NamedTuple):
     """
 
     time: float
+    cpu: float
     site: str
     cell: int
     running: bool
@@ -216,7 +218,8 @@ class Board:
     def open_operations(self) -> list[Event]:
         """Return the operations that have not ended, in order; they never leave the ring."""
         ends, numbers = self._column("d", END_AT), self._column("Q", 0)
-        return self._read([slot for slot, end in enumerate(ends) if end == 0 and numbers[slot]])
+        found = self._read([slot for slot, end in enumerate(ends) if end == 0 and numbers[slot]])
+        return [event for event in found if event.end is None]  # it may have ended since
 
     def latest(self) -> Event | None:
         """Return the event that ended last, None if there is none."""
@@ -231,9 +234,9 @@ class Board:
         fields = self._stable(POSITION, POSITION_AT)
         if fields is None:
             return None
-        _, when, site, cell, running, outcome, _ = fields
+        _, when, cpu, site, cell, running, outcome, _ = fields
         text = outcome.rstrip(b"\0").decode(errors="replace")
-        return Position(when, self._string(site), cell, bool(running), text)
+        return Position(when, cpu, self._string(site), cell, bool(running), text)
 
     @property
     def verdict(self) -> Verdict | None:

@@ -43,6 +43,7 @@ from .board import (
     Board,
     Verdict,
 )
+from .main_thread import own_cpu_seconds
 
 __all__ = ["BoardWriter"]
 
@@ -196,8 +197,8 @@ class BoardWriter:
         """Write where the main thread is."""
         number = next(self._serial)
         POSITION.pack_into(
-            self._memory, POSITION_AT, number, time.perf_counter(), self.string(site), cell,
-            int(running), outcome.encode(errors="replace"), number,
+            self._memory, POSITION_AT, number, time.perf_counter(), own_cpu_seconds(),
+            self.string(site), cell, int(running), outcome.encode(errors="replace"), number,
         )  # fmt: skip
 
     def set_verdict(self, group: str, text: str) -> Verdict:

@@ -23,6 +23,9 @@ import course_lib.mpi
 from course_lib.mpi import MPI
 from tests.ranks import CASE_SECONDS, GROUP_SECONDS
 
+MEETING_SECONDS = 15.0
+EXIT_SECONDS = 45.0
+
 
 def start_group(backend: str, store: Path, seconds: float) -> None:
     """Make the default process group."""
@@ -92,9 +95,12 @@ def main() -> None:
             partial = folder / f"{index}.{rank}.partial"
             partial.write_text(json.dumps(report))
             partial.rename(folder / f"{index}.{rank}.json")
+            # One that only waits ends after the one that is stuck: mpiexec ends the others with the
+            # first (MPICH's at once), and then those who are stuck have written no stacks.
+            faulthandler.dump_traceback_later(seconds + MEETING_SECONDS, exit=True, file=stacks)
             meet(comm)
             faulthandler.cancel_dump_traceback_later()
-    faulthandler.dump_traceback_later(20, exit=True)
+    faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ __all__ = ["OPEN_MPI", "Battery", "Library", "Outcome", "Run", "case", "cases_of
 ROOT = Path(__file__).resolve().parent.parent
 MPICH = "mpich==5.0.2"
 RUN_ID = "RANKS_RUN_ID"
-CASE_SECONDS = 30.0
-GROUP_SECONDS = 10.0
+# Far longer than anything takes: a rank may be stopped for seconds, and a first use imports much.
+CASE_SECONDS = 60.0
+GROUP_SECONDS = 30.0
 START_SECONDS = 60.0
 MAX_STARTS = 4
 
@@ -65,7 +66,7 @@ def wheel(requirement: str, folder: Path) -> Library:
     subprocess.run(
         [*pip, "--no-deps", "--ignore-installed", "--prefix", str(folder), requirement],
         check=True,
-        timeout=120,
+        timeout=240,
     )
     pattern = "libmpi.12.dylib" if sys.platform == "darwin" else "libmpi.so.12"
     (shared_library,) = folder.glob(f"lib/{pattern}")
@@ -103,7 +104,7 @@ def run(
     library: Library = OPEN_MPI,
     variables: Mapping[str, str] | None = None,
     ulfm: bool = True,
-    leave_within: float = 5,
+    leave_within: float = 15,
 ) -> Run:
     """Run ``python *argv`` on ``n`` ranks and wait at most ``limit`` seconds.
 

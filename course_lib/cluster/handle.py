@@ -32,7 +32,7 @@ _POLL_S = 0.02
 _CONNECT_WITHIN_S = 20.0
 _ANNOUNCED_WITHIN_S = 2.0
 _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
-_DEATH_NOTED_WITHIN_S = 5.0
+_DEATH_NOTED_WITHIN_S = 15.0
 _UNKNOWN = "?"  # of a rank that cannot be asked
 
 

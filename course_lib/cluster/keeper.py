@@ -32,6 +32,7 @@ _WATCH_INTERVAL_S = 0.1
 _LOOK_AT_ENGINES_EVERY_S = 0.5
 _TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
 _KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
+_TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
 
 
 class Keeper:
@@ -65,6 +66,7 @@ class Keeper:
         self.engines: dict[int, int] = {}  # rank -> pid of the living
         self._born: dict[int, float | None] = {}  # rank -> when that process started
         self._looked_at_engines = 0.0
+        self._ranks_over: float | None = None  # since when there is nobody left to run cells
         self.dead: list[int] = []
         self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
         self.cluster = None
@@ -142,13 +144,19 @@ class Keeper:
                 came_up = self.state == "ready"
                 lines = "" if came_up else tail(self.directory.logs / "controller.log")
                 self._fail("the controller ended", lines)
-            elif self.cluster.engine_set.state == "after":
+            elif self.cluster.engine_set.state == "after" and self._have_told(now):
                 self._fail("mpiexec ended", self._engine_lines())
         if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
             self._looked_at_engines = now
             self._look_at_engines()
-        if self.state == "ready" and not self.engines:
+        if self.state == "ready" and not self.engines and self._have_told(now):
             self._fail("all ranks have ended", self._engine_lines())
+
+    def _have_told(self, now: float) -> bool:
+        """Whether the notebook has had time to hear of the deaths of all ranks."""
+        if self._ranks_over is None:
+            self._ranks_over = now
+        return self.state == "starting" or now - self._ranks_over >= _TELL_FOR_S
 
     def _look_at_engines(self) -> None:
         """Find those whose connection is held by somebody else, like a child forked in C."""

@@ -5,12 +5,16 @@ A rank that is dead or busy cannot be asked any more, and that is said, too.
 
 from __future__ import annotations
 
+import time
+
 from . import engine
 from .errors import rank_list
+from .watching import unfinished
 
 __all__ = ["losses", "names_on"]
 
 _ANSWER_WITHIN_S = 0.5
+_IDLE_ANSWER_WITHIN_S = 5.0  # ranks that run no cell; at once, but for a busy machine
 _SHOWN = 8  # names, of those that share a fate
 
 
@@ -23,7 +27,11 @@ def names_on(cluster) -> dict[int, list[str] | None]:
         return names
     view = cluster.client.direct_view([cluster.engine_ids[rank] for rank in living])
     asked = view.apply_async(engine.learners_names)
-    asked.wait(_ANSWER_WITHIN_S)
+    until = time.monotonic() + _IDLE_ANSWER_WITHIN_S
+    while not asked.wait(_ANSWER_WITHIN_S) and time.monotonic() < until:
+        silent = unfinished(asked, living)
+        if cluster._busy(silent) == silent:
+            break
     for rank, child in zip(living, asked._children, strict=True):
         # A rank that has died meanwhile answers with an error, as a result.
         if child.done() and isinstance(child.result(), list):

@@ -15,7 +15,7 @@ from .watching import DEFAULT_LIMIT_S, Limit
 
 __all__ = ["Mending"]
 
-_ANSWERED_WITHIN_S = 1.0  # by ranks that are free
+_ANSWERED_WITHIN_S = 5.0  # by ranks that are free, on a busy machine
 _SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
 _LOOK_AGAIN_S = 0.01
 

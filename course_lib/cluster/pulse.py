@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import mmap
 import os
 import re
@@ -26,16 +27,18 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from course_lib import main_thread
+
 from .tracebacks import CELL_FILE, shorten
 
 __all__ = ["Beat", "Pulse", "read_beat", "read_stack", "stack_signal"]
 
-_LAYOUT = struct.Struct("<ddddqq256s")
+_LAYOUT = struct.Struct("<ddddqqdq256s")
 _BEAT_S = 0.1
-STALE_S = 1.0
-"""A rank whose last heartbeat is older than this is in C code, or its machine very busy."""
-_STACK_WITHIN_S = 0.3
-_FRAME = re.compile(r'File "([^"]*)", line (\d+)')
+_STACK_WITHIN_S = 2.0  # a few ms, where there is a core for the rank
+_STACK_IS_WHOLE_AFTER_S = 0.1
+_STACK_TRIES = 3
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in ')
 
 
 class Beat(NamedTuple):
@@ -49,6 +52,8 @@ class Beat(NamedTuple):
         cell: its number in the notebook, 0 if there was none or cells are not counted there
             (as under nbval, which keeps no history).
         flags: see the constants of :mod:`.recovery`.
+        cpu: seconds its main thread had run on a core at its last heartbeat.
+        pid: its process.
         outcome: ``"ok"`` or e.g. ``"ValueError: wrong"``.
     """
 
@@ -58,6 +63,8 @@ class Beat(NamedTuple):
     renewed: float = 0.0
     cell: int = 0
     flags: int = 0
+    cpu: float = 0.0
+    pid: int = 0
     outcome: str = ""
 
     @property
@@ -69,6 +76,11 @@ class Beat(NamedTuple):
     def age(self) -> float:
         """Seconds since the last heartbeat."""
         return time.perf_counter() - self.at
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the heart stands still because C code keeps the interpreter's lock."""
+        return main_thread.is_stuck(self.age, self.pid, self.cpu)
 
 
 mine: Pulse | None = None
@@ -91,7 +103,7 @@ class Pulse:
         directory.mkdir(mode=0o700, exist_ok=True)
         self._condition = condition
         self._progress = progress
-        self._beat = Beat()
+        self._beat = Beat(pid=os.getpid())
         self._lock = threading.Lock()
         with open(directory / f"pulse-{rank}", "wb+") as file:
             file.truncate(_LAYOUT.size)
@@ -111,9 +123,11 @@ class Pulse:
 
     def _write(self, **changes) -> None:
         with self._lock:
-            beat = self._beat = self._beat._replace(at=time.perf_counter(), **changes)
-            numbers = (beat.at, beat.began, beat.ended, beat.renewed, beat.cell, beat.flags)
-            _LAYOUT.pack_into(self._memory, 0, *numbers, beat.outcome.encode()[:256])
+            cpu = main_thread.own_cpu_seconds()
+            beat = self._beat._replace(at=time.perf_counter(), cpu=cpu, **changes)
+            self._beat = beat
+            *numbers, outcome = beat
+            _LAYOUT.pack_into(self._memory, 0, *numbers, outcome.encode()[:256])
 
     def follow(self, kernel) -> None:
         """Show from now on which cell ``kernel`` runs, and how it ends."""
@@ -176,14 +190,24 @@ def read_stack(directory: Path, rank: int, send_signal) -> str:
     path = directory / f"stack-{rank}"
     if not path.exists():
         return ""
-    os.truncate(path, 0)
-    send_signal()
     deadline = time.monotonic() + _STACK_WITHIN_S
-    text, before = "", None
-    while time.monotonic() < deadline and (text != before or not text):
-        time.sleep(0.01)
-        text, before = path.read_text(errors="replace"), text
-    for name, line in _FRAME.findall(text):
+    for _ in range(_STACK_TRIES):  # of a process that was stopped, another thread may get a signal
+        os.truncate(path, 0)
+        send_signal()
+        text, since = "", math.inf
+        while (now := time.monotonic()) < min(deadline, since + _STACK_IS_WHOLE_AFTER_S):
+            time.sleep(0.01)
+            before, text = text, path.read_text(errors="replace")
+            site = _site_in(text, directory, rank)
+            if site:
+                return site
+            if text != before:
+                since = now
+    return ""
+
+
+def _site_in(stack: str, directory: Path, rank: int) -> str:
+    for name, line in _FRAME.findall(stack):
         if CELL_FILE.search(name):
             number = _cells(directory, rank).get(os.path.basename(name))
             return f"cell {number}, line {line}" if number else f"line {line}"

@@ -21,7 +21,7 @@ from course_lib.diagnosis import diagnose
 from course_lib.rank_states import WHOLE_GROUPS, RankState, operation_of
 
 from .errors import LEFT_IN_VAIN
-from .pulse import STALE_S, Beat, read_beat, read_stack, stack_signal
+from .pulse import Beat, read_beat, read_stack, stack_signal
 
 __all__ = ["HangReport", "collect", "last_movement", "waits_of"]
 
@@ -156,7 +156,7 @@ def _state_of(rank: int, beat: Beat, operations, past, where: Callable[[], str])
         return _state_after_the_cell(rank, beat, operations, past)
     if any(op.waiting for op in operations):
         return RankState(rank, "waiting", operations, past)
-    state = "stuck" if beat.age > STALE_S else "computing"
+    state = "stuck" if beat.is_stuck else "computing"
     return RankState(rank, state, operations, past, site=where())
 
 

@@ -54,7 +54,8 @@ class RuntimeDir:
         """Make a new directory for the cluster of ``key``."""
         made = cls(base() / f"{_digest(key)}-{secrets.token_hex(3)}")
         made.path.mkdir(mode=0o700)
-        for directory in (made.logs, made.temporary, made.events):
+        # An engine gives up if it looks for the profile before a slow controller has made it.
+        for directory in (made.logs, made.temporary, made.events, made.profile):
             directory.mkdir()
         return made
 

@@ -16,7 +16,7 @@ __all__ = ["Shrinking"]
 
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _MORE_THAN_THE_RANKS_S = 10.0  # who end by themselves when their time is over
-_BUSY_AFTER_S = 1.0
+_BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
 
 
 class Shrinking:

@@ -22,7 +22,9 @@ total = comm.allreduce(comm.rank + 1)
 names = comm.gather(MPI.get_vendor()[0])
 if comm.rank == 0:
     version = ".".join(map(str, MPI.get_vendor()[1]))
-    print("the job says:", comm.size, total, version, sorted(set(names))[0], flush=True)
+    vendor = sorted(set(names))[0]
+    # A line in one piece: where these are worlds of one rank each, they write at the same time.
+    print(f"\\nthe job says: {comm.size} {total} {version} {vendor}\\n", end="", flush=True)
 """
 
 

@@ -35,7 +35,7 @@ def let_go() -> None:
     if not _kept or not _lock.acquire(blocking=False):
         return
     try:
-        for number, (request, _) in list(_kept.items()):
+        for number, (request, _) in _kept.copy().items():
             if _has_ended(request):
                 del _kept[number]
     finally:

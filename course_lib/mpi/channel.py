@@ -70,6 +70,9 @@ class Channel:
         task.prepare_to_wait()
         with self._lock:
             self._queue.append(task)
+        if self._abandoned:  # since the group was found usable: nothing runs here any more
+            task.finish(stopped(task.call, self.failure))
+            return
         # The time of an emulated link passes without a core, so it is always worth hiding.
         if self._inline_allowed and task.link is None and cores_are_taken():
             self._progress.look()
@@ -166,9 +169,9 @@ class Channel:
     def _abandon(self, operation: guard.Operation) -> None:
         """Give up a call that could not be freed: its thread stays behind in MPI."""
         guard.leave_mpi_unfinalized()
-        self._abandoned = True
         error = operation.error()
         self.failure = self.failure or error
+        self._abandoned = True
         task = self._running
         if task is not None:
             task.finish(error)

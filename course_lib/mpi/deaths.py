@@ -15,6 +15,7 @@ __all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm"]
 
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
 _PATIENCE_SECONDS = 0.1
+_CERTAIN_PATIENCE_SECONDS = 5.0  # the news is sure to come, but on a machine that may stall
 _CALLS_TO_NOTICE = 100  # about 0.1 ms; a death is noted 2 to 8 calls later
 
 
@@ -42,15 +43,18 @@ def failed_ranks(comm: MPI.Comm) -> list[int]:
 _waited_at = 0.0
 
 
-def await_failed_ranks(comm: MPI.Comm) -> list[int]:
+def await_failed_ranks(comm: MPI.Comm, certain: bool = False) -> list[int]:
     """Return the dead of ``comm`` after it was revoked: a death may be the reason.
 
     Waits a tenth of a second for news if there are none, but not again within a second: many
-    requests may fail together.
+    requests may fail together. Where another rank has seen a death, so that it is ``certain``,
+    the wait is as long as the news may take.
     """
     global _waited_at
     now = time.monotonic()
     patience = _PATIENCE_SECONDS if now - _waited_at > 1 else 0
+    if certain:
+        patience = _CERTAIN_PATIENCE_SECONDS
     while not (dead := failed_ranks(comm)) and time.monotonic() - now < patience:
         time.sleep(1e-3)
     if not dead and patience:

@@ -22,6 +22,7 @@ __all__ = [
     "HeldRequest",
     "LateRequest",
     "Promise",
+    "end_courier",
     "port_in",
     "see_off",
     "send_at_once",
@@ -40,6 +41,7 @@ _queue: list[tuple[float, int, Departure]] = []
 _order = itertools.count()
 _on_the_way: list[Departure] = []
 _courier: threading.Thread | None = None
+_ends = threading.Event()
 
 
 class Departure:
@@ -79,22 +81,23 @@ class Departure:
             self.due = _free_at[peer] = _port_out_free_at = begin + seconds
             self.previous = _last.get(peer)
             _last[peer] = self
-        if start is not None:
-            self._put_on_the_queue()
+            # Numbers follow the link's order, and no later message is on the queue before this one.
+            self.number = next(_order)
+            if start is not None:
+                self._put_on_the_queue()
 
     @classmethod
     def late(cls, comm: MPI.Comm, request: MPI.Request, due: float) -> Departure:
         """Return one that is nobody's message: ``request``, started, is to end at ``due``."""
         self = cls.__new__(cls)
         self._set(comm, lambda: request)
-        self.due, self.request, self.previous = due, request, None
+        self.due, self.request, self.previous, self.number = due, request, None, next(_order)
         self._put_on_the_queue()
         return self
 
     def _set(self, comm: MPI.Comm, start: Callable[[], MPI.Request] | None) -> None:
         self.comm = comm
         self.start = start
-        self.number = next(_order)
         self.gone = threading.Event()
         self.lock = threading.Lock()
         self.request: MPI.Request | None = None
@@ -343,6 +346,15 @@ def _start_courier() -> None:
         _courier.start()
 
 
+def end_courier(seconds: float) -> None:
+    """Have the courier stop, as it must before MPI_Finalize; wait for it at most ``seconds``."""
+    with _change:
+        _ends.set()
+        _change.notify()
+    if _courier is not None:
+        _courier.join(seconds)
+
+
 def _carry() -> None:
     """Start the messages that nobody waits for, and help long ones on their way.
 
@@ -350,13 +362,13 @@ def _carry() -> None:
     """
     while True:
         with _change:
-            if not _ready():
+            if not (_ready() or _ends.is_set()):
                 _change.wait(_idle_seconds())
             _bring_forward_what_has_failed()
             leaving = []
             while _ready():
                 leaving.append(heapq.heappop(_queue)[2])
-        if MPI.Is_finalized():
+        if _ends.is_set() or MPI.Is_finalized():
             return
         for departure in leaving:
             departure.leave()

@@ -133,7 +133,7 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 
     If that is because of a death, the error names the dead, as on the rank that noticed first.
     """
-    dead = await_failed_ranks(comm)
+    dead = await_failed_ranks(comm, certain=verdict.tells_of_a_death(comm))
     if dead:
         return _rank_failed(what, dead, comm)
     return RevokedError(

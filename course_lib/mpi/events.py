@@ -72,7 +72,9 @@ class Log:
         self.listeners: list[Callable[[Event], None]] = []
         self.reader: Board = self.board.reader()
         self.string = self.board.string
-        self._ok = self.string("ok")
+        # Now, because strings are added under a lock, and a handle may be dropped by a collection
+        # of garbage at any time.
+        self._ok, self._dropped = self.string("ok"), self.string("dropped")
         self._groups: dict[int, GroupName] = {}
         self._dtypes: dict[torch.dtype, int] = {}
         self._shapes: dict[torch.Size, int] = {}
@@ -156,7 +158,7 @@ class Log:
     def drop(self, token: Token | None) -> None:
         """Record that nobody can wait for an operation any more, if it is open."""
         if token is not None and self.board.is_open(token):
-            self.board.end(token, self.string("dropped"), perf_counter())
+            self.board.end(token, self._dropped, perf_counter())
             self._tell(token)
 
     def forget(self, group: GroupName) -> None:

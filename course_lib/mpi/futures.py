@@ -71,12 +71,15 @@ class CallbackQueue:
         self._depth = depth + 1
         self._queue: SimpleQueue[tuple | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
 
     def put(self, parent: OrderedFuture, callback: Callable, child: OrderedFuture) -> None:
         """Run ``callback(parent)`` when its turn has come and ``parent`` is complete."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        with self._start_lock:  # two threads would not keep the order
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
         self._queue.put((parent, callback, child))
 
     def close(self, seconds: float) -> bool:

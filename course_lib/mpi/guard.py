@@ -10,14 +10,13 @@ thread, which is abandoned when the deadline passes.
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import position, verdict
@@ -48,8 +47,9 @@ __all__ = [
 _POLL_SECONDS = 0.1
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
 _INTERRUPT_GRACE_SECONDS = 0.5
-# A freed call returns within milliseconds; one that has not by then never will.
-_STUCK_SECONDS = 2.0
+# A freed call returns within milliseconds; one that has not by then never will. Not seconds are
+# counted: they pass, too, while the whole machine stands still.
+_STUCK_POLLS = 20
 
 
 class Operation:
@@ -61,11 +61,12 @@ class Operation:
         seconds: time allowed.
         reason: why the watcher freed it, or None while it has not.
         on_stuck: called once if the call does not return although it was freed.
+        polls_left: how often the watcher looks again before that.
         report: what every rank was doing when this call was given up.
     """
 
     __slots__ = (
-        *("comm", "deadline", "gives_up", "on_stuck", "reason", "report", "seconds", "started"),
+        *("comm", "deadline", "on_stuck", "polls_left", "reason", "report", "seconds", "started"),
         "what",
     )
 
@@ -82,7 +83,7 @@ class Operation:
         self.started = time.monotonic()
         self.deadline = self.started + seconds
         self.on_stuck = on_stuck
-        self.gives_up = math.inf
+        self.polls_left = 0
         self.reason: str | None = None
         self.report = ""
 
@@ -270,17 +271,26 @@ def _watch() -> None:
             time.sleep(_POLL_SECONDS)
         _survive(position.note)
         now = time.monotonic()
-        for operation in list(_active):
+        for operation in _still_active():
             if operation.reason is None and now > operation.deadline:
-                _expire(operation, "deadline", now)
-            elif operation.on_stuck is not None and now > operation.gives_up:
-                operation.on_stuck(operation)
-                operation.on_stuck = None
+                _expire(operation, "deadline")
+            elif operation.on_stuck is not None and operation.reason is not None:
+                operation.polls_left -= 1
+                if operation.polls_left < 0:
+                    operation.on_stuck(operation)
+                    operation.on_stuck = None
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
-            for operation in list(_active):
+            for operation in _still_active():
                 if operation.reason is None and operation.started < interrupted_at:
-                    _expire(operation, "interrupt", now)
+                    _expire(operation, "interrupt")
             interrupted_at = None
+
+
+def _still_active() -> Iterator[Operation]:
+    """Yield the operations under way, but none that ends while another one is given up."""
+    for operation in list(_active):
+        if operation in _active:
+            yield operation
 
 
 def _survive(describe: Callable[[], None]) -> None:
@@ -298,7 +308,7 @@ def _interrupt_arrived() -> bool:
     return signal.SIGINT in signals
 
 
-def _expire(operation: Operation, reason: str, now: float) -> None:
+def _expire(operation: Operation, reason: str) -> None:
     _survive(operation.take_report)
     operation.reason = reason
-    operation.gives_up = now + (_STUCK_SECONDS if revoke(operation.comm) else 0.0)
+    operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0

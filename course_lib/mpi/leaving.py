@@ -18,7 +18,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import guard, position
+from . import departures, guard, position
 from .errors import DeadlineError
 from .group import live_groups
 from .living import base, is_half_shrunk, shrunk_copy
@@ -27,7 +27,8 @@ from .world import is_half_made
 
 __all__ = ["install"]
 
-_READING_SECONDS = 1.0
+_READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
+_COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
 _must_abort = False
@@ -36,12 +37,16 @@ _must_die = False
 
 def install() -> None:
     """Arrange for a clean exit of this process."""
-    atexit.register(_leave, os.getpid())
+    rank_pid = os.getpid()
+    atexit.register(_leave, rank_pid)
     previous = sys.excepthook
 
     def excepthook(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
+        if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+            previous(kind, error, traceback)
+            return
         position.raised(error)
         previous(kind, error, traceback)
         _free_the_others()
@@ -79,6 +84,7 @@ def _leave(rank_pid: int) -> None:
     # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
     # runs) for a dead one, for ever. Without it the process ends as any other does.
     if not MPI.Is_finalized() and (not guard.has_ulfm() or _all_leave()):
+        departures.end_courier(_COURIER_SECONDS)
         MPI.Finalize()
         remove_own_shared_memory()
 
@@ -128,11 +134,12 @@ def _die() -> None:
     sys.stderr.flush()
     if guard.has_ulfm():
         os.kill(os.getpid(), signal.SIGKILL)
+    _let_the_launcher_read()
     os._exit(1)
 
 
 def _let_the_launcher_read() -> None:
-    """Wait until the launcher has taken what this rank printed, at most a second.
+    """Wait until the launcher has taken what this rank printed, at most 10 seconds.
 
     MPICH's launcher kills a job that aborts without emptying its pipes first, and the
     traceback that says why would be lost.

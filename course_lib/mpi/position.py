@@ -17,15 +17,17 @@ __all__ = ["ended", "note", "raised"]
 
 _listening: Any = None
 _ended = False
+_lock = threading.Lock()  # else the watcher could write over the end what it found before
 
 
 def note() -> None:
     """Write where the main thread is; the watcher calls this."""
     running_shell = shell()
     if running_shell is None:
-        if not _ended:
-            frame = sys._current_frames().get(threading.main_thread().ident)
-            log.board.set_position(site_of(frame), 0, True)
+        site = site_of(sys._current_frames().get(threading.main_thread().ident))
+        with _lock:
+            if not _ended:
+                log.board.set_position(site, 0, True)
         return
     if running_shell is not _listening:
         _listen(running_shell)
@@ -36,22 +38,27 @@ def note() -> None:
             if _cells.running:
                 log.board.set_position(site, _cells.number, True)
     else:
-        log.board.set_position("", _cells.number, False, _cells.outcome)
+        with _cells.lock:
+            if not _cells.running:
+                log.board.set_position("", _cells.number, False, _cells.outcome)
 
 
 def raised(error: BaseException) -> None:
     """Write that this program ends by ``error``."""
     global _ended
-    _ended = True
-    log.board.set_position("", 0, False, _text(error))
+    text = _text(error)
+    with _lock:
+        _ended = True
+        log.board.set_position("", 0, False, text)
 
 
 def ended() -> None:
     """Write that this program has come to its end."""
     global _ended
-    if not _ended:
-        _ended = True
-        log.board.set_position("", 0, False)
+    with _lock:
+        if not _ended:
+            _ended = True
+            log.board.set_position("", 0, False)
 
 
 class _Cells:

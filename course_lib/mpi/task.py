@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import RLock, allocate_lock
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +30,8 @@ class Task:
     """
 
     __slots__ = (
-        *("_baton", "call", "done", "error", "event", "link", "on_done", "result", "run"),
-        "seconds",
+        *("_baton", "_ending", "call", "done", "error", "event", "link", "on_done", "result"),
+        *("run", "seconds"),
     )
 
     def __init__(
@@ -51,6 +51,9 @@ class Task:
         self.event: Token | None = None
         self.on_done: list[Callable[[], None]] = []
         self._baton = None
+        # The watcher may give a call up in the moment in which it comes back after all. A thread
+        # may enter again: an interrupt in the middle of the end is the error of a second one.
+        self._ending = RLock()
 
     def prepare_to_wait(self) -> None:
         """Make the task waitable from another thread."""
@@ -59,13 +62,14 @@ class Task:
 
     def finish(self, error: BaseException | None) -> None:
         """Record the end once; later calls change nothing."""
-        if self.done:
-            return
-        self.error = error
-        log.end(self.event, error)
-        self.done = True
-        if self._baton is not None:
-            self._baton.release()
+        with self._ending:
+            if self.done:
+                return
+            self.error = error
+            log.end(self.event, error)
+            self.done = True
+            if self._baton is not None:
+                self._baton.release()
         while self.on_done:
             self.on_done.pop()()
 

@@ -20,6 +20,7 @@ topologies (what ``Create_cart`` and its like return), and mpi4py's own communic
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy
@@ -88,7 +89,11 @@ class Traffic:
         self.collectives: dict[str, Count] = {}
         self.failed = 0
         self.under_way = 0
-        self._lock = threading.Lock()
+        # A collection of garbage may drop a handle at any time, and so end an operation in the
+        # middle of counting another: that one is then counted next.
+        self._lock = threading.RLock()
+        self._new: deque[Event] = deque()
+        self._is_counting = False
         self._only: tuple[str, tuple[int, ...]] | None = None
         self._begin = 0
 
@@ -138,8 +143,16 @@ class Traffic:
         """Take note of an operation that has ended (called by the log)."""
         if event.kind == "section" or not self._is_ours(event):
             return
+        self._new.append(event)
         with self._lock:
-            self._add(event)
+            if self._is_counting:
+                return
+            self._is_counting = True
+            try:
+                while self._new:
+                    self._add(self._new.popleft())
+            finally:
+                self._is_counting = False
 
     def _add(self, event: Event) -> None:
         peer = event.world_peer if self._only is None else event.peer

@@ -15,15 +15,16 @@ from pathlib import Path
 
 from course_lib.board import Board, Verdict
 from course_lib.diagnosis import diagnose
+from course_lib.main_thread import is_stuck
 from course_lib.rank_states import RankState, describe, name_ranks, operation_of
 
 from .boards import board_of, one_at_a_time
 from .events import GroupName, log
 from .runtime import MPI
 
-__all__ = ["find", "reach", "report", "states"]
+__all__ = ["find", "reach", "report", "states", "tells_of_a_death"]
 
-_STALE_SECONDS = 1.0  # a rank writes its position ten times a second
+_SECOND_LOOK_SECONDS = 0.3
 _PAST = 200  # operations that have ended, of each rank
 _MOST_LINES = 16
 _thread_lock = threading.Lock()
@@ -42,10 +43,7 @@ def reach(comm: MPI.Comm, since: float | None = None, dead: Sequence[int] = ()) 
         group = log.group_of(comm)
         with _thread_lock, one_at_a_time():
             known = _latest(group, group.born if since is None else since)
-            now_called = _numbers()
-            if known is None or not all(
-                f"  rank {now_called.get(group.ranks[rank])}: dead" in known.text for rank in dead
-            ):
+            if known is None or not set(dead) <= _dead_in(known.text, group):
                 known = log.board.set_verdict(group.name, report())
         return known.text
     except Exception:  # the ranks must be freed whatever happens here
@@ -59,6 +57,19 @@ def find(comm: MPI.Comm) -> str:
     group = log.group_of(comm)
     known = _latest(group, group.born)
     return "" if known is None else known.text
+
+
+def tells_of_a_death(comm: MPI.Comm) -> bool:
+    """Return whether that report has a rank of ``comm`` among the dead."""
+    text = find(comm)
+    return bool(text) and bool(_dead_in(text, log.group_of(comm)))
+
+
+def _dead_in(text: str, group: GroupName) -> set[int]:
+    """Return the ranks of a group that are dead by a report."""
+    now_called = _numbers()
+    members = enumerate(group.ranks)
+    return {rank for rank, first in members if f"  rank {now_called.get(first)}: dead" in text}
 
 
 def ending(text: str) -> str:
@@ -84,6 +95,14 @@ def report() -> str:
 
 def states() -> list[RankState]:
     """Return what every rank is doing; ranks on other machines cannot be seen."""
+    found = _look()
+    if any(state.state == "stuck" for state in found):  # or all have just been stopped for a while
+        time.sleep(_SECOND_LOOK_SECONDS)
+        found = _look()
+    return found
+
+
+def _look() -> list[RankState]:
     now, numbers = time.perf_counter(), _numbers()
     return [_state(rank, board_of(first), now, numbers) for first, rank in numbers.items()]
 
@@ -124,21 +143,21 @@ def _state(rank: int, board: Board | None, now: float, numbers: dict[int, int]) 
         return RankState(rank, "waiting", operations, past)
     if position is None:
         return RankState(rank, "computing", operations, past)
-    stuck = now - position.time > _STALE_SECONDS
+    stuck = is_stuck(now - position.time, board.pid, position.cpu)
     return RankState(rank, "stuck" if stuck else "computing", operations, past, site=position.site)
 
 
 def _is_dead(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except ProcessLookupError:  # from reading as well, if its parent has just collected it
         return True
     except PermissionError:
         return False
-    status = Path(f"/proc/{pid}/stat")
-    if not status.exists():
-        return False
-    return status.read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:  # collected just now, or a system without such files
+        return Path("/proc/self/stat").exists()
+    return status.rpartition(")")[2].split()[0] in "ZX"
 
 
 def _line(state: RankState) -> str:

@@ -139,7 +139,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
                 f"{_too_long(exercise, late).text}, and cannot be interrupted. "
                 "cluster.restart() starts fresh ranks; run the cells above again then"
             )
-    result.wait_for_output(1.0)
+    result.wait_for_output(10.0)
     verdicts = result.get()
     for rank in late:  # whatever it made of being interrupted
         verdicts[rank] = _too_long(exercise, late)

@@ -68,7 +68,7 @@ def recorded(group: dist.ProcessGroup) -> Iterator[list[Event]]:
 
 
 def observe_distributed(
-    function: Callable, *args, ranks: list[int] | None = None, timeout: float = 3.0
+    function: Callable, *args, ranks: list[int] | None = None, timeout: float = 6.0
 ) -> Observation | None:
     """Call ``function(*args, group)`` on each of ``ranks`` and tell all ranks what happened.
 

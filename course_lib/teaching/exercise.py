@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["DEADLINE_SECONDS", "Exercise", "WrongAnswer", "as_mistake", "exercise"]
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 40.0
 
 Where = Literal["engines", "notebook"]
 

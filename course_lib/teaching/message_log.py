@@ -267,7 +267,7 @@ class LoggedComm:
         return collective
 
 
-def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 3.0) -> Observation:
+def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) -> Observation:
     """Call ``function(logged_comm, *args)`` on every rank and tell every rank what happened.
 
     To be called by all ranks of ``comm``. The function gets a communicator of its own, whose

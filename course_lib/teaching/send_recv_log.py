@@ -87,7 +87,7 @@ def recorded_messages(
             setattr(dist, name, original)
 
 
-def observe_messages(function: Callable, *args, timeout: float = 2.0):
+def observe_messages(function: Callable, *args, timeout: float = 6.0):
     """Call ``function(*args, group)`` on every rank; tell all ranks what happened.
 
     The group is made for this call, so a hang ends after ``timeout`` seconds and harms no other

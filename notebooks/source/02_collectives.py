@@ -417,8 +417,8 @@ prediction = None
 # %%px
 import time
 
-comm.barrier()
 start = time.perf_counter()
+comm.barrier()
 time.sleep(0.1 * rank)
 arrived = time.perf_counter()
 comm.barrier()
@@ -511,7 +511,7 @@ compare(prediction, cluster.view["loss"][0])
 
 # %%
 # %%px
-gloo_pair = dist.new_group([0, 1], backend="gloo", timeout=timedelta(seconds=3))
+gloo_pair = dist.new_group([0, 1], backend="gloo", timeout=timedelta(seconds=30))
 if rank < 2:
     matrix = torch.arange(6).reshape((2, 3) if rank == 0 else (3, 2))
     dist.all_reduce(matrix, group=gloo_pair)

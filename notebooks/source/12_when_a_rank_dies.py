@@ -189,6 +189,8 @@ model, losses, step = network(), {}, 0
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 ddp = DDP(model, bucket_cap_mb=0.001)
 while step < 26:
+    if step == 12:
+        comm.barrier()  # so that all have done step 11
     if rank == 2 and step == 12:
         model[1].weight.register_hook(dies_in_backward)  # its gradient is the last to be ready
     train_step(ddp, optimizer, step)

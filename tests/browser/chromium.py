@@ -49,7 +49,7 @@ class Page:
     """One page of the browser."""
 
     def __init__(self, address: str) -> None:
-        self._socket = websocket.create_connection(address, timeout=30)
+        self._socket = websocket.create_connection(address, timeout=60)
         self._last = 0
         self.errors: list[str] = []
         for domain in ("Page", "Runtime", "Log"):
@@ -95,7 +95,7 @@ class Page:
             f"(() => {{ const e = {element}; if (!e) return null;"
             "const b = e.getBoundingClientRect();"
             "return b.width && b.height ? [b.x + b.width / 2, b.y + b.height / 2] : null; })()",
-            20,
+            60,
             f"an element to click: {element}",
         )
         mouse = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
@@ -117,11 +117,14 @@ def chromium(profile: Path) -> Iterator[Page]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             note = profile / "DevToolsActivePort"
-            wait_until(lambda: note.exists() and note.read_text().count("\n"), 30, "the browser")
+            wait_until(lambda: note.exists() and note.read_text().count("\n"), 60, "the browser")
             port = note.read_text().splitlines()[0]
-            targets = requests.get(f"http://127.0.0.1:{port}/json", timeout=10).json()
-            address = next(t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page")
-            page = Page(address)
+
+            def pages() -> list[str]:  # the browser answers before it has one
+                targets = requests.get(f"http://127.0.0.1:{port}/json", timeout=60).json()
+                return [t["webSocketDebuggerUrl"] for t in targets if t["type"] == "page"]
+
+            page = Page(wait_until(pages, 60, "a page")[0])
             try:
                 yield page
             finally:
@@ -143,7 +146,7 @@ class Lab:
     def open(self, url: str) -> None:
         """Open a notebook by its address and wait until its kernel is ready."""
         self.page.open(url)
-        self.page.wait_for("document.querySelector('.jp-Notebook .jp-CodeCell') !== null", 60)
+        self.page.wait_for("document.querySelector('.jp-Notebook .jp-CodeCell') !== null", 120)
         self.kernel_is_ready()
 
     def kernel_is_ready(self) -> None:
@@ -152,7 +155,7 @@ class Lab:
         self.page.wait_for(
             "fetch('/api/kernels').then(r => r.json()).then(kernels =>"
             "kernels.some(k => k.execution_state === 'idle' && k.connections > 0))",
-            60,
+            120,
             "the kernel to be ready",
         )
 
@@ -168,7 +171,7 @@ class Lab:
         prompts = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]"
         start = time.monotonic()
         self.page.wait_for(
-            f"{prompts}.some(e => /\\d|\\*/.test(e.textContent))", 20, "a cell to start"
+            f"{prompts}.some(e => /\\d|\\*/.test(e.textContent))", 60, "a cell to start"
         )
         self.page.wait_for(
             f"{prompts}.every(e => /\\[\\d+\\]/.test(e.textContent))",

@@ -33,7 +33,7 @@ class Notebooks:
         nbformat.write(notebook, self._folder / name)
         self.page.open(f"{self._address}/lab/tree/{name}?token={TOKEN}&reset")
         shown = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
-        self.page.wait_for(f"{shown} === {len(cells)}", 60, "all cells")
+        self.page.wait_for(f"{shown} === {len(cells)}", 120, "all cells")
         return self.page
 
 
@@ -61,14 +61,14 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebooks]:
 
     def answers() -> bool:
         assert server.poll() is None, "JupyterLab has ended"
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             return requests.get(f"{address}/api", timeout=10).ok
         return False
 
     try:
-        wait_until(answers, 60, "JupyterLab")
+        wait_until(answers, 120, "JupyterLab")
         with chromium(folder / "profile") as page:
             yield Notebooks(page, address, folder / "notebooks")
     finally:
         server.terminate()  # it ends its kernels
-        server.wait(20)
+        server.wait(60)

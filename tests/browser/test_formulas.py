@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import nbformat
 import pytest
 
@@ -32,11 +34,11 @@ def cells_with_formulas() -> list[str]:
     ]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_every_formula_is_typeset(notebooks) -> None:
     cells = cells_with_formulas()
     assert len(cells) > 40
-    # The last cells show what a broken formula looks like, and that typesetting has come so far.
+    # The last cells show what a broken formula looks like.
     broken = [
         "broken: $\\nosuchmacro{1}$",
         "broken: $\\left( 1$",
@@ -46,9 +48,10 @@ def test_every_formula_is_typeset(notebooks) -> None:
     every = [nbformat.v4.new_markdown_cell(source) for source in [*cells, *broken]]
     page = notebooks.open("formulas.ipynb", every)
     rendered = "document.querySelectorAll('.jp-MarkdownCell .jp-RenderedMarkdown').length"
-    page.wait_for(f"{rendered} === {len(every)}", 60, "all cells")
-    last = "[...document.querySelectorAll('.jp-MarkdownCell')].at(-1)"
-    page.wait_for(f"{last}.querySelector('mjx-container') !== null", 60, "the last formula")
+    page.wait_for(f"{rendered} === {len(every)}", 120, "all cells")
+    # Cells are typeset in any order. If this never comes, what is there instead is told below.
+    with contextlib.suppress(AssertionError):
+        page.wait_for(f"{ERRORS}.length === 2 && {LEFT_OVER}.length === 1", 60)
     errors, left_over = page.evaluate(ERRORS), page.evaluate(LEFT_OVER)
     assert page.evaluate(FORMULAS) > 200
     assert [text for text in [*errors, *left_over] if not text.startswith("broken: ")] == []

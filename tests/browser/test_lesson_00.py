@@ -25,7 +25,7 @@ from tests.lab_server import (
 )
 
 INSTALL_SECONDS = 900  # downloads of several GB, where the lock brings CUDA builds
-LESSON_SECONDS = 120
+LESSON_SECONDS = 300  # 25 s on two quiet cores
 PICTURE_OF_FAILURE = ROOT / "test-results" / "lesson_00.png"
 USABLE = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))"
 
@@ -42,7 +42,7 @@ def can_run_python(user: object) -> bool:
     return False
 
 
-@pytest.mark.timeout(INSTALL_SECONDS + LESSON_SECONDS + 180)
+@pytest.mark.timeout(INSTALL_SECONDS + LESSON_SECONDS + 600)
 def test_a_learner_runs_lesson_00_on_a_bare_machine() -> None:
     user = ordinary_user()
     if user is not None and not can_run_python(user):
@@ -67,7 +67,7 @@ def test_a_learner_runs_lesson_00_on_a_bare_machine() -> None:
                 lab.run_all(LESSON_SECONDS)
                 check_what_is_seen(lab)
                 lab.menu("Kernel", "kernelmenu:shutdown")
-                wait_until(lambda: not server.kernels(), 30, f"an end of {server.kernels()}")
+                wait_until(lambda: not server.kernels(), 100, f"an end of {server.kernels()}")
             except BaseException:
                 page.screenshot(PICTURE_OF_FAILURE)
                 raise

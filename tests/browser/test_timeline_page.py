@@ -26,7 +26,8 @@ def page(tmp_path_factory):
     with chromium(folder / "profile") as opened:
         opened.folder = folder
         opened.open(path.as_uri())
-        opened.wait_for("typeof painted !== 'undefined' && painted > 0", 20, "the page")
+        opened.wait_for("typeof painted !== 'undefined' && painted > 0", 60, "the page")
+        opened.own_width = opened.evaluate("innerWidth")
         yield opened
         assert opened.errors == []
 
@@ -115,7 +116,8 @@ def resize(page: Page, width: int = 0, height: int = 0) -> None:
         page.call("Emulation.setDeviceMetricsOverride", **screen)
     else:
         page.call("Emulation.clearDeviceMetricsOverride")
-    page.wait_for("painted === canvas.clientWidth", 10)
+    page.wait_for(f"innerWidth === {width or page.own_width}", 60)
+    page.wait_for("painted === canvas.clientWidth", 60)
 
 
 def test_keys_do_the_same(whole: Page) -> None:
@@ -149,12 +151,12 @@ def test_two_fingers_zoom_and_one_moves(whole: Page) -> None:
     for apart in (70, 90, 110, 130, 150):
         touch("touchMove", x - apart, x + apart)
     touch("touchEnd")
-    first, last = whole.wait_for(f"to - from < 2 && {SPAN}", 10)
+    first, last = whole.wait_for(f"to - from < 1.25 && {SPAN}", 60)  # 3.5 s * 50 / 150 at last
     touch("touchStart", x)
     for step in (10, 30, 60):
         touch("touchMove", x - step)
     touch("touchEnd")
-    assert whole.wait_for(f"from > {first} && {SPAN}", 10)[1] > last
+    assert whole.wait_for(f"from > {first} && {SPAN}", 60)[1] > last
     whole.call("Emulation.setTouchEmulationEnabled", enabled=False)
 
 
@@ -181,7 +183,7 @@ def test_in_a_notebook_it_is_drawn_when_its_fold_is_opened(page: Page) -> None:
     page.click("document.querySelector('summary')")
     page.evaluate("document.querySelector('iframe').scrollIntoView()")
     assert page.evaluate("document.querySelector('iframe').clientHeight") >= 150 + 2 * 64
-    wait_until(lambda: coloured(page) > 1000, 20, "the lanes in the frame")
+    wait_until(lambda: coloured(page) > 1000, 60, "the lanes in the frame")
 
 
 def coloured(page: Page) -> int:

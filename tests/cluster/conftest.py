@@ -20,9 +20,12 @@ from jupyter_client import KernelManager
 
 from course_lib.cluster.runtime import RuntimeDir
 
-from .hangs import PREPARE, assert_trains
+from .hangs import CLOCK, PREPARE, Gate, assert_trains
 
-START_WITHIN_S = 60
+START_WITHIN_S = 100  # longer than a start may take before it says that it has failed
+# Until a restarted kernel comes back for its cluster: 3 s, but on a busy machine.
+GRACE_S = 60
+SHUT_DOWN_WITHIN_S = 30
 ENGINE = "cluster.engine"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -69,7 +72,7 @@ class Traces:
     def the(self, part: str) -> psutil.Process:
         """The only process with ``part``; a child between fork and exec still looks like it."""
         found = lambda: self.processes(part)  # noqa: E731
-        return wait_until(lambda: _only(found()), 5, f"a single {part}", still=found)
+        return wait_until(lambda: _only(found()), 30, f"a single {part}", still=found)
 
     def _ranks_and_mpiexec(self) -> tuple[list[psutil.Process], list[psutil.Process]]:
         found = {p: words for p, words in self._commands().items() if ENGINE in " ".join(words)}
@@ -80,7 +83,7 @@ class Traces:
         return self._ranks_and_mpiexec()[0]
 
     def mpiexec(self) -> psutil.Process:
-        return wait_until(lambda: _only(self._ranks_and_mpiexec()[1]), 5, "a single mpiexec")
+        return wait_until(lambda: _only(self._ranks_and_mpiexec()[1]), 30, "a single mpiexec")
 
     def directories(self) -> list[Path]:
         return list(self.base.glob("rank-by-rank-*/*"))
@@ -108,7 +111,7 @@ def traces():
     assert found.segments() == []
     try:
         yield found
-        found.gone_within(15)
+        found.gone_within(60)
     finally:
         for process in found.processes():
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
@@ -155,13 +158,16 @@ class Kernel:
         self._folder = tempfile.TemporaryDirectory(prefix="kernel-")
         connection_file = os.path.join(self._folder.name, "kernel.json")
         self.manager = KernelManager(transport="ipc", connection_file=connection_file)
+        # Half of it passes before the kernel is ended by a signal, and then says no farewell.
+        self.manager.shutdown_wait_time = 2 * SHUT_DOWN_WITHIN_S
+        self.is_late = os.path.join(self._folder.name, "late")  # see :data:`.hangs.CLOCK`
         self.manager.start_kernel(env=environment)
         self._connect()
 
     def _connect(self) -> None:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=30)
+        self.client.wait_for_ready(timeout=60)
 
     @property
     def pid(self) -> int:
@@ -171,8 +177,11 @@ class Kernel:
         """Start a cell; return its message id."""
         return self.client.execute(code, store_history=self.counts)
 
-    def finish(self, message_id: str, within: float = 30) -> Output:
-        """Collect the output of a cell until it ends."""
+    def finish(self, message_id: str, within: float = 60, shown=None) -> Output:
+        """Collect the output of a cell until it ends.
+
+        ``shown`` is called with each plain text that the cell displays, or changes.
+        """
         outputs, displays = Output(), {}
         deadline = time.monotonic() + within
         while True:
@@ -186,29 +195,43 @@ class Kernel:
                 outputs.append({"output_type": content["name"], "text": content["text"]})
             elif kind == "update_display_data":
                 displays[content["transient"]["display_id"]].append(content["data"])
+                if shown is not None:
+                    shown(content["data"]["text/plain"])
             elif kind in ("display_data", "execute_result"):
                 output = {"output_type": kind, "data": content["data"], "updates": []}
                 displays[content.get("transient", {}).get("display_id")] = output["updates"]
                 outputs.append(output)
+                if shown is not None:
+                    shown(content["data"]["text/plain"])
             elif kind == "error":
                 outputs.append({"output_type": kind, **content})
 
-    def run(self, code: str, within: float = 30) -> Output:
+    def run(self, code: str, within: float = 60) -> Output:
         """Run a cell to its end."""
         return self.finish(self.begin(code), within)
 
-    def must(self, code: str, within: float = 30) -> Output:
+    def must(self, code: str, within: float = 60) -> Output:
         """Run a cell that has to succeed."""
         outputs = self.run(code, within)
         assert outputs.error is None, outputs.traceback
         return outputs
 
-    def start_cluster(self, n: int, arguments: str = "") -> str:
-        code = f"from course_lib.cluster import start_cluster; cluster = start_cluster({n}"
-        return self.must(f"{code}{', ' + arguments if arguments else ''})", START_WITHIN_S).text()
+    def start_cluster(self, n: int, arguments: str = "", grace: float | None = GRACE_S) -> str:
+        """Start a cluster, or find it again; without ``grace`` it has the usual one."""
+        given = [str(n), *([] if grace is None else [f"grace={grace}"]), arguments]
+        call = f"start_cluster({', '.join(filter(None, given))})"
+        code = f"from course_lib.cluster import start_cluster; cluster = {call}"
+        return self.must(code, START_WITHIN_S).text()
+
+    def _kill(self) -> None:
+        """Kill it at once: the manager interrupts it first, and that may be what it acts on."""
+        if self.manager.has_kernel:
+            self.manager.provisioner.process.kill()
 
     def restart(self, now: bool = False) -> None:
         self.client.stop_channels()
+        if now:
+            self._kill()
         self.manager.restart_kernel(now=now)
         self._connect()
 
@@ -217,6 +240,8 @@ class Kernel:
 
     def shut_down(self, now: bool = False) -> None:
         self.client.stop_channels()
+        if now:
+            self._kill()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=now)
         self._folder.cleanup()
@@ -252,8 +277,16 @@ def hangs(kernel, traces):
     kernel.events = directory / "events"
     kernel.must("cluster.init_process_group()")
     kernel.must("%%px" + PREPARE)
+    kernel.must(CLOCK.format(path=kernel.is_late))
     assert_trains(kernel)
     return kernel
+
+
+@pytest.fixture
+def gate(tmp_path):
+    made = Gate(tmp_path / "gate")
+    yield made
+    made.open()
 
 
 @pytest.fixture(name="wait_until")

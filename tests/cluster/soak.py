@@ -24,16 +24,22 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-from course_lib.cluster.pulse import Beat, read_beat
-from course_lib.cluster.report import waits_of
-
-from .conftest import Kernel, Traces, wait_until
-from .hangs import CASES, MISMATCHES, PREPARE, STUCK, assert_trains, check
+from .conftest import GRACE_S, Kernel, Traces, wait_until
+from .hangs import (
+    CASES,
+    CLOCK,
+    MISMATCHES,
+    PREPARE,
+    STUCK,
+    assert_trains,
+    begin,
+    check,
+    limit_passed,
+)
 from .test_deaths import DDP, caught
 
 WARM_UP = 4  # failures of a life before it is counted
@@ -152,7 +158,7 @@ class Soak:
     def begin_anew(self) -> None:
         """After something that must not be: a fresh cluster, whatever state the old one is in."""
         self.kernel.shut_down(now=True)
-        self.traces.gone_within(60)  # the keeper waits for another owner first
+        self.traces.gone_within(GRACE_S + 60)  # the keeper waits for another owner first
         self.kernel = Kernel()
         self.kernel.start_cluster(4)
         self.restarts += 1
@@ -166,27 +172,14 @@ class Soak:
 
     _failed_at = 0.0
 
-    def _fails(self, cell: str, evalue: str, within: float = 30) -> None:
+    def _fails(self, cell: str, evalue: str, within: float = 60) -> None:
         out = self.kernel.run(f"%%px\n{cell}", within)
         assert out.error is not None
         assert evalue in out.error["evalue"], out.traceback
         assert_trains(self.kernel)
 
-    def _begin(self, cell: str, waiting: list[int], finished: Iterable[int] = ()) -> str:
-        """Start a cell; return when ranks ``waiting`` hang and ``finished`` have ended it."""
-
-        def beats() -> list[Beat]:
-            return [read_beat(self.kernel.events, rank) for rank in range(4)]
-
-        def in_place() -> bool:
-            now = beats()
-            begun = all(beat.began > before for beat in now)
-            ended = not any(now[rank].is_busy for rank in finished)
-            return begun and ended and None not in waits_of(self.kernel.events, waiting).values()
-
-        before = max(beat.began for beat in beats())
-        running = self.kernel.begin(f"%%px{cell}")
-        wait_until(in_place, 30, f"ranks {waiting} wait")
+    def _begin(self, case) -> str:
+        running = case.begin(self.kernel, wait_until)
         self._failed_at = time.monotonic()
         return running
 
@@ -196,21 +189,24 @@ class Soak:
 
     def limit(self) -> str:
         name, case = self._case()
-        self._failed_at = time.monotonic() + 1
-        out = self.kernel.run(f"%%px --limit 1\n{case.cell}")
+        self.kernel.must(CLOCK.format(path=self.kernel.is_late))
+        running = self._begin(case)
+        with limit_passed(self.kernel):
+            out = self.kernel.finish(running)
+        assert out.error["ename"] == "HangError", out
         check(case, self.kernel, out, time.monotonic() - self._failed_at)
         return name
 
     def stop(self) -> str:
         name, case = self._case()
-        running = self._begin(f"\n{case.cell}", case.waiting, case.finished)
+        running = self._begin(case)
         self.kernel.interrupt()
         check(case, self.kernel, self.kernel.finish(running), time.monotonic() - self._failed_at)
         return name
 
     def kernel_restart(self) -> str:
         name, case = self._case()
-        self._begin(f"\n{case.cell}", case.waiting, case.finished)
+        self._begin(case)
         self.kernel.restart(now=True)
         said = self.kernel.start_cluster(4)
         assert "4 ranks found running; their variables are kept" in said, said
@@ -245,7 +241,10 @@ class Soak:
         return "limit" if by_limit else "stop"
 
     def _get_stuck(self, by_limit: bool) -> None:
-        running = self._begin(f"{' --limit 2' if by_limit else ''}{STUCK}", [0, 2, 3])
+        options = " --limit 2" if by_limit else ""
+        places = {"waiting": [0, 2, 3], "stuck": [1], "options": options}
+        running = begin(self.kernel, STUCK, wait_until, **places)
+        self._failed_at = time.monotonic()
         if not by_limit:
             self.kernel.interrupt()
         out = self.kernel.finish(running, within=60)

@@ -14,10 +14,11 @@ import pytest
 
 from tests.cluster.hangs import PREPARE, rows_of
 
-pytestmark = pytest.mark.timeout(170)
+pytestmark = pytest.mark.timeout(270)
 
-# 2 s are promised (0.2 s on two quiet cores); this machine may be far slower for moments.
-WITHIN_S = 15
+# 2 s are promised (0.2 s on two quiet cores); this machine may be far slower for moments. Without
+# a word of the death it takes a minute.
+WITHIN_S = 40
 
 
 def px(code: str) -> str:
@@ -81,7 +82,7 @@ import os, signal, time
 from course_lib.mpi import verdict
 
 def die_when_the_others_wait():
-    until = time.monotonic() + 20
+    until = time.monotonic() + 30
     while any(one.state != "waiting" for one in verdict.states() if one.rank != rank):
         assert time.monotonic() < until, verdict.report()
         time.sleep(0.01)
@@ -121,7 +122,7 @@ def px_on(targets: str, code: str) -> str:
 
 
 def test_restart_says_what_is_lost(four):
-    out = four.must("cluster.restart();", within=60).text()
+    out = four.must("cluster.restart();", within=100).text()
     assert re.search(r"4 fresh ranks in [\d.]+ s; all variables on them are lost: big, caught", out)
     prepare(four)
 
@@ -165,7 +166,7 @@ if rank == 2:
     four.must(px(GO_ON))  # 64 samples divide among the two that are left
     assert four.must("%px checked").text() == "rank 0 = True\nrank 1 = True\n"
     trains(four, [0, 22])
-    four.must("cluster.restart();", within=60)
+    four.must("cluster.restart();", within=100)
     prepare(four)
 
 

@@ -11,9 +11,9 @@ import time
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
-WITHIN_S = 20  # far more than anything here takes, and less than a child of ours lives
+WITHIN_S = 60  # far more than anything here takes, and less than a child of ours lives
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def shrinks(kernel, wait_until) -> None:
     """Rank 1 is dead, and the others go on without it."""
     dead = lambda: kernel.must("print(cluster.status()['dead'])").text()  # noqa: E731
     wait_until(lambda: dead() == "[1]\n", WITHIN_S, "rank 1 is known to be dead")
-    assert "rank 1 died" in kernel.must("cluster.shrink(timeout_s=10);", within=WITHIN_S).text()
+    assert "rank 1 died" in kernel.must("cluster.shrink(timeout_s=30);", within=WITHIN_S).text()
     assert_all_live(kernel)
 
 
@@ -73,12 +73,12 @@ def test_forked_children_end_as_they_like(ranks):
             child.start()
             if terminate:
                 child.terminate()
-            child.join(5)
+            child.join(40)
             return child.exitcode
 
         has_let_go = lambda: sys.exit(IPEngine.instance().lifeline._socket.fileno() == -1)
         print(end_of(sys.exit, 3), end_of(os._exit, 4), end_of(int), end_of(has_let_go))
-        print(end_of(time.sleep, 60, terminate=True))
+        print(end_of(time.sleep, 600, terminate=True))
     """
     out = ranks.must(px(code, "--targets 1"))
     assert out.text() == "rank 1 | 3 4 0 1\nrank 1 | -15\n"

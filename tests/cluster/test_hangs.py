@@ -6,37 +6,46 @@ exactly as one process does.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 
 import pytest
 
+from course_lib.cluster.pulse import read_beat
+from course_lib.main_thread import SILENT_S
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
     LIMIT_S,
     MISMATCHES,
     RENEWED,
-    STUCK,
+    STUCK_FOR_GOOD,
     assert_trains,
+    begin,
     check,
+    limit_passed,
     rows_of,
 )
 
-pytestmark = pytest.mark.timeout(170)
+pytestmark = pytest.mark.timeout(270)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_limit(hangs, name):
+def test_limit(hangs, name, wait_until):
     case = CASES[name]
+    running = case.begin(hangs, wait_until, f" --limit {LIMIT_S}")
     began = time.monotonic()
-    out = hangs.run(f"%%px --limit {LIMIT_S}\n{case.cell}")
-    seconds = time.monotonic() - began - LIMIT_S
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    seconds = time.monotonic() - began
     assert out.error["ename"] == "HangError"
-    assert "the cell was not finished within its limit of 1 s" in out.error["evalue"]
+    assert "the cell was not finished within its limit of 60 s" in out.error["evalue"]
     assert "All ranks are free again." in out.traceback
-    assert "%%px --limit 10, or cluster.limit = 10 for all cells" in out.traceback
+    assert "%%px --limit 300, or cluster.limit = 300 for all cells" in out.traceback
     check(case, hangs, out, seconds)
 
 
@@ -85,12 +94,15 @@ PATIENCE = (
 
 
 def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
+    settled = "from course_lib.cluster import mending; mending._SETTLED_WITHIN_S"
+    hangs.must(f"{settled} = 30")  # this machine may stand still for moments
     hangs.must(f"{PATIENCE}(0.1, 1)")  # a thread begins it after 0.1 to 0.2 s
     queue = "work = dist.all_reduce(t, async_op=True)"
     out = hangs.run(f"%%px\n{queue}\nraise ValueError")
     assert out.error["ename"] == "RemoteCellError"
     assert RENEWED not in out.text()
     assert_trains(hangs)
+    hangs.must(f"{settled} = 1")
     began = time.monotonic()
     out = hangs.run(f"%%px\nif rank == 1: {queue}\nraise ValueError")  # the others never do it
     assert time.monotonic() - began < FREE_WITHIN_S
@@ -114,7 +126,7 @@ def test_a_deadline_of_its_own_before_the_limit(hangs):
 def test_an_endless_recursion_is_told_soon_and_shortly(hangs):
     began = time.monotonic()
     out = hangs.run("%%px\ndef call(n):\n    return call(n + 1)\n\ncall(0)")
-    assert time.monotonic() - began < 3 * FREE_WITHIN_S  # was 20 to 60 s
+    assert time.monotonic() - began < 24  # was 20 to 60 s
     assert out.error["ename"] == "RemoteCellError"
     assert "RecursionError: maximum recursion depth exceeded" in out.traceback
     assert re.search(r"\(\d+ calls in the middle are not shown\.\)", out.traceback)
@@ -137,10 +149,10 @@ def test_a_message_left_behind_by_a_failed_cell_is_not_received_later(hangs):
 
 def test_progress_may_be_given_more_time(hangs):
     # Well above the limit in all, and far below it from one print to the next; in the second
-    # cell also below half of it, though this machine may stand still for two seconds.
+    # cell also below half of it, though this machine may stand still for some seconds.
     cell = "\nimport time\nfor i in range({}):\n    time.sleep(0.4); print(i, flush=True)\n"
-    assert hangs.must(f"%%px --limit 3+{cell.format(9)}").text().count("8\n") == 4
-    out = hangs.run(f"%%px --limit 8{cell.format(30)}")
+    assert hangs.must(f"%%px --limit 6+{cell.format(18)}").text().count(" 8\n") == 4
+    out = hangs.run(f"%%px --limit 8{cell.format(60)}")
     assert "The cell was still making progress" in out.traceback
     assert "with --limit 8+ only time without progress counts" in out.traceback
     assert hangs.run("%px --limit never rank").error["ename"] == "ClusterError"
@@ -156,7 +168,7 @@ def test_report_while_a_cell_runs(hangs, wait_until):
     hangs.must("%%px --noblock\nif rank == 3: comm.recv(source=0)")
     asked = "print([s.state for s in cluster.report().ranks])"
     expected = "['finished', 'finished', 'finished', 'waiting']\n"
-    wait_until(lambda: hangs.must(asked).text() == expected, 10, "only rank 3 waits")
+    wait_until(lambda: hangs.must(asked).text() == expected, 30, "only rank 3 waits")
     out = hangs.must("cluster.report()")
     assert "rank 0 has not sent such a message" in out.displayed[0]["text/plain"]
     hangs.must("cluster.interrupt()")
@@ -200,18 +212,23 @@ def test_a_syntax_error_costs_nothing(hangs):
     assert_trains(hangs)
 
 
-def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, wait_until):
+def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, gate, wait_until):
+    cell, places = gate.cell_of_rank_1, {"waiting": [0, 2, 3], "stuck": [1]}
+    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
     began = time.monotonic()
-    out = hangs.run(f"%%px --limit 2{STUCK}")
-    assert time.monotonic() - began < 2 + FREE_WITHIN_S
+    with limit_passed(hangs):
+        out = hangs.finish(running)
+    assert time.monotonic() - began < FREE_WITHIN_S
     assert out.error["ename"] == "HangError"
-    assert re.search(r"Rank 1 is stuck in C code \[cell \d+, line 7\]", out.error["evalue"])
+    assert re.search(r"Rank 1 is stuck in C code \[cell \d+, line 9\]", out.error["evalue"])
     assert "All other ranks are free again" in out.traceback
     assert "Rank 1 does not react to signals" in out.traceback
     out = hangs.run("%px kept")
     assert out.error["ename"] == "ClusterError"
     assert "cluster.kill(1)" in out.error["evalue"]
     assert hangs.must("print(cluster.client[3]['kept'])").text() == "33\n"
+
+    gate.open()
 
     def comes_back():
         return hangs.run("%px kept").error is None
@@ -220,12 +237,33 @@ def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, wait_until):
     assert_trains(hangs)
 
 
+def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
+    """It is silent, as one in C code, but it has not computed meanwhile."""
+    cell = "while rank == 1:\n    pass\ncomm.barrier()"
+    places = {"waiting": [0, 2, 3], "computing": [1]}
+    running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
+    pid = int(read_beat(hangs.events, 1).pid)
+    os.kill(pid, signal.SIGSTOP)
+    gets_a_core = threading.Timer(0.7, os.kill, (pid, signal.SIGCONT))
+    try:
+        wait_until(lambda: read_beat(hangs.events, 1).age > SILENT_S, 20, "rank 1 is silent")
+        with limit_passed(hangs):
+            gets_a_core.start()
+            out = hangs.finish(running)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        gets_a_core.cancel()
+    assert re.search(r"Rank 1 is still computing \[cell \d+, line [23]\]", out.error["evalue"])
+    assert "All ranks are free again." in out.traceback
+    assert_trains(hangs)
+
+
 def test_a_hang_in_a_group_on_another_backend(hangs, wait_until):
     hangs.must(
         "%%px\nfrom datetime import timedelta\n"
-        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=12))"
+        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=20))"
     )
-    out = hangs.run(f"%%px --limit {LIMIT_S}\nif rank < 2: dist.all_reduce(t, group=other)")
+    out = hangs.run("%%px --limit 3\nif rank < 2: dist.all_reduce(t, group=other)")
     assert out.error["ename"] == "HangError"
     assert re.search(r"Ranks 0 and 1 are stuck in C code \[cell \d+, line 2\]", out.traceback)
     assert "cluster.kill(0), cluster.kill(1) and cluster.shrink()" in out.traceback
@@ -233,9 +271,12 @@ def test_a_hang_in_a_group_on_another_backend(hangs, wait_until):
     assert_trains(hangs)
 
 
-def test_a_rank_stuck_in_c_is_killed_on_request(hangs):
+def test_a_rank_stuck_in_c_is_killed_on_request(hangs, wait_until):
     """The last test: it costs rank 1."""
-    hangs.run(f"%%px --limit 2{STUCK}")
+    places = {"waiting": [0, 2, 3], "stuck": [1]}
+    running = begin(hangs, STUCK_FOR_GOOD, wait_until, **places, options=" --limit 60")
+    with limit_passed(hangs):
+        hangs.finish(running)
     hangs.must("cluster.kill(1)")
     assert "numbered anew" in hangs.must("cluster.shrink()").text()
     out = hangs.must("%px rank, kept, comm.allreduce(1)").text()
@@ -248,7 +289,7 @@ def test_cells_without_numbers(new_kernel):
     kernel.counts = False
     kernel.start_cluster(2)
     assert kernel.must("print(cluster.limit)").text() == "60 s\n"
-    out = kernel.run(f"%%px --limit {LIMIT_S}\nif rank == 0: comm.barrier()")
+    out = kernel.run("%%px --limit 5\nif rank == 0: comm.barrier()")
     assert out.error["ename"] == "HangError"
     assert "Rank 1 finished without the barrier in which rank 0 waits" in out.error["evalue"]
     assert RENEWED in out.text()

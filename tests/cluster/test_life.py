@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(280)
 
 GRACE_S = 10
-SHORT_GRACE_S = 6
-SLOW_STOP_S = 15  # SIGTERM, patience, SIGKILL: 6 s; and a machine that stalls for moments
+SHORT_GRACE_S = 20  # a kernel is back after 3 s, but not on a busy machine
+SLOW_STOP_S = 40  # SIGTERM, patience, SIGKILL: 6 s; and a machine that stalls for moments
 
 
 @pytest.fixture
 def started(new_kernel, traces):
     """A kernel with a cluster of two, in which every rank has ``x == 7``."""
     kernel = new_kernel()
-    kernel.banner = kernel.start_cluster(2)
+    kernel.banner = kernel.start_cluster(2, grace=None)
     kernel.must("%px x = 7")
     assert traces.segments() or sys.platform != "linux", "looked for in the wrong place"
     yield kernel
@@ -34,28 +34,30 @@ def pids(traces) -> set[int]:
     return {process.pid for process in traces.processes()}
 
 
-def begin_long_cell(kernel, wait_until, folder: Path, seconds: int = 30) -> str:
-    """Start a cell of so many seconds on both ranks, and return when they run it."""
+def begin_long_cell(kernel, wait_until, folder: Path, seconds: tuple[int, int] = (50, 50)) -> str:
+    """Start a cell of so many seconds on each rank, and return when both run it."""
     cell = f"""
 import pathlib, time
 pathlib.Path(r"{folder}", str(rank)).touch()
-for i in range({seconds} * 10): time.sleep(0.1)
+for i in range({seconds}[rank] * 10): time.sleep(0.1)
 """
     running = kernel.begin(f"%%px{cell}")
-    wait_until(lambda: len(list(folder.iterdir())) == 2, 20, "both ranks run the cell")
+    wait_until(lambda: len(list(folder.iterdir())) == 2, 40, "both ranks run the cell")
     return running
 
 
 def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tmp_path):
     started = new_kernel()
-    started.start_cluster(2, f"grace={SHORT_GRACE_S}")
+    started.start_cluster(2, grace=SHORT_GRACE_S)
     started.must("%px x = 7")
     before = pids(traces)
+    restarted_at = time.monotonic()
     started.restart()
     assert "2 ranks found running; their variables are kept" in started.start_cluster(2)
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
     assert pids(traces) == before
-    time.sleep(SHORT_GRACE_S + 1)  # the time has to pass, to prove that nothing comes of it
+    over = restarted_at + SHORT_GRACE_S + 5
+    time.sleep(max(0, over - time.monotonic()))  # it has to pass, to prove that nothing comes of it
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
 
     # Again, but in the middle of a cell, which the old kernel leaves on the ranks.
@@ -82,8 +84,10 @@ def test_a_killed_kernel_leaves_nothing_after_the_grace_time(started, traces):
     assert time.monotonic() - killed_at > GRACE_S - 1
 
 
-def test_a_kernel_that_is_shut_down_takes_its_cluster_along_at_once(started, traces):
-    started.shut_down()
+def test_a_kernel_that_is_shut_down_takes_its_cluster_along_at_once(new_kernel, traces):
+    kernel = new_kernel()
+    kernel.start_cluster(2, grace=10 * SLOW_STOP_S)
+    kernel.shut_down()
     traces.gone_within(SLOW_STOP_S)
 
 
@@ -110,17 +114,18 @@ def test_the_controller_killed_while_a_cell_runs(started, traces, wait_until, tm
 
 
 def test_one_engine_killed(started, traces, wait_until, tmp_path):
-    running = begin_long_cell(started, wait_until, tmp_path, seconds=3)  # rank 0 ends its part
     victim = int(started_pid(traces, rank=1))
+    # Rank 0 ends its part.
+    running = begin_long_cell(started, wait_until, tmp_path, seconds=(3, 50))
     killed_at = time.monotonic()
     subprocess.run(["kill", "-9", str(victim)], check=True)
-    out = started.finish(running, within=20)
+    out = started.finish(running)
     assert "rank 1: EngineError" in out.error["evalue"]
     assert "the commonest cause is memory" in out.error["evalue"]
-    assert time.monotonic() - killed_at < 15
+    assert time.monotonic() - killed_at < 35
     error = started.run("%px x").error
     assert error["evalue"].startswith("rank 1 has ended; cluster.shrink() goes on with the others")
-    out = started.must("cluster.restart()", within=60)
+    out = started.must("cluster.restart()", within=100)
     assert "2 fresh ranks" in out.text()
     assert "all variables on them are lost" in out.text()
     assert started.must("%px rank").text() == "rank 0 = 0\nrank 1 = 1\n"
@@ -130,7 +135,7 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     """Nobody asked for it: the next cell says who is left and what may have been the cause."""
     subprocess.run(["kill", "-9", str(started_pid(traces, rank=0))], check=True)
     dead = "print(cluster.status()['dead'])"
-    wait_until(lambda: started.must(dead).text() == "[0]\n", 10, "the death is noticed")
+    wait_until(lambda: started.must(dead).text() == "[0]\n", 40, "the death is noticed")
     out = started.run("%px rank")
     assert out.error["ename"] == "ClusterError"
     advice, ranks, why = out.error["evalue"].split("\n\n")
@@ -141,10 +146,10 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     assert "the commonest cause is memory" in why
     assert "Smaller batches or fewer ranks" in why
     assert out.traceback == f"ClusterError: {out.error['evalue']}"
-    assert "2 fresh ranks" in started.must("cluster.restart()", within=60).text()
+    assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
     started.must("cluster.kill(0)")  # on request: the cause is known
     assert "memory" not in started.run("%px rank").error["evalue"]
-    assert "2 fresh ranks" in started.must("cluster.restart()", within=60).text()
+    assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
 
 
 @pytest.mark.skipif(
@@ -186,18 +191,28 @@ def test_a_rank_that_ignores_every_polite_signal_is_stopped(started, traces):
     mpiexec = traces.mpiexec()
     mpiexec.suspend()  # it would kill the ranks, too
     began = time.monotonic()
-    started.must("cluster.stop()", within=20)
+    started.must("cluster.stop()")
     assert time.monotonic() - began < SLOW_STOP_S
     assert traces.left() == []
 
 
-def test_interrupting_the_start_leaves_nothing(new_kernel, traces, wait_until):
+def test_interrupting_the_start_leaves_nothing(
+    new_kernel, traces, wait_until, tmp_path, monkeypatch
+):
+    dawdle = tmp_path / "sitecustomize.py"  # or it might have started when it is interrupted
+    dawdle.write_text(
+        "import os, sys, time\n"
+        "is_rank_1 = os.environ.get('PMIX_RANK') == '1'\n"
+        "if is_rank_1 and 'course_lib.cluster.engine' in sys.orig_argv: time.sleep(600)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     kernel = new_kernel()
     starting = kernel.begin("from course_lib.cluster import start_cluster; start_cluster(2)")
-    wait_until(traces.engines, 20, "the first engine")
+    wait_until(traces.engines, 40, "the first engine")
     kernel.interrupt()
     assert kernel.finish(starting, within=SLOW_STOP_S).error["ename"] == "KeyboardInterrupt"
     assert traces.left() == []
+    dawdle.unlink()
     assert "2 ranks ready" in kernel.start_cluster(2)
 
 
@@ -225,5 +240,5 @@ def test_a_killed_script_leaves_nothing(traces):
     )
     assert "2 ranks ready" in script.stdout.readline()
     script.kill()
-    script.communicate(timeout=10)
+    script.communicate(timeout=40)
     traces.gone_within(1 + SLOW_STOP_S)

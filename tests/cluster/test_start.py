@@ -15,7 +15,7 @@ import pytest
 
 from course_lib.cluster import ClusterError, current_cluster, start_cluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def cluster(traces):
     started.stop()
     started.stop()  # twice does no harm
     assert "stopped" in repr(started)
-    traces.gone_within(10)
+    traces.gone_within(40)
 
 
 def test_four_ranks_are_ready_with_torch(cluster):
     # 4.5 to 5 s on two free cores; a busy machine may take longer.
-    assert cluster.seconds <= 40
+    assert cluster.seconds <= 60
     loaded = cluster.view.apply_sync(lambda: "torch.distributed" in __import__("sys").modules)
     assert loaded == [True] * 4
 
@@ -158,8 +158,8 @@ def test_a_plain_script_leaves_nothing_behind(cluster, traces, manner, wait_unti
         [sys.executable, "-c", SCRIPT.format(body=BODIES[manner])],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert "[0, 1]" in done.stdout, done.stderr
     assert (done.returncode == 0) == (manner != "raises")
-    wait_until(lambda: set(traces.left()) == before, 10, "nothing of the script's is left")
+    wait_until(lambda: set(traces.left()) == before, 40, "nothing of the script's is left")

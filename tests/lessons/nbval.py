@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-CELL_SECONDS = 120
-NOTEBOOK_SECONDS = 280
+CELL_SECONDS = 300
+NOTEBOOK_SECONDS = 560
 
 
 @dataclass
@@ -36,6 +36,7 @@ def run_nbval(notebook: Path, scratch: Path) -> Run:
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(notebook.parent)]
     command += ["-p", "no:cacheprovider", "-p", "tests.lessons.nbval_guard", "--color=no", "-q"]
     command += ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_SECONDS}"]
+    command += ["--nbval-kernel-startup-timeout=200"]
     command += ["--nbval-sanitize-with", str(Path(__file__).with_name("sanitise.cfg"))]
     command += [f"--junitxml={report}", str(notebook)]
     done = subprocess.run(

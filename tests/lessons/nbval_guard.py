@@ -15,6 +15,7 @@ from course_lib.teaching.lint import code_problems
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item):
     """Run one cell, and fail it for what nbval does not look at."""
+    item.output_timeout = 60  # seconds that a kernel may be silent; nbval has no option for it
     result = yield
     problems = list(code_problems(item.cell))
     if item.cell.source and item.cell.execution_count is None:

@@ -68,11 +68,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_nbval(path, folder)
 
 
+@pytest.mark.timeout(600)
 def test_canaries_make_the_run_fail(run: Run) -> None:
     assert not run.passed
     assert len(run.cells) == len(CELLS), run.output
 
 
+@pytest.mark.timeout(600)  # the first one waits for the run
 @pytest.mark.parametrize("name", CELLS)
 def test_each_cell_has_the_outcome_it_has_to_have(run: Run, name: str) -> None:
     outcome = run.cells[list(CELLS).index(name)]

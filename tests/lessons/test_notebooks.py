@@ -63,7 +63,7 @@ def test_the_stored_outputs_hide_no_failure(source: Path) -> None:
     assert all(text.startswith(f"{id}: right.") for id, text in said.items())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @each_lesson
 def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path) -> None:
     run = run_nbval(target(source), tmp_path)
@@ -71,13 +71,13 @@ def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path)
 
 
 @pytest.mark.clusters  # no times are compared, so another cluster may run beside it
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @each_lesson
 def test_the_blanked_lesson_runs_to_its_end(source: Path, tmp_path: Path) -> None:
     make_workspace(workspace=tmp_path)
     notebook = nbformat.read(tmp_path / target(source).name, as_version=4)
     assert "BEGIN SOLUTION" not in str(notebook)
-    execute(notebook, tmp_path)
+    execute(notebook, tmp_path, cell_seconds=300)
     assert checks(notebook) == {id: f"{id}: not attempted yet." for id in exercises_of(source)}
     # A check that was right would not have been blanked: all else has to be as in the lesson.
     found = [p for p in problems(notebook) if "the worked solution is not right" not in p]

@@ -31,6 +31,19 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def all_have(what: str) -> None:
+    """Return when all ranks have come here, without MPI.
+
+    Who has left a collective, and dies or revokes, may end it for the others, who have not.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    store.add(what, 1)
+    deadline = time.monotonic() + 60
+    while store.add(what, 0) < dist.get_world_size():
+        assert time.monotonic() < deadline, f"not all ranks have {what}"
+        time.sleep(0.01)
+
+
 def passed(part: str) -> None:
     print(f"rank {dist.get_rank()} of {dist.get_world_size()} passed: {part}", flush=True)
 
@@ -77,6 +90,7 @@ def everything_works_again() -> None:
     dist.destroy_process_group()
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=20))
     still_works()
+    all_have("communication made anew")
     passed("communication made anew")
 
 
@@ -84,14 +98,14 @@ def shrink_without_a_death_is_a_renewal() -> None:
     rank = dist.get_rank()
     assert mpi.shrink() == ([], [0, 1, 2], rank, 3)
     still_works()
+    all_have("shrunk without a death")
 
 
 def shrink_without_one_survivor_has_a_deadline() -> None:
-    if dist.get_rank() == 2:
-        time.sleep(1.5)
-    else:
+    if dist.get_rank() != 2:
         with raises(mpi.DeadlineError, "not every living rank made this call within 0.5 s"):
             mpi.shrink(0.5)
+    all_have("met, or given up")
     assert mpi.shrink().dead == []  # and the call that was begun goes on
     still_works()
 
@@ -107,8 +121,9 @@ def dies_in_the_middle_of_a_backward() -> None:
     deaths = 0
     while len(losses) < STEPS:
         step, rank, size = len(losses), dist.get_rank(), dist.get_world_size()
-        dies = size == 3 and rank == 1 and step == LAST_STEP_OF_THREE
-        if dies:
+        if size == 3 and step == LAST_STEP_OF_THREE:
+            all_have("ended the step before")
+        if size == 3 and step == LAST_STEP_OF_THREE and rank == 1:
             # The gradients of the layers behind have been reduced by now, these not yet.
             next(model.parameters()).register_post_accumulate_grad_hook(lambda _: die())
         try:
@@ -163,8 +178,10 @@ def serial(inputs: torch.Tensor, targets: torch.Tensor) -> tuple[list[float], li
 def dies_while_another_waits_for_its_message() -> None:
     if dist.get_rank() == 1:
         dist.send(torch.ones(2), 0)
+        all_have("received")
         die()
     dist.recv(torch.ones(2), 1)
+    all_have("received")
     with raises(mpi.RankFailedError, "rank 1 died"):
         dist.recv(torch.ones(2), 1)
     assert dist.group.WORLD.shrink() is dist.group.WORLD

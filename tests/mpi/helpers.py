@@ -15,7 +15,7 @@ from tests import ranks
 
 def sizes(*n: int):
     """Say on how many ranks a case runs."""
-    return ranks.case(sizes=n, seconds=45)
+    return ranks.case(sizes=n, seconds=90)
 
 
 def equal(actual: torch.Tensor, expected: object) -> None:
@@ -34,7 +34,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor, rtol: float = 1e-5) -> N
 class raises:
     """Expect an error whose message holds all ``words``, within so many seconds."""
 
-    def __init__(self, kind: type[BaseException] | tuple, *words: str, within: float = 5) -> None:
+    def __init__(self, kind: type[BaseException] | tuple, *words: str, within: float = 15) -> None:
         self.kind, self.words, self.within = kind, words, within
 
     def __enter__(self) -> raises:

@@ -33,7 +33,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.timeout(400)  # the first case of a launch waits for all of them
+@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
 def test_case(battery, mpi, n, case):
     battery(mpi, n, case)

@@ -14,17 +14,29 @@ import os, signal, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 import course_lib.mpi as mpi
-dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds={timeout}))
+dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds={longest}))
 rank, size = dist.get_rank(), dist.get_world_size()
 ones = torch.ones(3)
 dist.all_reduce(ones)
+dist.group.WORLD.set_timeout(timedelta(seconds={timeout}))  # all ranks had to come so far
+
+def all_have(what):
+    # MPI knows no such call: who has left a barrier, and dies, may end it for the others.
+    store = dist.distributed_c10d._get_default_store()
+    store.add(what, 1)
+    deadline = time.monotonic() + {longest}
+    while store.add(what, 0) < size:
+        assert time.monotonic() < deadline, "not all ranks have " + what
+        time.sleep(0.01)
+
 if os.environ.get("SEGMENTS") and not os.listdir(os.environ["SEGMENTS"]):
     print("no segment where this test looks for them")
 """
 # Importing torch on four ranks and two busy cores takes this long at most.
-START_SECONDS = 45
-# 2 s are promised (0.2 s on two quiet cores); this machine may be far slower for moments. Whoever
-# is not freed waits for the deadline, which is longer.
+START_SECONDS = 80
+# Whoever is not freed waits so long, which is longer than any program here may take.
+LONGEST_SECONDS = 150
+# 2 s are promised (0.2 s on two quiet cores); this machine may be far slower for moments.
 FREE_SECONDS = 15
 
 
@@ -39,7 +51,7 @@ class Exits:
         self,
         n: int,
         program: str,
-        timeout: float = 60,
+        timeout: float = LONGEST_SECONDS,
         within: float = 5,
         mpi: str = "openmpi",
         ulfm: bool = True,
@@ -48,7 +60,7 @@ class Exits:
         finished = ranks.run(
             n,
             "-c",
-            START.format(timeout=timeout) + program,
+            START.format(timeout=timeout, longest=LONGEST_SECONDS) + program,
             limit=START_SECONDS + within,
             library=self.mpich() if mpi == "mpich" else ranks.OPEN_MPI,
             ulfm=ulfm,
@@ -56,7 +68,7 @@ class Exits:
                 "OMPI_MCA_btl_sm_backing_directory": str(self.segments),
                 "SEGMENTS": str(self.segments) if mpi == "openmpi" and n > 1 else "",
             },
-            leave_within=5,
+            leave_within=20,
         )
         assert finished.returncode is not None, f"still running:\n{finished.output}"
         assert "no segment where" not in finished.output
@@ -93,17 +105,35 @@ def test_a_forked_child_leaves_alone(exits: Exits) -> None:
         "child = os.fork()\n"
         "if child == 0:\n"
         "    sys.exit(0)\n"
-        "deadline, ended = time.monotonic() + 10, (0, 0)\n"
+        "deadline, ended = time.monotonic() + 30, (0, 0)\n"
         "while ended[0] == 0 and time.monotonic() < deadline:\n"
         "    ended = os.waitpid(child, os.WNOHANG)\n"
         "    time.sleep(1e-2)\n"
         "if ended[0] == 0: os.kill(child, signal.SIGKILL)\n"
         "dist.all_reduce(ones)\n"
         "print('child ended:', ended == (child, 0), flush=True)",
-        within=20,
+        within=40,
     )
     assert finished.returncode == 0, finished.output
     assert finished.output.count("child ended: True") == 2, finished.output
+
+
+def test_an_error_in_a_forked_child_concerns_nobody_else(exits: Exits) -> None:
+    """Its uncaught error must not free, by MPI's memory, ranks that are well."""
+    program = """
+from course_lib.mpi import boards
+child = os.fork()
+if child == 0:
+    raise ValueError("in the child")
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 1, status
+assert not boards.board_of(rank).verdict, "the child has given the group up"
+dist.all_reduce(ones)
+print("all is well", flush=True)
+"""
+    finished = exits.run(2, program, within=20)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("all is well") == 2, finished.output
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -182,7 +212,7 @@ if rank == 1:
 else:
     from course_lib.mpi import boards
     board = boards.board_of(1)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while board.latest().outcome != "DeadlineError":
         assert time.monotonic() < until, board.events()
         time.sleep(0.01)
@@ -195,7 +225,9 @@ else:
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_deadline_without_fault_tolerance(exits: Exits, mpi: str) -> None:
     program = """
-groups = [dist.new_group() for _ in range(3)]
+groups = [dist.new_group(timeout=timedelta(seconds=60)) for _ in range(3)]
+for group in groups:
+    group.set_timeout(timedelta(seconds=1))
 calls = [
     lambda group: dist.all_reduce(ones, group=group),
     lambda group: dist.recv(ones, src=0, group=group),
@@ -210,10 +242,9 @@ if rank == 1:
             assert time.monotonic() - began < 10
             print("the deadline passed", flush=True)
 else:
-    time.sleep(40)  # the launcher ends it when the other has left
+    time.sleep(600)  # the launcher ends it when the other has left, or the run is still running
 """
     finished = exits.run(2, program, timeout=1, within=15, mpi=mpi, ulfm=False)
-    assert finished.seconds < 40, finished.output
     # The stuck threads cannot be freed, so this rank ends without MPI's consent.
     assert finished.returncode not in (0, None), finished.output
     assert finished.output.count("the deadline passed") == 3, finished.output
@@ -221,6 +252,7 @@ else:
 
 def test_killed_rank(exits: Exits) -> None:
     program = f"""
+all_have("begun")
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 began = time.monotonic()
@@ -237,9 +269,58 @@ except mpi.CommunicationError as error:
     assert "RankFailedError" in finished.output, finished.output
 
 
+def test_who_learns_of_a_death_late_is_told_of_it_all_the_same(exits: Exits) -> None:
+    """The others' news may take long on a machine that stalls: what freed the rank says it."""
+    program = """
+from course_lib.mpi import deaths
+all_have("begun")
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 2:
+    known, first = deaths.failed_ranks, []
+
+    def late(comm):
+        first.append(time.monotonic())
+        return known(comm) if time.monotonic() > first[0] + 1 else []
+
+    deaths.failed_ranks = late
+try:
+    dist.recv(ones, 1 if rank == 0 else 0)
+except mpi.RankFailedError as error:
+    assert "rank 1 died" in str(error), error
+    print("told of the death", flush=True)
+"""
+    finished = exits.run(3, program, within=20)
+    assert finished.output.count("told of the death") == 2, finished.output
+
+
+def test_a_courier_that_is_stopped_does_not_call_a_finalised_mpi(exits: Exits) -> None:
+    """It carries messages of an emulated link; here the machine stops it in the middle of one."""
+    program = """
+from course_lib.mpi import departures
+push, finalize = departures.Departure.push, mpi.MPI.Finalize
+
+def push_late(self):
+    time.sleep(1)
+    return push(self)
+
+def finalize_and_stay():
+    finalize()
+    time.sleep(2)
+
+departures.Departure.push, mpi.MPI.Finalize = push_late, finalize_and_stay
+with mpi.emulated_link(latency=1e-3):
+    dist.recv(ones, 0) if rank else dist.isend(ones, 1)
+"""
+    finished = exits.run(2, program, within=20)
+    assert finished.returncode == 0, finished.output
+    assert "FINALIZE" not in finished.output, finished.output
+
+
 def test_survivors_of_a_death_go_on_and_leave(exits: Exits) -> None:
     """Where a group survives failures, the living exchange messages, from any source too."""
     program = """
+all_have("begun")
 group = dist.group.WORLD
 group.survives_failures = True
 if rank == 2:
@@ -288,6 +369,7 @@ def test_a_message_between_the_death_and_its_acknowledgement_is_taken_in(
 ) -> None:
     """Open MPI goes on to report the death of a receive that has ended since."""
     program = f"""
+all_have("begun")
 group = dist.group.WORLD
 group.survives_failures = True
 if rank == 2:
@@ -327,6 +409,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("way", ["", "mpi.shrink()"], ids=["broken", "shrunk"])
 def test_a_survivor_keeps_its_exit_status(exits: Exits, way: str) -> None:
     program = f"""
+all_have("begun")
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 try:
@@ -347,6 +430,7 @@ def test_uncaught_error_in_a_group_that_survives_failures_is_a_death(exits: Exit
     program = """
 dist.group.WORLD.survives_failures = True
 dist.barrier()
+all_have("left the barrier")
 if rank == 1:
     raise ValueError("the reason")
 try:
@@ -363,7 +447,7 @@ except mpi.RankFailedError as error:
 
 
 def test_ranks_of_another_launcher_are_refused() -> None:
-    program = START.format(timeout=5)
-    finished = ranks.run(1, "-c", program, limit=60, variables={"WORLD_SIZE": "2", "RANK": "0"})
+    program = START.format(timeout=5, longest=5)
+    finished = ranks.run(1, "-c", program, limit=120, variables={"WORLD_SIZE": "2", "RANK": "0"})
     assert finished.returncode not in (0, None)
     assert "start this program with mpiexec" in finished.output, finished.output

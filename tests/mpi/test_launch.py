@@ -34,7 +34,7 @@ def test_a_launcher_starts_where_a_killed_one_had_its_process_id(
     for pid in range(last + 1, last + MANY):
         plant(tmp_path, pid % largest)
     variables = {"TMPDIR": str(tmp_path)}
-    finished = ranks.run(1, "-c", "print('started')", limit=60, variables=variables)
+    finished = ranks.run(1, "-c", "print('started')", limit=120, variables=variables)
     assert finished.output == "started\n", finished.output
     assert finished.returncode == 0
 
@@ -101,7 +101,7 @@ mpi.world().barrier()
 @pytest.mark.skipif(not launch.SHARED_MEMORY.is_dir(), reason="no /dev/shm on this system")
 def test_each_run_has_shared_memory_of_its_own() -> None:
     """Two runs whose 16-bit names are equal would crash."""
-    finished = ranks.run(2, "-c", MAPPED, limit=60)
+    finished = ranks.run(2, "-c", MAPPED, limit=120)
     run, *segments = finished.output.splitlines()
     assert len(segments) == 2, finished.output
     (folder,) = {Path(segment).parent for segment in segments}
@@ -127,7 +127,7 @@ mpi.world().barrier()
 @pytest.mark.skipif(not launch.SHARED_MEMORY.is_dir(), reason="no /dev/shm on this system")
 def test_shared_memory_of_a_killed_run_goes_with_the_next_start(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    finished = ranks.run(2, "-c", KILLED, limit=60, variables={"NOTE": str(note)})
+    finished = ranks.run(2, "-c", KILLED, limit=120, variables={"NOTE": str(note)})
     assert finished.returncode != 0
     launch.mpiexec(1, "true")  # unless another test has started something before
     assert not Path(note.read_text()).exists()
@@ -145,7 +145,7 @@ mpi.world().barrier()
 
 def test_ranks_on_one_host_open_no_port() -> None:
     """Whoever starts them: the launcher alone tells them where they are."""
-    finished = ranks.run(2, "-c", LISTENING, limit=60)
+    finished = ranks.run(2, "-c", LISTENING, limit=120)
     assert finished.output == "[]\n[]\n"
 
 
@@ -158,5 +158,5 @@ def test_ranks_on_several_hosts_keep_the_network() -> None:
 
 def test_what_the_user_asks_of_the_network_is_kept() -> None:
     asked = {"OMPI_MCA_btl": "self,sm,tcp"}
-    finished = ranks.run(2, "-c", LISTENING, limit=60, variables=asked)
+    finished = ranks.run(2, "-c", LISTENING, limit=120, variables=asked)
     assert finished.output.count("0.0.0.0") == 2

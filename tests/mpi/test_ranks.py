@@ -28,6 +28,8 @@ def test_each_case_has_its_own_outcome_and_a_hang_is_named():
 
 def test_a_run_past_its_limit_is_killed_with_its_ranks():
     start = time.monotonic()
-    ended = ranks.run(2, "-c", "import threading; threading.Event().wait()", limit=3)
+    ended = ranks.run(
+        2, "-c", "import threading; threading.Event().wait()", limit=3, leave_within=2
+    )
     assert ended.returncode is None
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 60  # it would not end by itself

@@ -25,10 +25,13 @@ def note(name, error):
     partial.write_text(json.dumps([type(error).__name__, str(error)]))
     partial.rename(folder / f"{name}-{rank}")
 
-def given_up(name, call, seconds=1.5):
+# In time for all to wait, on a machine that may stall: who comes later is not in the report.
+BRIEF = 6
+
+def given_up(name, call):
     group = dist.new_group()
     dist.barrier(group)
-    group.set_timeout(timedelta(seconds=seconds))  # it has to hold for the call alone
+    group.set_timeout(timedelta(seconds=BRIEF))  # it has to hold for the call alone
     try:
         call(group)
     except mpi.CommunicationError as error:
@@ -49,7 +52,7 @@ given_up("receive first", receive_first)
 given_up("one stays away", one_stays_away)
 
 # Raw MPI: the first two wait for each other, the others for a message that nobody sends.
-comm.timeout = 1.5
+comm.timeout = BRIEF
 try:
     comm.recv(source=size - 1 - rank, tag=4) if rank in (0, size - 1) else comm.Recv(three, 0)
 except mpi.CommunicationError as error:
@@ -72,7 +75,7 @@ elif rank == 0:
 
 
 def run(folder: Path, n: int, program: str, **options: object) -> ranks.Run:
-    finished = ranks.run(n, "-c", START + program, folder, limit=60, leave_within=5, **options)
+    finished = ranks.run(n, "-c", START + program, folder, limit=150, **options)
     assert finished.returncode is not None, f"still running:\n{finished.output}"
     assert not finished.left_behind, finished.output
     return finished
@@ -116,7 +119,7 @@ def test_hangs(tmp_path: Path) -> None:
 SMALL = """
 dist.barrier()
 try:
-    comm.timeout = 3
+    comm.timeout = BRIEF
     comm.Recv(three, 1 - rank, tag=rank)
 except mpi.CommunicationError as error:
     note("both", error)
@@ -148,12 +151,14 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     program = """
 assert boards.board_of(1 - rank).rank == 1 - rank
 assert not list(Path(os.environ["BOARDS"]).iterdir())
-dist.barrier()
+(folder / f"here-{rank}").touch()  # who dies while others are in a barrier ends it for them
+while len(list(folder.glob("here-*"))) < size:
+    time.sleep(0.01)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     begin = "import os, tempfile\ndel os.memfd_create\ntempfile.tempdir = os.environ['BOARDS']\n"
     finished = ranks.run(
-        2, "-c", begin + START + program, tmp_path, limit=60, variables={"BOARDS": str(temporary)}
+        2, "-c", begin + START + program, tmp_path, limit=120, variables={"BOARDS": str(temporary)}
     )
     assert "Error" not in finished.output, finished.output
     assert not list(temporary.iterdir())

@@ -25,5 +25,5 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("value", "expected"), [("1", "compared"), ("0", "sent 1065353216")])
 def test_check_collectives(value: str, expected: str) -> None:
     variables = {"COURSE_CHECK_COLLECTIVES": value}
-    finished = ranks.run(2, "-c", PROGRAM, limit=60, variables=variables)
+    finished = ranks.run(2, "-c", PROGRAM, limit=120, variables=variables)
     assert finished.output.splitlines().count(expected) == 2, finished.output

@@ -6,13 +6,13 @@ import pytest
 
 from tests import ranks
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(250)
 
 
 @pytest.fixture(scope="module")
 def last_one() -> ranks.Run:
     """Four ranks of which three die, one after the other."""
-    return ranks.run(4, "-m", "tests.mpi.dying", limit=90)
+    return ranks.run(4, "-m", "tests.mpi.dying", limit=200)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ except mpi.CommunicationError as error:
 
 
 def test_without_fault_tolerance_the_way_out_is_named() -> None:
-    done = ranks.run(1, "-c", WITHOUT_FAULT_TOLERANCE, limit=60, ulfm=False)
+    done = ranks.run(1, "-c", WITHOUT_FAULT_TOLERANCE, limit=120, ulfm=False)
     assert done.returncode == 0, done.output
     assert "refused: shrink: this MPI has no fault tolerance" in done.output
     assert "cluster.restart()" in done.output

@@ -150,7 +150,7 @@ def test_threads_work_at_the_same_time(four) -> None:
 
     class Meets(nn.Module):
         def forward(self, inputs):
-            together.wait(timeout=10)  # broken, and an error, unless all four are here at once
+            together.wait(timeout=60)  # broken, and an error, unless all four are here at once
             return inputs
 
         def __deepcopy__(self, memo):
@@ -195,7 +195,7 @@ def test_a_device_computes_with_one_thread_and_leaves_the_callers_number(
     four, restored_threads
 ) -> None:
     torch.set_num_threads(3)
-    counted = [device.submit(torch.get_num_threads).result(timeout=10) for device in four]
+    counted = [device.submit(torch.get_num_threads).result(timeout=60) for device in four]
     assert counted == [1, 1, 1, 1]
     assert torch.get_num_threads() == 3
 
@@ -221,7 +221,7 @@ def test_the_error_of_a_replica_says_on_which_device(four) -> None:
         dp.parallel_apply(dp.replicate(Picky(), four), shards, four)
     assert caught.value.__notes__ == ["on device 2, in forward"]
     # The threads are as good as before.
-    assert four[2].submit(lambda: 7).result(timeout=10) == 7
+    assert four[2].submit(lambda: 7).result(timeout=60) == 7
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,12 @@ from tests.parallel.cases.parameter_server import OPTIMIZERS, batches_of, networ
 torch.set_num_threads(1)
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=20))
 rank, size = dist.get_rank(), dist.get_world_size()
+# The server begins, and so somebody may die, when all have come out of init_process_group.
+if rank:
+    dist.send(torch.zeros(1), 0)
+else:
+    for worker in range(1, size):
+        dist.recv(torch.zeros(1), worker)
 model = network()
 FILE = os.environ["DIED_AT"]
 
@@ -74,7 +80,7 @@ def work(at=None, **options):
     batches = batches_of(rank) if at is None else deadly(batches_of(rank), at)
     return Worker(network(), F.cross_entropy, batches, **options).run()
 """
-LIMIT = 60.0  # four ranks that import torch on two busy cores
+LIMIT = 90.0  # four ranks that import torch on two busy cores
 
 
 def launch(tmp_path, n: int, program: str) -> str:
@@ -88,13 +94,31 @@ def launch(tmp_path, n: int, program: str) -> str:
 
 @pytest.mark.timeout(120)
 def test_killed_workers_do_not_stop_the_others(tmp_path) -> None:
-    """One dies between two steps, one between a gradient's header and its body."""
+    """One dies between two steps, one between a gradient's header and its body.
+
+    The first does so when its gradients have been used: what a rank sent last may die with it.
+    """
     output = launch(
         tmp_path,
         4,
         """
+USED = FILE + ".used"
+
+def after_five_were_used():
+    for step, batch in enumerate(batches_of(rank)):
+        while step == 5 and not os.path.exists(USED):
+            time.sleep(0.001)
+        if step == 5:
+            die()
+        yield batch
+
+def ends(server):
+    if server.record.steps_by_worker[3] == 5:
+        open(USED, "w").close()
+    return server.version >= 60 and server.record.died
+
 if rank == 0:
-    record = serve(stop=Stop(when=lambda server: server.version >= 60 and server.record.died))
+    record = serve(stop=Stop(when=ends))
     require_replay(record)
     assert set(record.died) == {3} and record.version >= 60, record.died
     assert record.steps_by_worker[3] == 5, record.steps_by_worker
@@ -107,7 +131,8 @@ if rank == 0:
     assert record.workers == (1,) and not record.died and record.version == 10
     print("the server is content", flush=True)
 else:
-    ended = work(5 if rank == 3 else None, step_seconds=0.005).ended
+    batches = after_five_were_used() if rank == 3 else batches_of(rank)
+    ended = Worker(network(), F.cross_entropy, batches, step_seconds=0.005).run().ended
     worker = Worker(network(), F.cross_entropy, batches_of(rank))
     if rank == 2:
         plain = worker._team.send
@@ -137,7 +162,7 @@ if rank == 0:
     record = serve(mode={mode}, stop=Stop(steps=20))
     require_replay(record)
     assert record.version == 20 and set(record.died) == {{2}}
-    assert record.seconds < 8, record.seconds
+    assert record.seconds < 15, record.seconds  # and not the 20 of a deadline
     print("the server is content", flush=True)
 else:
     work(3 if rank == 2 else None, step_seconds=0.01 if rank == 2 else 0)
@@ -163,7 +188,7 @@ else:
     except mpi.RankFailedError as error:
         late = time.monotonic() - float(open(FILE).read())
         assert "the parameter server, rank 0, died" in str(error), error
-        assert late < 8, late
+        assert late < 15, late
         print("worker", rank, "knows", flush=True)
 """,
     )
@@ -364,5 +389,5 @@ def test_a_record_reaches_a_process_without_mpi() -> None:
     )
     record = Record(mode=str(Asynchronous()), workers=(1,))
     subprocess.run(
-        [sys.executable, "-c", program], input=pickle.dumps(record), check=True, timeout=60
+        [sys.executable, "-c", program], input=pickle.dumps(record), check=True, timeout=120
     )

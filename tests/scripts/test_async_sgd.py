@@ -14,7 +14,7 @@ from course_lib import launch
 from tests import ranks
 
 SCRIPT = os.path.join("scripts", "async_sgd.py")
-LIMIT = 90
+LIMIT = 150
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +66,16 @@ def test_bad_options_are_refused(root: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_it_learns_and_a_straggler_holds_up_nobody() -> None:
-    """Five epochs of the digits give 0.8 to 0.97; guessing is right for one in ten."""
-    found = run(4, "--straggler", 0.1)
-    assert (found["data"], found["mode"], found["updates"]) == ("digits", "asynchronous", 450)
+    """Five epochs of the digits give 0.8 to 0.97; guessing is right for one in ten.
+
+    Ten epochs and a second: a worker whose core is taken for some of it is not the straggler yet.
+    """
+    found = run(4, "--epochs", 10, "--straggler", 1)
+    assert (found["data"], found["mode"], found["updates"]) == ("digits", "asynchronous", 899)
     assert found["accuracy"] > 0.3
     slow, *others = found["gradients_by_worker"]
     assert len(others) == 2
-    assert slow + sum(others) == 450
+    assert slow + sum(others) == 899
     assert slow < min(others)
 
 
@@ -85,7 +88,7 @@ def test_a_straggler_holds_up_synchronous_rounds() -> None:
     assert found["mean_staleness"] == 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(320)
 def test_the_other_modes() -> None:
     found = run(3, "--steps", 10, "--mode", "synchronous", "--backup", 1)
     assert found["mode"] == "synchronous, first 1"

@@ -17,7 +17,7 @@ from course_lib.parallel import launching
 from tests import ranks
 
 SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp")
-LIMIT = 90
+LIMIT = 150
 STEPS = 12
 # Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7.
 TOLERANCE = 1e-5
@@ -113,6 +113,7 @@ def test_all_reduce_by_torchrun(root: Path) -> None:
         assert found["backend"] == "gloo"
 
 
+@pytest.mark.timeout(620)  # four starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
 def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> None:
     """Sums of two terms do not depend on their order, so nothing may differ at all."""
@@ -134,6 +135,7 @@ def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> N
     assert len(same) == 1, found
 
 
+@pytest.mark.timeout(470)
 def test_four_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path) -> None:
     """Four terms may be added in any order."""
     files = {name: tmp_path / f"{name}.pt" for name in ("sync_sgd", "ddp", "one")}
@@ -151,6 +153,7 @@ def test_four_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path)
             torch.testing.assert_close(weights[name][key], tensor, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.timeout(470)
 def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
     """So that equal checksums mean something. 44 steps of 32 samples are an epoch."""
     runs = [("--seed", 0, "--steps", 45), ("--seed", 1, "--steps", 45), ("--seed", 0)]
@@ -222,7 +225,7 @@ def threads():
     return sum("gloo" in name for name in names)
 
 def last_look():
-    until = time.monotonic() + 5  # a thread that was joined is listed a moment longer
+    until = time.monotonic() + 30  # a thread that was joined is listed a moment longer
     while threads() and time.monotonic() < until:
         time.sleep(0.01)
     print("before Python ends:", threads())
@@ -247,9 +250,9 @@ print("after the program:", threads())
 
 
 def test_a_rank_that_fails_ends_the_run(root: Path) -> None:
-    """One rank cannot write; nobody waits for it until the deadline."""
+    """One rank cannot write; nobody waits for it until the deadline, which is 60 s."""
     ended = ranks.run(
-        2, script("sync_sgd"), "--steps", "2", "--save", "missing/folder/x.pt", limit=30
+        2, script("sync_sgd"), "--steps", "2", "--save", "missing/folder/x.pt", limit=60
     )
     assert ended.returncode not in (0, None), ended.output
     assert "missing/folder" in ended.output

@@ -12,8 +12,9 @@ import requests
 
 from tests.lab_server import LabServer, copy_checkout, copy_venv, make_lab, scratch
 
-# 2 to 4 s on two quiet cores; this machine may be far slower for moments.
-SECOND_START_SECONDS = 20
+# 2 to 4 s on two quiet cores; this machine may be far slower for moments. Installing anew what is
+# installed already would take minutes.
+SECOND_START_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,13 @@ def checkout() -> Iterator[Path]:
 
 def opened_address(lab: LabServer) -> str:
     """Return where the printed address leads a browser that has the token."""
-    answer = requests.get(lab.url, timeout=20)
+    answer = requests.get(lab.url, timeout=60)
     assert answer.status_code == 200
     assert "JupyterLab" in answer.text
     return answer.url
 
 
+@pytest.mark.timeout(600)
 def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
     # Not even root can write to a home that is a file, nor make it.
     home = checkout.parent / "home"
@@ -47,11 +49,12 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
 
         # Nobody gets in without the token, or from another machine.
         api = f"http://127.0.0.1:{lab.port}/api/contents"
-        assert requests.get(api, timeout=20).status_code == 403
-        assert requests.get(api, params={"token": lab.token}, timeout=20).status_code == 200
+        assert requests.get(api, timeout=60).status_code == 403
+        assert requests.get(api, params={"token": lab.token}, timeout=60).status_code == 200
         listening = set()
         for process in lab.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):  # a short-lived child
+            # A short-lived child; one that has just ended denies access, except to root.
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 listening |= {
                     connection.laddr.ip
                     for connection in process.net_connections(kind="tcp")
@@ -62,7 +65,7 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
     work = checkout / "workspace" / "00_start_here.ipynb"
     work.write_text(work.read_text().replace('"cells": [', '"cells":  ['))
     changed = work.read_bytes()
-    with make_lab(checkout, homeless, seconds=30) as lab:
+    with make_lab(checkout, homeless, seconds=90) as lab:
         assert lab.seconds <= SECOND_START_SECONDS
         opened_address(lab)
     assert work.read_bytes() == changed

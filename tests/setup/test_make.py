@@ -52,7 +52,7 @@ def make(folder: Path, *arguments: str, **variables: str) -> subprocess.Complete
         env=without_make(os.environ) | variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=400,
         check=False,
     )
 
@@ -105,6 +105,7 @@ def test_without_the_venv_module_it_says_what_to_install(checkout: Path, tmp_pat
     assert not (checkout / ".venv").exists()
 
 
+@pytest.mark.timeout(600)
 def test_without_a_package_index_it_says_so_and_takes_up_the_work_later(checkout: Path) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/simple"
     answer = make(checkout, "setup", PYTHON=sys.executable, PIP_INDEX_URL=nowhere, **PLAIN_PIP)
@@ -114,6 +115,7 @@ def test_without_a_package_index_it_says_so_and_takes_up_the_work_later(checkout
     assert not (checkout / ".venv" / "installed-by-make.txt").exists()
 
 
+@pytest.mark.timeout(900)  # pip looks at every package
 def test_a_moved_checkout_and_a_half_installed_package_are_mended(checkout: Path) -> None:
     copy_venv(checkout)
     packages = next(checkout.glob(".venv/lib/python*/site-packages"))

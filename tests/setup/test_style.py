@@ -24,9 +24,13 @@ BELOW = {
     "rank_states": set(),
     "diagnosis": set(),
     "traffic_matrix": set(),
+    "main_thread": set(),
 }
 # Plain data and pure functions, which need no MPI.
-BASE = {"launch", "board", "board_writer", "rank_states", "diagnosis", "traffic_matrix"}
+BASE = {
+    *("launch", "board", "board_writer", "rank_states", "diagnosis", "traffic_matrix"),
+    "main_thread",
+}
 MOST_LINES = 400
 
 

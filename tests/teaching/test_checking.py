@@ -24,16 +24,29 @@ assert treasure == 10 * rank, "variables are kept"
 
 
 @pytest.fixture
-def told(cluster, capsys):
+def allow(monkeypatch):
+    """A function that gives checks so many seconds, in place of the minute that is ample."""
+
+    def seconds(number: float) -> None:
+        name = "course_lib.teaching.checking.find"
+        monkeypatch.setattr(name, lambda id: find(id)._replace(deadline=number))
+
+    return seconds
+
+
+@pytest.fixture
+def told(cluster, capsys, allow, monkeypatch):
     """A function that defines the learner's function on the ranks and returns what is said."""
     cluster.view.execute("treasure = 10 * rank", silent=True)
+    monkeypatch.setattr("course_lib.teaching.checking._FREE_WITHIN_S", 40)
 
-    def tell(code: str) -> str:
+    def tell(code: str, deadline: float = 60) -> str:
+        allow(deadline)
         cluster.view.execute(code, silent=True)
         capsys.readouterr()
         began = time.monotonic()
         check("90.total")
-        assert time.monotonic() - began < 20, "a check never freezes the notebook"
+        assert time.monotonic() - began < deadline + 45, "a check never freezes the notebook"
         said = capsys.readouterr().out.strip()
         cluster.view.execute(RANKS_AGREE, silent=True)
         return said
@@ -74,7 +87,8 @@ def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> N
         "def total(comm):\n"
         "    if comm.rank == 1:\n"
         "        return {}['total']\n"
-        "    return comm.allreduce(0)"
+        "    return comm.allreduce(0)",
+        deadline=8,
     )
     assert said == (
         "90.total: not yet: on rank 1 your function raised KeyError: 'total'. "
@@ -82,24 +96,26 @@ def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> N
     )
 
 
+# Where a rank does end, it has longer for it.
 @pytest.mark.parametrize(
-    ("code", "ranks"),
+    ("code", "ranks", "deadline"),
     [
-        ("def total(comm):\n    return comm.recv()", "ranks 0, 1"),
-        ("def total(comm):\n    while comm.rank == 1: pass\n    return 3", "rank 1"),
-        ("def total(comm):\n    time.sleep(60)", "ranks 0, 1"),
+        ("def total(comm):\n    return comm.recv()", "ranks 0, 1", 3),
+        ("def total(comm):\n    while comm.rank == 1: pass\n    return 3", "rank 1", 8),
+        ("def total(comm):\n    time.sleep(60)", "ranks 0, 1", 3),
         (
             "def total(comm):\n    try:\n        comm.recv()\n    except Exception:\n"
             "        while True: pass",
             "ranks 0, 1",
+            3,
         ),
-        ("def total(comm):\n    dist.recv(torch.ones(1), src=1 - comm.rank)", "ranks 0, 1"),
+        ("def total(comm):\n    dist.recv(torch.ones(1), src=1 - comm.rank)", "ranks 0, 1", 3),
     ],
     ids=["deadlock", "endless loop on one rank", "sleep", "caught and endless", "torch"],
 )
-def test_a_function_that_does_not_end_is_recognised(told, code: str, ranks: str) -> None:
-    expected = f"your function did not finish within 3 s on {ranks} (does-not-finish)"
-    assert told(code) == f"90.total: not yet: {expected}"
+def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline) -> None:
+    expected = f"your function did not finish within {deadline} s on {ranks} (does-not-finish)"
+    assert told(code, deadline) == f"90.total: not yet: {expected}"
 
 
 def test_a_message_left_behind_disturbs_nobody(told) -> None:
@@ -154,7 +170,9 @@ def test_in_the_notebook(capsys) -> None:
 
 
 @pytest.mark.usefixtures("own_exercises")
-def test_an_endless_loop_in_the_notebook(capsys) -> None:
+def test_an_endless_loop_in_the_notebook(capsys, allow) -> None:
+    allow(1)
+
     def endless(x):
         while True:
             try:
@@ -167,7 +185,7 @@ def test_an_endless_loop_in_the_notebook(capsys) -> None:
     signal.setitimer(signal.ITIMER_REAL, 100)
     began = time.monotonic()
     assert said_of(capsys, endless) == f"90.double: not yet: {expected}"
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 45
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
     assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 50, "another one's alarm is set again"
 
@@ -215,7 +233,7 @@ def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
         "except RuntimeError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "there is no cluster: run the cell with start_cluster() and then" in done.stdout
 

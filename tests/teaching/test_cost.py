@@ -20,7 +20,7 @@ def test_it_needs_neither_torch_nor_mpi():
         "import sys, course_lib.teaching.cost\n"
         "sys.exit(bool({'torch', 'mpi4py', 'matplotlib'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=200).returncode == 0
 
 
 def test_every_name_it_offers_is_there():

@@ -64,7 +64,7 @@ def test_the_diagrams_show_what_mpi_really_does(world_size, root):
         env=launch.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     really = json.loads(ran.stdout)
@@ -173,7 +173,7 @@ def test_two_processes_draw_the_same_bytes(drawn):
         [sys.executable, "-c", program, str(Path(__file__).parent)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {k: [f.svg, f.alt] for k, f in drawn.items()}

@@ -61,7 +61,7 @@ def test_all_sending_first_is_a_deadlock_even_with_one_number():
 
     began = time.monotonic()
     seen = rehearse(send_first, [(np.zeros(1),) for _ in range(4)])
-    assert time.monotonic() - began < 10  # no deadline is waited for: it is found, not timed
+    assert time.monotonic() - began < 30  # no deadline is waited for: it is found, not timed
     assert all(isinstance(error, StuckError) for error in seen.errors)
     assert {rank: calls[0].call for rank, calls in seen.stuck.items()} == dict.fromkeys(
         range(4), "Send"
@@ -154,14 +154,14 @@ def test_too_little_room_is_an_error_at_the_receiver():
 
 
 def test_an_interrupt_ends_a_rank_that_computes_for_ever():
+    main = threading.main_thread().ident
+
     def for_ever(comm):
+        signal.pthread_kill(main, signal.SIGINT)  # by now the main thread waits for this rank
         while True:
             pass
 
     before = threading.active_count()
-    main = threading.main_thread().ident
-    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
         rehearse(for_ever, [(), ()])
     deadline = time.monotonic() + 20

@@ -219,11 +219,11 @@ def test_a_killed_run_leaves_no_half_written_lesson(course) -> None:
     command = [sys.executable, "-c", code, str(course.lessons), str(course.workspace)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"go\n"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not list(course.workspace.glob(f".*{files.PART}")) and process.poll() is None:
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     process.stdout.close()
     json.loads(course.read())  # the old one or the new one, in any case a whole one
     course.update()
@@ -244,7 +244,7 @@ def test_it_is_quick_and_imports_nothing_heavy(root) -> None:
         "heavy = {'torch', 'mpi4py', 'nbformat', 'jupytext', 'IPython', 'matplotlib', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=200)
 
 
 def test_every_real_lesson_can_be_handed_out(root) -> None:

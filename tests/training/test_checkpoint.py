@@ -51,7 +51,7 @@ def test_resume_in_another_process(tmp_path: Path, root: Path) -> None:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert ended.stdout.strip() == interrupted.uninterrupted()

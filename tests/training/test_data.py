@@ -146,7 +146,7 @@ def test_several_processes_download_once(tmp_path: Path) -> None:
             for _ in range(3)
         ]
         for process in processes:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=200)
             assert process.returncode == 0, err
             assert out.split()[-3:] == ["6", "3", "15"]
     finally:

@@ -21,7 +21,7 @@ from ..collective_log import recorded
 from ..exercise import WrongAnswer
 from ..message_log import _portable
 
-TIMEOUT = timedelta(seconds=3)
+TIMEOUT = timedelta(seconds=6)
 _WAITING = (DeadlineError, RevokedError)
 
 Findings = list[dict[str, Any] | None]

@@ -18,7 +18,7 @@ def case_fails_on_rank_1(rank, size):
     assert rank != 1, "wrong on rank one"
 
 
-@case(seconds=2)
+@case(seconds=10)  # enough to reach the wait, on a machine that may stall
 def case_hangs_on_rank_1(rank, size):
     if rank == 1:
         threading.Event().wait()

@@ -1,16 +1,19 @@
 """The one idea: on an emulated link everything takes what the formulas say, and little more.
 
 Never less: that is asserted exactly. How much more is a matter of the machine, so links are slow
-(tens of milliseconds against less than one of overhead), the quickest of several trials counts,
+(tens of milliseconds against less than one of overhead), the quickest of many trials counts,
 and further trials are made until one is near enough.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from unittest import mock
 
 import numpy
 import torch
@@ -23,6 +26,7 @@ from course_lib.mpi import (
     DeadlineError,
     MismatchError,
     RevokedError,
+    departures,
     emulated_link,
     renew_world,
     world,
@@ -30,8 +34,8 @@ from course_lib.mpi import (
 from course_lib.parallel.all_reduces import ALGORITHMS
 from tests.mpi.helpers import equal, group_of_all, raises, sizes
 
-TRIES = 10
-LATENCY, BANDWIDTH = 0.03, 4e6
+TRIES = 20
+LATENCY, BANDWIDTH = 0.06, 2e6
 
 
 def longest(action: Callable[[], None]) -> float:
@@ -63,7 +67,7 @@ def message(size_bytes: int) -> torch.Tensor:
 
 def ping_pong_fits(there_and_back: Callable[[int], None]) -> None:
     volumes = (0, 64 * 1024, 128 * 1024, 256 * 1024)
-    latency, bandwidth = 0.04, 4e6
+    latency, bandwidth = 0.08, 2e6
     best = [math.inf] * len(volumes)
     for _ in range(TRIES):
         with emulated_link(latency, bandwidth):
@@ -73,11 +77,12 @@ def ping_pong_fits(there_and_back: Callable[[int], None]) -> None:
                 best[index] = min(best[index], (time.perf_counter() - begin) / 2)
         slope, intercept = numpy.polyfit(volumes, best, 1)
         near = abs(intercept / latency - 1) < 0.05 and abs(slope * bandwidth - 1) < 0.05
-        if _all_agree(near):
+        # Who is asked may start to wait later than the message, so only who asks can measure it.
+        if _all_agree(near or dist.get_rank() != 0):
             break
     else:
         raise AssertionError(f"latency {intercept} s, {1 / slope} bytes/s")
-    if dist.get_rank() == 0:  # who is asked may start to wait later than the message
+    if dist.get_rank() == 0:
         least = [latency + volume / bandwidth for volume in volumes]
         assert all(took >= wanted for took, wanted in zip(best, least, strict=True)), (best, least)
 
@@ -296,6 +301,36 @@ def case_after_an_exception_what_was_sent_leaves_at_once(rank, size):
 
 
 @sizes(2)
+def case_threads_may_send_at_once_when_an_exception_lets_go(rank, size):
+    """The courier would wait for ever for a message that comes after another on its queue."""
+    tensors = [message(0) for _ in range(2)]
+    if rank == 1:
+        for tag, tensor in enumerate(tensors):
+            dist.recv(tensor, 0, tag=tag)
+        return
+    plain, first_is_in, go_on = departures._world_rank, threading.Event(), threading.Event()
+
+    def stopped(comm, dest):
+        if threading.current_thread() is thread:
+            first_is_in.set()
+            go_on.wait(20)
+        return plain(comm, dest)
+
+    works = []
+    thread = threading.Thread(target=lambda: works.append(dist.isend(tensors[0], 1, tag=0)))
+    patched = mock.patch.object(departures, "_world_rank", stopped)
+    with patched, contextlib.suppress(KeyError), emulated_link(60.0):
+        thread.start()
+        assert first_is_in.wait(20)
+        works.append(dist.isend(tensors[1], 1, tag=1))
+        go_on.set()
+        thread.join()
+        raise KeyError("on purpose")
+    for work in works:
+        work.wait()
+
+
+@sizes(2)
 def case_messages_keep_their_order_and_their_values(rank, size):
     comm = renew_world()
     if rank == 0:
@@ -351,6 +386,7 @@ def case_waits_of_mpi_itself_are_right_about_what_is_kept_back(rank, size):
             assert took > 0.0199, (name, collective, took)
             assert taken.tolist() == [1.0 if collective else 1.0 - rank] * 4, (name, taken)
     comm = comm.Dup()
+    comm.Barrier()  # Open MPI crashes if one revokes what another is still making
     if rank == 0:  # and they are freed with their group
         with raises(MPI.Exception, within=20), emulated_link(60.0):
             requests = [comm.isend("never", 1)]
@@ -386,20 +422,19 @@ def case_both_ways_at_once_on_comm(rank, size):
 @sizes(2)
 def case_long_messages_travel_while_the_program_computes(rank, size):
     tensor = torch.full((2**20,), float(rank))  # 4 MiB: far above what MPI sends in one go
-    arrived = torch.zeros(1, dtype=torch.float64)
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
         dist.recv(tensor, 0)
-        arrived[0] = time.perf_counter()  # one machine, one clock
         equal(tensor, torch.zeros(2**20))
-        dist.send(arrived, 0)
+        store.add("arrived", 1)
         return
     with emulated_link(0.01, 1e9):
         work = dist.isend(tensor, 1)
-        time.sleep(2)  # computing, outside of MPI
-        back = time.perf_counter()
+        deadline = time.monotonic() + 20  # before the receiver's own
+        while not store.add("arrived", 0):  # computing, outside of MPI
+            assert time.monotonic() < deadline, "the message does not move while nobody is in MPI"
+            time.sleep(0.01)
         work.wait()
-    dist.recv(arrived, 1)
-    assert arrived[0] < back, "the message did not move while the sender was outside of MPI"
 
 
 @sizes(2)
@@ -451,14 +486,17 @@ def case_a_message_that_takes_too_long_ends_at_the_deadline(rank, size):
     # Leaving the block waits for nothing: what is kept back goes, and fails, at once.
     for operation in ("message", "collective"):
         freed = raises(CommunicationError, within=20)
-        with group_of_all(seconds=1) as group, freed, emulated_link(60.0):
-            if operation == "collective":
-                dist.all_reduce(torch.zeros(3), group=group)
-            elif rank == 0:
-                dist.send(torch.zeros(3), 1, group=group)
-            else:
-                dist.recv(torch.zeros(3), 0, group=group)
+        with group_of_all() as group:
+            group.set_timeout(timedelta(seconds=1))  # all ranks had to make it
+            with freed, emulated_link(60.0):
+                if operation == "collective":
+                    dist.all_reduce(torch.zeros(3), group=group)
+                elif rank == 0:
+                    dist.send(torch.zeros(3), 1, group=group)
+                else:
+                    dist.recv(torch.zeros(3), 0, group=group)
     comm = renew_world().Dup()
+    comm.Barrier()  # Open MPI crashes if one revokes what another is still making
     comm.timeout = 1.0
     with raises((DeadlineError, RevokedError), within=20), emulated_link(60.0):
         if rank == 0:

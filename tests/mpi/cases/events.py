@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from course_lib import mpi
-from course_lib.mpi import MPI, MismatchError, boards, events
+from course_lib.mpi import MPI, MismatchError, boards, events, position, verdict
 from tests.mpi.helpers import raises, sizes
 
 WITHIN = 20.0
@@ -167,6 +170,31 @@ def case_others_can_read_who_waits_for_what(rank: int, size: int) -> None:
     assert found[1].site == at[0]
     assert found[1].outcome == ""
     assert found[1].end is None
+
+
+def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
+    """The watcher may be stopped between its look at the program and its writing of what it saw."""
+    board, outcome = boards.board_of(rank), ""
+
+    def ends_meanwhile(frame: object) -> str:
+        position.raised(ValueError("the reason"))
+        return "program.py:1"
+
+    try:
+        with mock.patch.object(position, "site_of", ends_meanwhile):
+            position.note()
+        outcome = board.position.outcome
+    finally:
+        position._ended = False
+    assert outcome == "ValueError: the reason", board.position
+
+
+def case_a_process_that_ends_while_it_is_looked_at_is_dead(rank: int, size: int) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    with mock.patch.object(os, "kill"):  # as if it had still been there
+        assert verdict._is_dead(child.pid)
+    assert not verdict._is_dead(os.getpid())
 
 
 @sizes(2)

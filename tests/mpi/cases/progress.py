@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.mpi import emulated_link, events, progress
+from course_lib.mpi import emulated_link, events, progress, task
+from course_lib.mpi.agreement import Call
 from tests import ranks
 from tests.mpi.helpers import equal, group_of_all
 
@@ -65,6 +67,33 @@ def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
         assert work.is_completed()
         equal(first, [sum_of_ranks(size)] * 2)
         equal(second, [size] * 2)
+
+
+def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
+    """The watcher gives up a call that is stuck, in the moment in which it comes back."""
+    late = task.Task(Call("barrier"), lambda comm: None, 1.0, [])
+    late.prepare_to_wait()
+    errors, second = [], ValueError("given up")
+
+    def give_up() -> None:
+        try:
+            late.finish(second)
+        except BaseException as error:
+            errors.append(error)
+
+    runner, watcher = threading.current_thread(), threading.Thread(target=give_up)
+
+    def stopped(*_: object) -> None:
+        if threading.current_thread() is runner:
+            watcher.start()
+            time.sleep(0.2)  # nothing is lost if the other thread takes longer to come
+
+    with mock.patch.object(task.log, "end", stopped):
+        late.finish(None)
+        watcher.join(20)
+    assert not errors, errors
+    assert late.wait(20)
+    assert late.error is None
 
 
 def case_nobody_waits(rank: int, size: int) -> None:
