@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,28 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def as_found() -> Iterator[None]:
+    """Fail a test that leaves something behind on which the next one in this process depends."""
+    variables, settings = _variables(), _torch_settings()
+    yield
+    assert _variables() == variables
+    assert settings in (None, _torch_settings())
+
+
+def _variables() -> dict[str, str]:
+    variables = {**os.environ, "the working directory": os.getcwd()}
+    del variables["PYTEST_CURRENT_TEST"]
+    variables.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch sets it, when an import asks for it
+    return variables
+
+
+def _torch_settings() -> tuple | None:
+    """Return PyTorch's settings of the process, None before its import."""
+    torch = sys.modules.get("torch")
+    return torch and (torch.get_num_threads(), torch.get_default_dtype())
 
 
 @pytest.fixture(scope="session")

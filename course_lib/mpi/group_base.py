@@ -177,7 +177,7 @@ class GroupBase(dist.ProcessGroup):
         """Let receives from any source go on among the living; return the dead ranks."""
         failed = self.failed_ranks()
         if failed:
-            self.comm.Ack_failed()
+            self.comm.Ack_failed(len(failed))  # and no later ones, which nobody has been told of
             point_to_point.post_again(self._channels[0])
         return failed
 

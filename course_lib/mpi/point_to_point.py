@@ -89,7 +89,7 @@ def post_again(channel: Channel) -> None:
     # The last first: a message that comes meanwhile goes to the first, as it would have anyway.
     taken_back: list[PointToPointWork] = []
     try:
-        for _, work in sorted(channel.open_receives.items(), reverse=True):
+        for _, work in sorted(channel.open_receives.copy().items(), reverse=True):
             if work.take_back():
                 taken_back.append(work)
     finally:

@@ -3,6 +3,8 @@
 For that a checkpoint holds everything the next step depends on: model, optimizer, scheduler,
 the place in the order of samples, and each rank's random number generators. The file appears
 whole or not at all: it is written beside its place and then renamed.
+
+The bits of a sum also depend on the number of compute threads: resume with as many.
 """
 
 from __future__ import annotations
