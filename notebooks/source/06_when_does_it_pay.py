@@ -597,7 +597,7 @@ def sent_early(way):
 
 assert [len(sent) for _, _, sent in ways] == [1, 6, 6]
 assert [sent_early(way) for way in ways[:2]] == [0, 0]
-assert sent_early(ways[2]) >= 1  # five, if the machine is not busy
+assert sent_early(ways[2]) >= 3  # five, if the machine is not very busy
 assert ways[2][0] < ways[1][0]  # predicted: 69 against 114 ms
 
 # %% tags=["nbval-ignore-output"]
