@@ -25,11 +25,12 @@ BELOW = {
     "diagnosis": set(),
     "traffic_matrix": set(),
     "main_thread": set(),
+    "allocator": set(),
 }
 # Plain data and pure functions, which need no MPI.
 BASE = {
     *("launch", "board", "board_writer", "rank_states", "diagnosis", "traffic_matrix"),
-    "main_thread",
+    *("main_thread", "allocator"),
 }
 MOST_LINES = 400
 

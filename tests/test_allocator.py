@@ -1,0 +1,110 @@
+"""The one idea: what the allocator is told shows in the pages that a step has to fetch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from course_lib.allocator import keep_freed_memory
+
+MIB = 2**20
+# Three blocks of 24 MiB are made, written and freed in every turn; together they are more than
+# glibc keeps after it has learned from them (twice the largest block).
+PROGRAM = """
+import ctypes, resource, sys
+from course_lib.allocator import keep_freed_memory
+
+kept = keep_freed_memory() if sys.argv[1] == "keep" else False
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+
+def turn():
+    blocks = [libc.malloc(ctypes.c_size_t(24 * 2**20)) for _ in range(3)]
+    for block in blocks:
+        ctypes.memset(block, 1, 24 * 2**20)
+    for block in reversed(blocks):
+        libc.free(block)
+
+for _ in range(3):
+    turn()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    turn()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PAGES = 10 * 3 * 24 * MIB // os.sysconf("SC_PAGE_SIZE")
+
+glibc = pytest.mark.skipif(
+    "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else True,
+    reason="the C library is not glibc",
+)
+
+
+def run(how: str, **variables: str) -> tuple[bool, int]:
+    """Return whether memory is kept, and how many pages ten turns have fetched."""
+    plain = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    plain.pop("GLIBC_TUNABLES", None)
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM, how],
+        env=plain | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    kept, pages = answer.stdout.split()
+    return kept == "True", int(pages)
+
+
+@glibc
+def test_freed_memory_is_used_again() -> None:
+    """A few pages may be fetched for the interpreter's own sake."""
+    kept, pages = run("keep")
+    assert kept
+    assert pages < PAGES / 100
+
+
+@glibc
+def test_without_it_every_turn_fetches_its_pages_again() -> None:
+    """Else the test above would show nothing."""
+    kept, pages = run("plain")
+    assert not kept
+    assert pages > PAGES / 4
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"COURSE_KEEP_FREED_MEMORY": "0"},
+        {"MALLOC_TRIM_THRESHOLD_": "100000"},
+        {"MALLOC_MMAP_THRESHOLD_": "100000"},
+        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=100000"},
+    ],
+    ids=lambda variables: "-".join(variables),
+)
+def test_what_the_user_says_is_left_alone(variables: dict[str, str]) -> None:
+    assert not keep_freed_memory(variables)
+
+
+@glibc
+def test_other_settings_of_glibc_do_not_matter() -> None:
+    kept, pages = run("keep", GLIBC_TUNABLES="glibc.pthread.rseq=1")
+    assert kept
+    assert pages < PAGES / 100
+
+
+@glibc
+def test_a_rank_keeps_what_it_has_freed() -> None:
+    """Importing the backend is enough."""
+    answer = subprocess.run(
+        [sys.executable, "-c", "import course_lib.mpi\n" + PROGRAM, "plain"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert int(answer.stdout.split()[1]) < PAGES / 100
