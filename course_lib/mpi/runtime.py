@@ -7,7 +7,9 @@ import os
 
 import mpi4py
 
+from course_lib.allocator import keep_freed_memory
 from course_lib.launch import (
+    LARGE_FRAGMENTS,
     SAFE_TRUNCATION,
     WRAPPING_SUMS,
     YIELD,
@@ -17,9 +19,13 @@ from course_lib.launch import (
 
 # Open MPI reads these when it is initialised, which importing mpi4py.MPI does.
 _own_memory = own_shared_memory(os.environ)
-_settings = SAFE_TRUNCATION | WRAPPING_SUMS | YIELD | off_the_network(os.environ) | _own_memory
-for _name, _value in _settings.items():
+_settings = SAFE_TRUNCATION | LARGE_FRAGMENTS | WRAPPING_SUMS | YIELD
+_only_here = {
+    name: value for name, value in off_the_network(os.environ).items() if name not in os.environ
+}
+for _name, _value in (_settings | _only_here | _own_memory).items():
     os.environ.setdefault(_name, _value)
+keep_freed_memory()
 # Progress threads and the caller are inside MPI at the same time.
 mpi4py.rc.thread_level = "multiple"
 # By default reduce, allreduce, scan and exscan of Python objects run on a duplicate that mpi4py
@@ -29,6 +35,9 @@ mpi4py.rc.fast_reduce = False
 mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
+
+for _name in _only_here:
+    del os.environ[_name]
 
 if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
     raise ImportError(

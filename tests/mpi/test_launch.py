@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -153,7 +155,39 @@ def test_ranks_on_several_hosts_keep_the_network() -> None:
     size = "OMPI_COMM_WORLD_SIZE"
     assert launch.off_the_network({size: "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
     assert not launch.off_the_network({size: "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"})
-    assert not launch.off_the_network({})  # another MPI, or no launcher
+    assert not launch.off_the_network({"PMI_RANK": "0", "PMI_SIZE": "2"})  # another MPI
+
+
+ALONE = """
+import os
+import numpy
+from course_lib.mpi import MPI
+numbers = numpy.arange(3.0)
+request = MPI.COMM_WORLD.Isend(numbers, 0)
+got = numpy.zeros(3)
+MPI.COMM_WORLD.Recv(got, 0)
+request.Wait()
+MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, got)
+print(got.tolist(), os.environ.get("OMPI_MCA_btl"))
+"""
+
+
+@pytest.mark.parametrize(("asked", "left"), [({}, 0), ({"OMPI_MCA_btl": "self,sm"}, 1)])
+def test_a_process_without_a_launcher_leaves_no_shared_memory(
+    tmp_path: Path, asked: dict[str, str], left: int
+) -> None:
+    """Nor does it hand its settings on; with shared memory Open MPI leaves a segment."""
+    kept = {name: value for name, value in os.environ.items() if name not in launch.environment({})}
+    finished = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        env=kept | asked | {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert finished.stdout == f"[0.0, 1.0, 2.0] {asked.get('OMPI_MCA_btl')}\n"
+    assert len(list(tmp_path.iterdir())) == left
 
 
 def test_what_the_user_asks_of_the_network_is_kept() -> None:
