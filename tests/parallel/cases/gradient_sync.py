@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -161,6 +164,120 @@ def case_several_dtypes_and_strides(rank, size):
         for parameter in model.parameters():
             numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
             assert torch.equal(parameter.grad, (numbers + size - 1).to(parameter))
+
+
+def case_a_model_may_change_between_calls(rank, size):
+    """What is kept from call to call must notice."""
+
+    def check(model, sync, reduction="mean"):
+        for parameter in model.parameters():
+            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+            parameter.grad = (numbers + 2 * rank).to(parameter)
+        sync(model, None, reduction)
+        for parameter in model.parameters():
+            mine = parameter.grad
+            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+            total = numbers * size + size * (size - 1)
+            expected = numbers + 2 * rank if not parameter.requires_grad else total
+            if parameter.requires_grad and reduction == "mean":
+                expected = total / size
+            assert torch.equal(mine, expected.to(parameter))
+
+    for sync in BOTH:
+        model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+        check(model, sync)
+        check(model, sync, "sum")
+        check(model, sync)
+        model[0].weight.requires_grad_(False)
+        check(model, sync)
+        model[0].weight.requires_grad_(True)
+        check(model, sync)
+        model.double()  # the same parameters, of another dtype
+        check(model, sync)
+        model[2].weight = nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+        check(model, sync)
+        model[2].bias = None
+        check(model, sync)
+        model.append(nn.Linear(2, 4))
+        check(model, sync)
+        model[0].weight.data = torch.ones(3, 3)  # another shape, and dtype
+        check(model, sync)
+        model[2].weight = model[0].weight  # tied
+        check(model, sync)
+        del model[3]
+        check(model, sync)
+
+
+def case_what_an_earlier_call_gave_stays(rank, size):
+    for sync in BOTH:
+        model = nn.Linear(3, 2)
+        model.weight.grad = torch.full((2, 3), 1.0 + rank)
+        sync(model)
+        kept = model.weight.grad
+        model.zero_grad()
+        model.weight.grad = torch.full((2, 3), 10.0)
+        sync(model)
+        assert (kept == (size + 1) / 2).all()
+        assert (model.weight.grad == 10).all()
+
+
+def case_after_a_failure_other_memory_is_used(rank, size):
+    """A call that was given up may still write to the memory it was given."""
+    given = []
+    all_reduce = dist.all_reduce
+
+    def failing(tensor, *arguments, **options):
+        given.append(tensor)
+        raise RuntimeError("given up")
+
+    def working(tensor, *arguments, **options):
+        given.append(tensor)
+        return all_reduce(tensor, *arguments, **options)
+
+    for sync in BOTH:
+        model = nn.Linear(3, 2, bias=False)
+        model.weight.grad = torch.full((2, 3), 1.0 + rank)
+        given.clear()
+        for patched in (working, working, failing, working):
+            dist.all_reduce, told = patched, ""
+            try:
+                sync(model)
+            except RuntimeError as error:
+                told = str(error)
+            finally:
+                dist.all_reduce = all_reduce
+            assert told == ("given up" if patched is failing else "")
+        first, second, failed, after = [tensor.data_ptr() for tensor in given]
+        assert first == second == failed != after
+        assert (model.weight.grad == (size + 1) / 2).all()
+
+
+def case_nothing_is_kept_of_a_model_that_has_gone(rank, size):
+    for sync in BOTH:
+        model = nn.Linear(3, 2)
+        model.weight.grad = torch.ones(2, 3)
+        sync(model)
+        parameter = weakref.ref(model.weight)
+        del model
+        gc.collect()
+        assert parameter() is None
+
+
+def case_models_that_compare_by_value_are_told_apart(rank, size):
+    class Valued(nn.Linear):
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return type(self) is type(other)
+
+    for sync in BOTH:
+        first, second = Valued(2, 2), Valued(2, 2)
+        for model, value in ((first, 1.0), (second, 2.0), (first, 3.0)):
+            model.weight.grad = torch.full((2, 2), value)
+            sync(model)
+            assert (model.weight.grad == value).all()
+        assert (second.weight.grad == 2).all()
 
 
 @case(sizes=(2, 3, 4))
