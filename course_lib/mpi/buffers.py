@@ -12,11 +12,18 @@ import torch
 from .dtypes import element_type
 from .runtime import MPI
 
-__all__ = ["MAX_COUNT", "Staging", "is_direct", "message", "require_dense"]
+__all__ = ["MAX_COUNT", "Staging", "is_dense", "is_direct", "message", "require_dense"]
 
 # MPI-3 counts are C ints; larger tensors are sent as one element of a larger datatype, or
 # reduced in pieces of this many elements.
 MAX_COUNT = 2**30
+
+
+def is_dense(tensor: object) -> bool:
+    """Return whether ``tensor`` is one this backend can communicate."""
+    return (
+        isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and is_reachable(tensor)
+    )
 
 
 def require_dense(tensor: torch.Tensor, name: str, what: str) -> None:
@@ -48,22 +55,17 @@ def require_own_memory(tensor: torch.Tensor) -> None:
 
 def is_reachable(tensor: torch.Tensor) -> bool:
     """Return whether the tensor's device is one the backend can read."""
-    return tensor.device.type in ("cpu", "cuda")
+    return tensor.is_cpu or tensor.is_cuda
 
 
 def is_host(tensor: torch.Tensor) -> bool:
     """Return whether MPI may touch the tensor's memory without a copy to the host."""
-    return tensor.device.type == "cpu"
+    return tensor.is_cpu
 
 
 def is_direct(tensor: torch.Tensor) -> bool:
     """Return whether MPI can use the tensor's memory as it lies."""
-    return (
-        is_host(tensor)
-        and tensor.is_contiguous()
-        and not (tensor.is_complex() and tensor.is_conj())
-        and not tensor.is_neg()
-    )
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .buffers import require_dense
+from .buffers import is_dense, require_dense
 
 __all__ = [
     "as_list",
@@ -28,7 +28,8 @@ def as_list(tensors: Any, what: str, *, single: bool = False) -> list[torch.Tens
     """
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     for index, tensor in enumerate(listed):
-        require_dense(tensor, "tensor" if len(listed) == 1 else f"tensor {index}", what)
+        if not is_dense(tensor):
+            require_dense(tensor, "tensor" if len(listed) == 1 else f"tensor {index}", what)
     if single and len(listed) != 1:
         raise ValueError(f"{what}: one tensor per rank, not {len(listed)}")
     if not listed:

@@ -56,9 +56,12 @@ def broadcast(tensor: torch.Tensor, root: int, rank: int) -> Plan:
     return run
 
 
-def all_reduce(tensor: torch.Tensor, op: ReduceOp) -> Plan:
-    """Combine all ranks' tensors element by element; every rank gets the result in place."""
-    how = reduction(tensor.dtype, op)
+def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
+    """Combine all ranks' tensors element by element; every rank gets the result in place.
+
+    Args:
+        how: ``reduction(tensor.dtype, op)``, which the caller has worked out.
+    """
     untouched = how.plain and how.wire_dtype is tensor.dtype and is_direct(tensor)
     if untouched and tensor.numel() <= MAX_COUNT:
         data = message(tensor, how.wire_type)

@@ -111,6 +111,7 @@ class Reduction:
         average: divide by the number of ranks at the end.
         premultiply: multiply by the operation's factor at the start.
         code: a number for the operation, the same on every rank.
+        plain: whether values are neither scaled before nor after.
     """
 
     op: MPI.Op
@@ -119,11 +120,7 @@ class Reduction:
     average: bool
     premultiply: bool
     code: int
-
-    @property
-    def plain(self) -> bool:
-        """Whether values are neither scaled before nor after."""
-        return not (self.average or self.premultiply)
+    plain: bool
 
 
 def reduction(dtype: torch.dtype, op: ReduceOp) -> Reduction:
@@ -157,9 +154,9 @@ def _reduction(dtype: torch.dtype, code: int) -> Reduction:
         op = _MPI_OP[name]
     if name == "PREMUL_SUM" and not fractional:
         raise TypeError(f"PREMUL_SUM is for floating-point tensors, not {dtype}")
-    return Reduction(
-        op, wire_dtype, _MPI_TYPE[wire_dtype], name == "AVG", name == "PREMUL_SUM", code
-    )
+    average, premultiply = name == "AVG", name == "PREMUL_SUM"
+    plain = not (average or premultiply)
+    return Reduction(op, wire_dtype, _MPI_TYPE[wire_dtype], average, premultiply, code, plain)
 
 
 def premultiplier(op: ReduceOp) -> float | torch.Tensor:

@@ -68,7 +68,7 @@ class MPIProcessGroup(GroupBase):
         tensor = tensors[0]
         how = reduction(tensor.dtype, op)
         call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        return self._run(call, collectives.all_reduce(tensor, op), tensors, opts)
+        return self._run(call, collectives.all_reduce(tensor, op, how), tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
         self._require_open("all_reduce")
@@ -77,7 +77,7 @@ class MPIProcessGroup(GroupBase):
         for tensor in as_list(tensors, "all_reduce"):
             how = reduction(tensor.dtype, op)
             call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-            works.append(self._run(call, collectives.all_reduce(tensor, op), [tensor], opts))
+            works.append(self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts))
         return self._combine(works)
 
     def reduce(self, tensors: Any, opts: Any = None, root: int | None = None) -> dist._Work:

@@ -143,7 +143,10 @@ class GroupBase(dist.ProcessGroup):
     @property
     def failure(self) -> CommunicationError | None:
         """Why the group is unusable, None while it works."""
-        return next((channel.failure for channel in self._channels if channel.failure), None)
+        for channel in self._channels:
+            if channel.failure is not None:
+                return channel.failure
+        return None
 
     @property
     def check_collectives(self) -> bool:
@@ -269,7 +272,7 @@ class GroupBase(dist.ProcessGroup):
             call = call._replace(link=link.numbers)
         channel, callbacks = self._lane()
         seconds = seconds_of(getattr(opts, "timeout", None))
-        task = Task(call, plan, self._seconds if seconds < 0 else seconds, result)
+        task = Task(call, plan, self._seconds if seconds < 0 else seconds, result, link)
         self._sequence_number += 1
         asynchronous = getattr(opts, "asyncOp", True)
         task.event = begin_collective(channel.group.place, call, handed_over, not asynchronous)

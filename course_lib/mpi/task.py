@@ -40,6 +40,7 @@ class Task:
         run: Callable[[MPI.Intracomm], None],
         seconds: float,
         result: list[Any],
+        link: emulated_link.Link | None = None,
     ) -> None:
         self.call = call
         self.run = run
@@ -47,7 +48,7 @@ class Task:
         self.result = result
         self.error: BaseException | None = None
         self.done = False
-        self.link = emulated_link.current()
+        self.link = link
         self.event: Token | None = None
         self.on_done: list[Callable[[], None]] = []
         self._baton = None

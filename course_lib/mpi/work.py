@@ -31,9 +31,10 @@ def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> N
 def devices_of(result: Any) -> list[torch.device]:
     """Return the CUDA devices of the tensors in a possibly nested list."""
     if isinstance(result, torch.Tensor):
-        return [result.device] if result.device.type == "cuda" else []
+        return [result.device] if result.is_cuda else []
     if isinstance(result, (list, tuple)):
-        return list(dict.fromkeys(device for item in result for device in devices_of(item)))
+        found = [device for item in result for device in devices_of(item)]
+        return list(dict.fromkeys(found)) if found else found
     return []
 
 
@@ -45,6 +46,9 @@ def seconds_of(timeout: timedelta | None) -> float:
     return seconds if seconds > 0 else -1
 
 
+_future_lock = threading.Lock()  # one for all: what it guards takes microseconds
+
+
 class CollectiveWork(dist._Work):
     """Handle on a collective."""
 
@@ -54,7 +58,6 @@ class CollectiveWork(dist._Work):
         self._channel = channel
         self._callbacks = callbacks
         self._future: OrderedFuture | None = None
-        self._future_lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the operation is done.
@@ -119,7 +122,7 @@ class CollectiveWork(dist._Work):
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
             self._channel.hurry()  # one who waits for a future in C++ cannot help
-        with self._future_lock:
+        with _future_lock:
             if self._future is None:
                 self._future = future_of_task(self._task, self._callbacks)
             return self._future
