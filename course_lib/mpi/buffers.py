@@ -65,7 +65,9 @@ def is_host(tensor: torch.Tensor) -> bool:
 
 def is_direct(tensor: torch.Tensor) -> bool:
     """Return whether MPI can use the tensor's memory as it lies."""
-    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return (
+        is_host(tensor) and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    )
 
 
 def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
