@@ -29,7 +29,8 @@ def sync_gradients(
     (One for each dtype and device, if parameters are of several.) Frozen parameters are left
     alone, tied ones averaged once. A parameter without a gradient on some ranks, because they
     did not use it, counts as zeros there and gets the result everywhere; without a gradient on
-    all ranks it keeps none, so that the optimizer skips it as it would in one process.
+    all ranks it keeps none, so that the optimizer skips it as it would in one process. The flat
+    tensor, as large as all gradients, is kept for the next call while the model lives.
 
     Args:
         model: after ``backward``; the same architecture on every rank.
