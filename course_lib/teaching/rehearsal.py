@@ -28,6 +28,7 @@ from .rehearsed_comm import (
 
 __all__ = ["CollectiveError", "Rehearsal", "StuckError", "UnrehearsedError", "rehearse"]
 
+_SWITCH_SECONDS = 0.1
 MOST_CALLS = 400  # of one rank: nothing that ends makes so many
 
 
@@ -97,6 +98,8 @@ class _Stage:
         ]
         for thread in threads:
             thread.start()
+        over = threading.Event()
+        threading.Thread(target=_keep_switching, args=(over,), daemon=True).start()
         running = None
         try:
             while (running := self._next()) is not None:
@@ -113,6 +116,8 @@ class _Stage:
             for turn in self.turns:
                 turn.set()
             raise
+        finally:
+            over.set()
         lost = [send.message for send in self.sends] if not stuck else []
         return Rehearsal(self.results, self.errors, self.messages, stuck, lost)
 
@@ -190,6 +195,17 @@ def _fits(send: Transfer, receive: Transfer) -> bool:
         and receive.peer in (None, send.rank)
         and receive.tag in (None, send.tag)
     )
+
+
+def _keep_switching(over: threading.Event) -> None:
+    """Ask for the interpreter's lock from time to time.
+
+    A thread that hands the lock over waits, without a limit, until another one says that it has
+    it, and glibc before 2.41 loses such a signal once in a great while (its bug 25847). If the
+    other one then computes for ever, an interrupt is never seen. Any third thread ends that.
+    """
+    while not over.wait(_SWITCH_SECONDS):
+        pass
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:

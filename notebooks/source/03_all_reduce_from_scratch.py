@@ -703,7 +703,7 @@ figures.measured_and_predicted(
 # Points are *measured here*, lines *predicted*. Ask the model's assumptions where it is off:
 #
 # - In recursive doubling, ring and Rabenseifner's algorithm every rank works in every step, as all four did while α was measured. Their points are not far from their lines.
-# - Naive and tree are clearly faster than predicted, as long as arrays are short. Most of their ranks only wait, which leaves the two cores to those that work; and MPI takes small arrays off the senders' hands at once, so the receiver finds them waiting. "Links" that share one machine's memory and cores *do* disturb each other.
+# - Naive and tree are clearly faster than predicted. Most of their ranks only wait, which leaves the two cores to those that work; and MPI takes small arrays off the senders' hands at once, so the receiver finds them waiting. "Links" that share one machine's memory and cores *do* disturb each other.
 #
 # So on one machine the model is a rough guide. It was made for networks. Let us have one.
 #
