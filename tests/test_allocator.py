@@ -11,21 +11,22 @@ import pytest
 from course_lib.allocator import keep_freed_memory
 
 MIB = 2**20
-# Three blocks of 24 MiB are made, written and freed in every turn; together they are more than
-# glibc keeps after it has learned from them (twice the largest block).
+# Three blocks are made, written and freed in every turn; together they are more than glibc keeps
+# after it has learned from them (twice the largest block, if that has at most 32 MiB).
 PROGRAM = """
 import ctypes, resource, sys
 from course_lib.allocator import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
+size = int(sys.argv[2]) * 2**20
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]
 
 def turn():
-    blocks = [libc.malloc(ctypes.c_size_t(24 * 2**20)) for _ in range(3)]
+    blocks = [libc.malloc(ctypes.c_size_t(size)) for _ in range(3)]
     for block in blocks:
-        ctypes.memset(block, 1, 24 * 2**20)
+        ctypes.memset(block, 1, size)
     for block in reversed(blocks):
         libc.free(block)
 
@@ -36,7 +37,13 @@ for _ in range(10):
     turn()
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-PAGES = 10 * 3 * 24 * MIB // os.sysconf("SC_PAGE_SIZE")
+SIZES = (24, 64)  # in MiB
+
+
+def pages_of(size: int) -> int:
+    """Return how many pages ten turns use."""
+    return 10 * 3 * size * MIB // os.sysconf("SC_PAGE_SIZE")
+
 
 glibc = pytest.mark.skipif(
     "glibc" not in (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else True,
@@ -44,12 +51,12 @@ glibc = pytest.mark.skipif(
 )
 
 
-def run(how: str, **variables: str) -> tuple[bool, int]:
+def run(how: str, size: int, **variables: str) -> tuple[bool, int]:
     """Return whether memory is kept, and how many pages ten turns have fetched."""
     plain = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
     plain.pop("GLIBC_TUNABLES", None)
     answer = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how],
+        [sys.executable, "-c", PROGRAM, how, str(size)],
         env=plain | variables,
         capture_output=True,
         text=True,
@@ -61,19 +68,29 @@ def run(how: str, **variables: str) -> tuple[bool, int]:
 
 
 @glibc
-def test_freed_memory_is_used_again() -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_freed_memory_is_used_again(size: int) -> None:
     """A few pages may be fetched for the interpreter's own sake."""
-    kept, pages = run("keep")
+    kept, pages = run("keep", size)
     assert kept
-    assert pages < PAGES / 100
+    assert pages < pages_of(size) / 100
 
 
 @glibc
-def test_without_it_every_turn_fetches_its_pages_again() -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_without_it_every_turn_fetches_its_pages_again(size: int) -> None:
     """Else the test above would show nothing."""
-    kept, pages = run("plain")
+    kept, pages = run("plain", size)
     assert not kept
-    assert pages > PAGES / 4
+    assert pages > pages_of(size) / 4
+
+
+@glibc
+def test_more_than_it_keeps_goes_back_to_the_system() -> None:
+    """Three blocks of 100 MiB are more than 256."""
+    kept, pages = run("keep", 100)
+    assert kept
+    assert pages > pages_of(100) / 4
 
 
 @pytest.mark.parametrize(
@@ -82,6 +99,7 @@ def test_without_it_every_turn_fetches_its_pages_again() -> None:
         {"COURSE_KEEP_FREED_MEMORY": "0"},
         {"MALLOC_TRIM_THRESHOLD_": "100000"},
         {"MALLOC_MMAP_THRESHOLD_": "100000"},
+        {"MALLOC_MMAP_MAX_": "100"},
         {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=100000"},
     ],
     ids=lambda variables: "-".join(variables),
@@ -92,19 +110,19 @@ def test_what_the_user_says_is_left_alone(variables: dict[str, str]) -> None:
 
 @glibc
 def test_other_settings_of_glibc_do_not_matter() -> None:
-    kept, pages = run("keep", GLIBC_TUNABLES="glibc.pthread.rseq=1")
+    kept, pages = run("keep", 24, GLIBC_TUNABLES="glibc.pthread.rseq=1")
     assert kept
-    assert pages < PAGES / 100
+    assert pages < pages_of(24) / 100
 
 
 @glibc
 def test_a_rank_keeps_what_it_has_freed() -> None:
     """Importing the backend is enough."""
     answer = subprocess.run(
-        [sys.executable, "-c", "import course_lib.mpi\n" + PROGRAM, "plain"],
+        [sys.executable, "-c", "import course_lib.mpi\n" + PROGRAM, "plain", "24"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert int(answer.stdout.split()[1]) < PAGES / 100
+    assert int(answer.stdout.split()[1]) < pages_of(24) / 100
