@@ -17,7 +17,7 @@ setup: ## install the course into .venv (lab and test do it by themselves)
 lab: setup ## open JupyterLab on lesson 00; ARGS="--no-browser --port 8899" goes to JupyterLab
 	@$(RUN) tools/lab.py $(ARGS)
 
-test: setup ## run every test, lesson and style check; ARGS="tests/mpi -x" goes to pytest
+test: setup ## run every test, lesson and style check; ARGS="tests/torch_mpi4py -x" goes to pytest
 ifneq ($(strip $(ARGS)),)
 	@$(RUN) -m pytest $(ARGS)
 else

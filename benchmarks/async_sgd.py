@@ -17,9 +17,9 @@ from statistics import mean
 
 import torch
 import torch.distributed as dist
+import torch_mpi4py
 from torch import nn
 
-import course_lib.mpi
 from course_lib.parallel.parameter_server import (
     Asynchronous,
     Record,
@@ -106,7 +106,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         result = {
             "ranks": dist.get_world_size(),
-            "library": course_lib.mpi.library(),
+            "library": torch_mpi4py.library(),
             "target": TARGET,
             "step_seconds": STEP_SECONDS,
             "slower": SLOWER,

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch_mpi4py import MPI
 
 from benchmarks.measure import LEAST_LOOPS, take_turns
-from course_lib.mpi import MPI
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training.models import MLP, LeNet

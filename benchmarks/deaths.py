@@ -16,8 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from course_lib import mpi
+import torch_mpi4py as mpi
 
 DEATHS = 3
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 from typing import IO
 
-from course_lib import launch
+from torch_mpi4py import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4

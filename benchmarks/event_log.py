@@ -17,9 +17,9 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
+from torch_mpi4py import MPI, events
 
 from benchmarks.measure import take_turns
-from course_lib.mpi import MPI, events
 
 LOOP = 5000
 ROUNDS = 21

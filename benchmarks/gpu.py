@@ -20,8 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-from course_lib import launch
+from torch_mpi4py import launch
 
 SIZES = (4, 2**12, 2**16, 2**20, 2**24, 2**26)
 SHARING = (1, 2, 4)

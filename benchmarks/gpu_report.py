@@ -20,7 +20,7 @@ def section(measured: dict) -> Section:
         "",
     ]
     for run in measured["runs"]:
-        names = {"ours": f"course_lib.mpi, {run['ranks']} ranks", "nccl": "NCCL, one rank"}
+        names = {"ours": f"torch_mpi4py, {run['ranks']} ranks", "nccl": "NCCL, one rank"}
         shown = [name for name in names if name in run["all_reduce"][0]["samples"]]
         lines += table(
             [

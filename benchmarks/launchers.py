@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from course_lib import launch
+from torch_mpi4py import launch
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 2

@@ -6,7 +6,7 @@ from statistics import median
 
 from benchmarks.report import Section, seconds, table
 
-_NAMES = {"mpiexec": "mpiexec, course_lib.mpi", "torchrun": "torchrun, gloo"}
+_NAMES = {"mpiexec": "mpiexec, torch_mpi4py", "torchrun": "torchrun, gloo"}
 
 
 def section(measured: dict) -> Section:

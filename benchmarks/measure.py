@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy
 import torch
 import torch.distributed as dist
+import torch_mpi4py
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch_mpi4py import MPI
 
-import course_lib.mpi
-from course_lib.mpi import MPI
 from course_lib.training.models import MLP, LeNet
 
 SIZES = tuple(4 * 4**power for power in range(13))  # bytes: 4 B to 64 MiB
@@ -157,7 +157,7 @@ def main() -> None:
     comm = MPI.COMM_WORLD.Dup()
     result = {
         "ranks": dist.get_world_size(),
-        "library": course_lib.mpi.library(),
+        "library": torch_mpi4py.library(),
         "torch": torch.__version__,
         "all_reduce": all_reduces(comm, gloo),
         "ddp_step": ddp_steps(comm, gloo),

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch_mpi4py import MPI
 
 from benchmarks.measure import LEAST_LOOPS, LEAST_LOOPS_SMALL, SMALL, take_turns
-from course_lib.mpi import MPI
 
 SIZES = (4, 4096, 64 * 2**10, 2**20, 16 * 2**20)
 ROUNDS = 9

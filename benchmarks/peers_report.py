@@ -7,7 +7,7 @@ from statistics import median
 from benchmarks.report import Section, microseconds, size_name, table
 
 _NAMES = {
-    "ours": "course_lib.mpi",
+    "ours": "torch_mpi4py",
     "gloo": "gloo",
     "raw": "raw mpi4py",
     "C": "C, called from Python by ctypes",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 COLOURS = {"ours": "#0072B2", "gloo": "#D55E00", "raw": "#009E73"}  # Okabe-Ito
-LABELS = {"ours": "course_lib.mpi", "gloo": "gloo", "raw": "raw MPI.Allreduce"}
+LABELS = {"ours": "torch_mpi4py", "gloo": "gloo", "raw": "raw MPI.Allreduce"}
 MIB = 2**20
 DDP_SHARE = 0.55  # of gloo's step time, at most, on two ranks
 DDP_PROMISED = 0.6  # what was promised first
@@ -246,7 +246,7 @@ def markdown(result: dict, sections: Sequence[Section] = ()) -> str:
         lines += [f"## {run['ranks']} ranks", "", "all_reduce of float32:", ""]
         lines += table(
             [
-                *("size", "course_lib.mpi", "gloo", "raw MPI"),
+                *("size", "torch_mpi4py", "gloo", "raw MPI"),
                 *("gloo / ours", "ours / raw", "checked / unchecked"),
             ],
             [
@@ -278,7 +278,7 @@ def markdown(result: dict, sections: Sequence[Section] = ()) -> str:
             [
                 "model (parameters)",
                 "images a rank",
-                "course_lib.mpi",
+                "torch_mpi4py",
                 "gloo",
                 "silent",
                 "ours / gloo",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course_lib import launch
+from torch_mpi4py import launch
 
 __all__ = ["ROOT", "command_of", "measure"]
 

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch_mpi4py import MPI
 
-from course_lib.mpi import MPI
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training.data import DataSet, load_available

@@ -2,7 +2,7 @@
 
 Sub-packages, lowest layer first; imports point downwards only:
 
-- ``course_lib.mpi``: how ranks talk (a ``torch.distributed`` backend over MPI),
+- ``torch_mpi4py``: how ranks talk (a ``torch.distributed`` backend over MPI),
 - ``course_lib.cluster``: where ranks live (engines behind a notebook),
 - ``course_lib.parallel``, ``course_lib.training``: what they compute,
 - ``course_lib.teaching``: what the learner sees.

@@ -84,7 +84,7 @@ def main() -> None:
         -0.02,
         8.1,
         0.53,
-        "course_lib.mpi over MPI: every wait has a deadline, every collective is checked",
+        "torch_mpi4py over MPI: every wait has a deadline, every collective is checked",
         "#e6f2fa",
     )
     figure.savefig(TARGET, metadata={"Date": None}, bbox_inches="tight")

@@ -89,7 +89,7 @@ def battery(request: pytest.FixtureRequest) -> Callable[[str, int, str], None]:
 ORDER = (
     "setup",
     "training",
-    "mpi",
+    "torch_mpi4py",
     "parallel",
     "scripts",
     "cluster",

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch_mpi4py
+from torch_mpi4py import MPI
 
-import course_lib.mpi
-from course_lib.mpi import MPI
 from tests.ranks import CASE_SECONDS, GROUP_SECONDS
 
 MEETING_SECONDS = 15.0
@@ -104,5 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert course_lib.mpi.library()
+    assert torch_mpi4py.library()
     main()

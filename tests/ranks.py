@@ -4,8 +4,8 @@ A case is a function ``case_name(rank, size)`` in a module; it runs on every ran
 fresh process group and raises if something is wrong. A :class:`Battery` runs many of them in
 one ``mpiexec`` and keeps what every rank said about every case. By hand::
 
-    python -m tests.ranks -n 2 tests.mpi.cases.collectives -k gather
-    python -m tests.ranks -n 2 --backend gloo --mpi mpich tests.mpi.cases.collectives
+    python -m tests.ranks -n 2 tests.torch_mpi4py.cases.collectives -k gather
+    python -m tests.ranks -n 2 --backend gloo --mpi mpich tests.torch_mpi4py.cases.collectives
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from pathlib import Path
 from unittest import mock
 
 import psutil
-
-from course_lib import launch
+from torch_mpi4py import launch
 
 __all__ = ["OPEN_MPI", "Battery", "Library", "Outcome", "Run", "case", "cases_of", "run", "wheel"]
 
@@ -71,7 +70,7 @@ def wheel(requirement: str, folder: Path) -> Library:
     pattern = "libmpi.12.dylib" if sys.platform == "darwin" else "libmpi.so.12"
     (shared_library,) = folder.glob(f"lib/{pattern}")
     variables = {
-        "COURSE_MPIEXEC": str(folder / "bin" / "mpiexec"),
+        "TORCH_MPI4PY_MPIEXEC": str(folder / "bin" / "mpiexec"),
         "MPI4PY_LIBMPI": str(shared_library),
     }
     return Library(requirement.partition("=")[0], variables)

@@ -2,7 +2,7 @@
 # Remove what `make` made. The learner's workspace/ and downloaded data sets stay.
 set -eu
 
-rm -rf .venv .runtime build dist ./*.egg-info .pytest_cache .ruff_cache .coverage
+rm -rf .venv .runtime build dist ./*.egg-info packages/*/build packages/*/src/*.egg-info .pytest_cache .ruff_cache .coverage
 rm -rf benchmarks/scratch test-results
 find . -path ./workspace -prune -o -path ./data/downloads -prune -o -path ./.git -prune \
     -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""The one idea: bring .venv to the state that requirements.lock and pyproject.toml describe.
+"""The one idea: bring .venv to the state that requirements.lock and the two projects describe.
 
 Run by ``tools/install.sh`` with any supported Python; only the standard library is used. A note
 in .venv says what was installed last, so a second call does nothing. A call that was interrupted
@@ -22,6 +22,7 @@ from pathlib import Path
 from within import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECTS = ("packages/torch_mpi4py", ".")
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 NOTE = VENV / "installed-by-make.txt"
@@ -35,7 +36,8 @@ class SetUpError(Exception):
 def wanted() -> dict[str, str]:
     """Return what an up-to-date .venv was made from, part by part."""
     lock = (ROOT / "requirements.lock").read_bytes()
-    project = (ROOT / "pyproject.toml").read_bytes() + str(ROOT).encode()
+    projects = [(ROOT / place / "pyproject.toml").read_bytes() for place in PROJECTS]
+    project = b"".join([*projects, str(ROOT).encode()])
     return {
         "lock": hashlib.sha256(lock).hexdigest(),
         "project": hashlib.sha256(project).hexdigest(),
@@ -170,7 +172,8 @@ def install(done: dict[str, str], target: dict[str, str]) -> None:
         extra = ["--extra-index-url", index] if index else []
         pip("install", "-r", "requirements.lock", *extra)
     # The lock already brought all that the project needs, setuptools for building it included.
-    pip("install", "--no-deps", "--no-build-isolation", "--editable", ".")
+    editable = [part for place in PROJECTS for part in ("--editable", f"./{place}")]
+    pip("install", "--no-deps", "--no-build-isolation", *editable)
     note = NOTE.with_suffix(".new")
     note.write_text("".join(f"{part} {value}\n" for part, value in target.items()))
     note.replace(NOTE)

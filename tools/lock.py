@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+OURS = re.compile(r"\./packages/|-e ")
 BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton==")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
 
@@ -53,7 +54,9 @@ def main() -> None:
     kept = [
         line
         for line in resolved()
-        if not BROUGHT_BY_TORCH.match(line) and not WINDOWS_ONLY.search(line)
+        if not OURS.match(line)
+        and not BROUGHT_BY_TORCH.match(line)
+        and not WINDOWS_ONLY.search(line)
     ]
     LOCK.write_text(HEADER + "\n".join(kept) + "\n", encoding="utf-8")
     print(f"wrote {LOCK.name}: {len(kept)} lines")

@@ -53,9 +53,9 @@ def _run(stopping: list) -> None:
     lifeline = Lifeline(str(directory.socket), "engine", rank)
 
     import torch
+    from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel would)
 
-    import course_lib.mpi  # noqa: F401  (initialises MPI its way, before ipyparallel would)
-
+    _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     lifeline.tell(stage="imported torch")
     app = _engine_class().instance()
@@ -76,10 +76,24 @@ def _run(stopping: list) -> None:
     app.start()
 
 
-def _engine_class():
-    from ipyparallel.engine.app import IPEngine
+def _advise() -> None:
+    """Have the backend's errors name what a notebook has for a failure."""
+    from torch_mpi4py import advice
 
-    import course_lib.mpi
+    advice.START_AGAIN = (
+        "Make a new group on every rank: dist.destroy_process_group(), then "
+        "dist.init_process_group(...); in a notebook, cluster.reset_communication() does both."
+    )
+    advice.GO_ON = (
+        "The others can go on without it: torch_mpi4py.shrink() on each of them; in a notebook, "
+        "cluster.shrink(), or cluster.restart() for fresh ranks."
+    )
+    advice.RESTART = "Start again, in a notebook with cluster.restart()."
+
+
+def _engine_class():
+    import torch_mpi4py
+    from ipyparallel.engine.app import IPEngine
 
     class Engine(IPEngine):
         name = "ipengine"
@@ -108,9 +122,9 @@ def _engine_class():
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
-            events = Path(os.environ["COURSE_EVENTS_DIR"])
+            events = Path(os.environ["TORCH_MPI4PY_EVENTS_DIR"])
             # A large send of another rank can only be ended with the help of this one.
-            progress = course_lib.mpi.MPI.COMM_SELF.Iprobe
+            progress = torch_mpi4py.MPI.COMM_SELF.Iprobe
             pulse = Pulse(events, rank_from_environment(), recovery.flags, progress)
             end_with_the_cell(self.kernel)  # within what the pulse shows
             pulse.follow(self.kernel)
@@ -166,8 +180,7 @@ def namespace() -> dict:
     import numpy as np
     import torch
     import torch.distributed as dist
-
-    from course_lib import mpi
+    import torch_mpi4py as mpi
 
     comm = mpi.world()
     return {
@@ -193,8 +206,7 @@ def _device(rank: int):
 def describe() -> dict:
     """One row of the rank table. Runs on a rank."""
     import torch
-
-    from course_lib import mpi
+    import torch_mpi4py as mpi
 
     comm = mpi.world()
     return {
@@ -212,8 +224,6 @@ def describe() -> dict:
 def init_process_group(timeout_s: float) -> None:
     """Initialise the default process group over MPI. Runs on a rank."""
     import torch.distributed as dist
-
-    import course_lib.mpi  # noqa: F401  (registers the backend)
 
     if not dist.is_initialized():
         dist.init_process_group(
@@ -241,9 +251,8 @@ def _restore_temporary_directory() -> None:
 
 def shrink(timeout_s: float) -> dict:
     """Go on with the ranks that live. Runs on each of them."""
+    import torch_mpi4py as mpi
     from IPython import get_ipython
-
-    from course_lib import mpi
 
     shrunk = mpi.shrink(timeout_s)
     # The device stays: that is where this rank's tensors are.

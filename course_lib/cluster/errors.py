@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipyparallel import error
-
-from course_lib.rank_states import describe
+from torch_mpi4py.rank_states import describe
 
 __all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 

@@ -13,9 +13,8 @@ from dataclasses import fields
 
 import ipyparallel as ipp
 from IPython import get_ipython
-
-from course_lib import launch
-from course_lib.rank_states import name_ranks
+from torch_mpi4py import launch
+from torch_mpi4py.rank_states import name_ranks
 
 from . import engine, recovery
 from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
-
-from course_lib import launch
+from torch_mpi4py import launch
 
 from .runtime import EVENTS_VARIABLE, RuntimeDir, python
 

@@ -14,8 +14,7 @@ from ipyparallel import error
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
-
-from course_lib.rank_states import name_ranks
+from torch_mpi4py.rank_states import name_ranks
 
 from .completion import complete_on_engines
 from .errors import DIED, FREED, ClusterError, HangError, RankFailure, RemoteCellError

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from course_lib import main_thread
+from torch_mpi4py import main_thread
 
 from .tracebacks import CELL_FILE, shorten
 

@@ -46,14 +46,13 @@ _told: dict[int, object] = {}
 def flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
+    from torch_mpi4py import deadlines, group_base, world
+    from torch_mpi4py.guarded_comm import is_half_made
+    from torch_mpi4py.rendezvous import is_out_of_step
 
-    from course_lib.mpi import group_base, guard, world
-    from course_lib.mpi.rendezvous import is_out_of_step
-    from course_lib.mpi.world import is_half_made
-
-    if not guard.has_ulfm():
+    if not deadlines.has_ulfm():
         failed = any(group.failure is not None for group in list(group_base.live_groups))
-        return NEEDS_RESTART if failed or guard.is_stuck() else 0
+        return NEEDS_RESTART if failed or deadlines.is_stuck() else 0
     found = 0
     if world().Is_revoked() or is_half_made():  # then the ranks are out of step
         found |= WORLD_LOST
@@ -68,12 +67,12 @@ def flags() -> int:
 
 def _has_failed(group) -> bool:
     """Whether a process group or communicator is lost."""
-    from course_lib.mpi import guard
+    from torch_mpi4py import deadlines
 
     if getattr(group, "failure", None) is not None:
         return True
     comm = getattr(group, "comm", group)
-    return guard.has_ulfm() and comm.Is_revoked()
+    return deadlines.has_ulfm() and comm.Is_revoked()
 
 
 def _is_news(group) -> bool:
@@ -88,8 +87,7 @@ def condition() -> Condition:
     """What has been lost, with the names in which a learner holds it."""
     import torch.distributed as dist
     from IPython import get_ipython
-
-    from course_lib.mpi import GuardedComm, group_base, library, world
+    from torch_mpi4py import GuardedComm, group_base, library, world
 
     names = get_ipython().user_ns
     default = dist.group.WORLD if dist.is_initialized() else None
@@ -152,10 +150,9 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
             have destroyed theirs; a number is its deadline where ``timeout_s`` gives none.
     """
     import torch.distributed as dist
+    import torch_mpi4py as mpi
     from IPython import get_ipython
-
-    from course_lib import mpi
-    from course_lib.mpi import group_base
+    from torch_mpi4py import group_base
 
     from .engine import init_process_group
 

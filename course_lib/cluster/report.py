@@ -1,7 +1,7 @@
 """The one idea: what every rank was doing is read from outside, and shown as one table.
 
-The ranks' event boards (:mod:`course_lib.board`) say in which communication call each is, or
-was when it was freed; their pulses (:mod:`.pulse`) say whether they compute, are stuck in C
+The ranks' event boards (:mod:`torch_mpi4py.event_board`) say in which communication call each is,
+or was when it was freed; their pulses (:mod:`.pulse`) say whether they compute, are stuck in C
 code, or have ended their cell. No rank has to answer for this.
 """
 
@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from textwrap import shorten
 
-from course_lib.board import Board
-from course_lib.diagnosis import diagnose
-from course_lib.rank_states import WHOLE_GROUPS, RankState, operation_of
+from torch_mpi4py.diagnosis import diagnose
+from torch_mpi4py.event_board import Board
+from torch_mpi4py.rank_states import WHOLE_GROUPS, RankState, operation_of
 
 from .errors import LEFT_IN_VAIN
 from .pulse import Beat, read_beat, read_stack, stack_signal
@@ -35,7 +35,7 @@ class HangReport:
     """What every rank was doing at one moment.
 
     Attributes:
-        ranks: a :class:`~course_lib.rank_states.RankState` for each rank.
+        ranks: a :class:`~torch_mpi4py.rank_states.RankState` for each rank.
         diagnosis: what is wrong, in a sentence.
         is_out_of_step: whether messages of the cell are under way to nobody, or calls of it
             have not ended, among all ranks (a sub-group is lost alone).

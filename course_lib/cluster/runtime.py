@@ -21,15 +21,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_lib import launch
+from torch_mpi4py import launch
 
 # A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
 _LONGEST_BASE = 60
 _SHARED_MEMORY = launch.SHARED_MEMORY
-# By MPICH and by Open MPI: at a terminal, without course_lib.mpi and with it.
+# By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
 _SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
 _YOUNG_S = 1.0
-EVENTS_VARIABLE = "COURSE_EVENTS_DIR"
+EVENTS_VARIABLE = "TORCH_MPI4PY_EVENTS_DIR"
 """Names the folder of a rank's event board; whatever a rank starts inherits it."""
 
 

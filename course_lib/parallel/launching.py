@@ -11,7 +11,7 @@ torchrun  gloo         the CPU otherwise
 (none)    gloo         the CPU, or the first GPU; one rank
 ========= ============ =======================================================
 
-Only under mpiexec is ``course_lib.mpi`` imported: torchrun's ranks are no MPI job.
+Only under mpiexec is ``torch_mpi4py`` imported: torchrun's ranks are no MPI job.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def process_group(seconds: float = 60.0) -> Iterator[Place]:
 
 
 def _by_mpiexec(timeout: timedelta) -> Place:
-    from course_lib.mpi import MPI
+    from torch_mpi4py import MPI
 
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
     neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)

@@ -1,6 +1,6 @@
 """The one idea: exercises are found by reading the modules' text, so that nothing is imported.
 
-The notebook's kernel must not import :mod:`course_lib.mpi`, which would start MPI in it, but it
+The notebook's kernel must not import :mod:`torch_mpi4py`, which would start MPI in it, but it
 gives hints and needs to know where an exercise runs. So ``@exercise(...)`` is read with
 :mod:`ast`: its arguments are literals, or names of literals at the module's top.
 """

@@ -14,8 +14,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
-from course_lib.mpi import world
+from torch_mpi4py import world
 
 from .message_log import Event, Observation, _portable
 

@@ -9,7 +9,7 @@ A check is written in ``exercises/lesson_NN.py``::
 
 With ``where="engines"`` it runs on every rank with that rank's function, with
 ``where="notebook"`` once, in the notebook's kernel. Such a check must not import
-:mod:`course_lib.mpi` or torch before it is called: a kernel is no rank.
+:mod:`torch_mpi4py` or torch before it is called: a kernel is no rank.
 """
 
 from __future__ import annotations

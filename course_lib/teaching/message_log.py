@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from course_lib.mpi import MPI, DeadlineError, GuardedComm, RevokedError
+from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
 
 __all__ = ["Event", "LoggedComm", "Observation", "observe"]
 

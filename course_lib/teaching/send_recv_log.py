@@ -95,8 +95,7 @@ def observe_messages(function: Callable, *args, timeout: float = 6.0):
     :class:`MessageEvent` and, for calls that are no messages, the log's usual events.
     """
     import torch.distributed as dist
-
-    from course_lib.mpi import world
+    from torch_mpi4py import world
 
     from .collective_log import recorded
     from .message_log import Observation, _portable

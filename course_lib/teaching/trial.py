@@ -100,8 +100,7 @@ class _Tried:
 def run_on_rank(module: str, checker: str, name: str) -> Verdict:
     """Check this rank's function ``name``. Runs on a rank; every rank must run it."""
     from IPython import get_ipython
-
-    from course_lib.mpi import world
+    from torch_mpi4py import world
 
     comm = world()
     before, comm.timeout = comm.timeout, WAIT_SECONDS
@@ -118,8 +117,7 @@ def run_on_rank(module: str, checker: str, name: str) -> Verdict:
 def _is_spoiled(comm) -> bool:
     """Whether the learner's function left this rank's communication unfit for further use."""
     import torch.distributed as dist
-
-    from course_lib.mpi import MPI, has_ulfm
+    from torch_mpi4py import MPI, has_ulfm
 
     if has_ulfm() and comm.Is_revoked():
         return True

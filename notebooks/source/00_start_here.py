@@ -267,7 +267,7 @@ figures.collective("all_reduce")
 # %%px
 from datetime import timedelta
 
-import course_lib.mpi  # lets torch.distributed talk through MPI
+import torch_mpi4py  # lets torch.distributed talk through MPI
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))

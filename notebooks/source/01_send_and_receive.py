@@ -204,7 +204,7 @@ compare(prediction, pickled / buffered, within=0.3)
 # %%px
 from datetime import timedelta
 
-import course_lib.mpi  # makes the backend "mpi4py" known
+import torch_mpi4py  # makes the backend "mpi4py" known
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -244,7 +244,7 @@ if rank == 0:
 elif rank == 1:
     try:
         dist.recv(torch.zeros(1), src=0)
-    except course_lib.mpi.CommunicationError as error:
+    except torch_mpi4py.CommunicationError as error:
         print(error)
 
 # %% [markdown]
@@ -525,7 +525,7 @@ for length in (8, 131_072):
         pair.Send(array, dest=1 - pair.rank)
         pair.Recv(buffer, source=1 - pair.rank)
         outcome.append("ok")
-    except course_lib.mpi.CommunicationError:
+    except torch_mpi4py.CommunicationError:
         outcome.append("stuck")
 print(outcome)
 

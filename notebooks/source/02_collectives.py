@@ -42,7 +42,7 @@ from datetime import timedelta
 
 from mpi4py import MPI
 
-import course_lib.mpi  # makes the backend "mpi4py" known to torch.distributed
+import torch_mpi4py  # makes the backend "mpi4py" known to torch.distributed
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -568,7 +568,7 @@ numbers = torch.tensor([1, 2, 3, 4] if rank == 0 else [10, 20, 30])
 found = None
 try:
     dist.all_reduce(numbers)
-except course_lib.mpi.MismatchError as error:
+except torch_mpi4py.MismatchError as error:
     found = error
 print(found if rank == 0 else "the same message here")
 assert found is not None

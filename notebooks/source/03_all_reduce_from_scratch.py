@@ -40,7 +40,7 @@ from functools import partial
 
 from mpi4py import MPI
 
-from course_lib.mpi import Traffic
+from torch_mpi4py import Traffic
 
 # %% [markdown]
 # ## 1. What is asked for
@@ -718,7 +718,7 @@ prediction = None
 
 # %%
 # %%px
-from course_lib.mpi import emulated_link
+from torch_mpi4py import emulated_link
 
 latency, tiny = 0.04, np.zeros(8)  # seconds
 steps = {}

@@ -39,7 +39,7 @@ import time
 from datetime import timedelta
 from functools import partial
 
-import course_lib.mpi
+import torch_mpi4py
 from torch import nn
 from torch.nn import functional as F
 
@@ -297,7 +297,7 @@ assert abs(sync_seconds(2, GRADIENT_BYTES, LATENCY, boundary_2) - COMP) < 1e-12
 
 # %%
 # %%px
-from course_lib.mpi import emulated_link
+from torch_mpi4py import emulated_link
 
 gradient = torch.zeros(61_706)
 
@@ -404,7 +404,7 @@ prediction = None
 
 # %%
 # %%px
-from course_lib.mpi import Traffic
+from torch_mpi4py import Traffic
 
 times, calls, volumes, results = [], [], [], []
 for sync in (sync_per_parameter, sync_flattened):
@@ -519,12 +519,12 @@ class SlowLinear(nn.Linear):
 
 
 # %% [markdown]
-# The event log of `course_lib.mpi` has written down when each all-reduce was asked for and when it was done; the hooks below note when each gradient was ready.
+# The event log of `torch_mpi4py` has written down when each all-reduce was asked for and when it was done; the hooks below note when each gradient was ready.
 
 
 # %%
 # %%px
-from course_lib.mpi.events import events, mark
+from torch_mpi4py.events import events, mark
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
 
 

@@ -40,7 +40,7 @@ cluster = start_cluster(n=4)
 # %%px
 from datetime import timedelta
 
-import course_lib.mpi  # lets torch.distributed talk through MPI
+import torch_mpi4py  # lets torch.distributed talk through MPI
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -196,7 +196,7 @@ assert_matches_serial(replica.module, serial, rtol=0, atol=1e-12)
 
 # %%
 # %%px
-from course_lib.mpi import Traffic
+from torch_mpi4py import Traffic
 
 with Traffic() as traffic:
     wrapped = DDP(lenet(seed=rank))
@@ -1176,7 +1176,7 @@ import sys
 from pathlib import Path
 
 import course_lib
-from course_lib import launch
+from torch_mpi4py import launch
 
 script = Path(course_lib.__file__).parents[1] / "scripts" / "ddp.py"
 options = ["--epochs", "4", "--steps", "160", "--batch", "16", "--rate", "0.05"]

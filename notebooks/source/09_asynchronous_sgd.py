@@ -161,7 +161,7 @@ prediction = None
 
 # %%
 # %%px
-from course_lib.mpi import Traffic
+from torch_mpi4py import Traffic
 from course_lib.teaching.send_recv_log import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}

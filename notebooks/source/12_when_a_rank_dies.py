@@ -76,7 +76,7 @@ import signal
 import time
 from datetime import timedelta
 
-from course_lib import mpi  # lets torch.distributed talk through MPI
+import torch_mpi4py as mpi  # lets torch.distributed talk through MPI
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -627,7 +627,7 @@ import runpy
 from datetime import timedelta
 from pathlib import Path
 
-import course_lib.mpi
+import torch_mpi4py
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -751,7 +751,7 @@ import sys
 import time
 
 import course_lib
-from course_lib import launch
+from torch_mpi4py import launch
 
 script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

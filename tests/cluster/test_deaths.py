@@ -80,12 +80,12 @@ def shrinks(kernel, was: list[int]) -> None:
 # The report says who waited: a death comes when all others do.
 DIE = """
 import os, signal, time
-from course_lib.mpi import verdict
+from torch_mpi4py import hang_report
 
 def die_when_the_others_wait():
     until = time.monotonic() + 30
-    while any(one.state != "waiting" for one in verdict.states() if one.rank != rank):
-        assert time.monotonic() < until, verdict.report()
+    while any(one.state != "waiting" for one in hang_report.states() if one.rank != rank):
+        assert time.monotonic() < until, hang_report.report()
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """

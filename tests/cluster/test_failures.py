@@ -42,8 +42,8 @@ def failure(n: int = 2, within: float = SOON_S, **arguments) -> str:
 
 
 def test_no_mpiexec(traces, monkeypatch):
-    monkeypatch.setenv("COURSE_MPIEXEC", "/nowhere/mpiexec")
-    assert "COURSE_MPIEXEC='/nowhere/mpiexec' is not an executable" in failure()
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", "/nowhere/mpiexec")
+    assert "TORCH_MPI4PY_MPIEXEC='/nowhere/mpiexec' is not an executable" in failure()
     traces.gone_within(GONE_S)
 
 
@@ -55,7 +55,7 @@ def test_mpiexec_fails(traces, monkeypatch, tmp_path):
         "echo There are not enough slots; exit 1\n"
     )
     broken.chmod(0o755)
-    monkeypatch.setenv("COURSE_MPIEXEC", str(broken))
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", str(broken))
     message = failure()
     assert "mpiexec ended" in message
     assert "There are not enough slots" in message
@@ -106,7 +106,7 @@ def test_the_keeper_fails(break_processes):
 
 
 def test_a_notebook_shows_the_message_alone(new_kernel, monkeypatch):
-    monkeypatch.setenv("COURSE_MPIEXEC", "/nowhere/mpiexec")
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", "/nowhere/mpiexec")
     out = new_kernel().run("from course_lib.cluster import start_cluster; start_cluster(2)")
     assert out.error["ename"] == "StartError"
     assert out.traceback.startswith("StartError: ")

@@ -14,9 +14,9 @@ import threading
 import time
 
 import pytest
+from torch_mpi4py.main_thread import SILENT_S
 
 from course_lib.cluster.pulse import read_beat
-from course_lib.main_thread import SILENT_S
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
@@ -88,7 +88,7 @@ def test_mismatches_are_errors_on_every_rank_and_the_group_stays(hangs):
 
 
 PATIENCE = (
-    "%px from course_lib.mpi import progress;"
+    "%px from torch_mpi4py import progress;"
     " progress._PATIENCE_SECONDS, progress._LONGEST_PATIENCE = "
 )
 

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parallel import DistributedDataParallel
-import course_lib.mpi
+import torch_mpi4py
 from course_lib.cluster import recovery
 
 shell = InteractiveShell.instance()
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
-course_lib.mpi.world()
+torch_mpi4py.world()
 held, free = dist.new_group(), dist.new_group()
 model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=held)
 shell.user_ns.update(held=held, model=model, free=free)
@@ -27,7 +27,7 @@ for group in (held, free):
         group.comm.Revoke()
     until = time.monotonic() + 40
     while not group.comm.Is_revoked() and time.monotonic() < until:
-        course_lib.mpi.MPI.COMM_SELF.Iprobe()  # only a call makes progress
+        torch_mpi4py.MPI.COMM_SELF.Iprobe()  # only a call makes progress
 print("lost:", *sorted(recovery.condition().lost), flush=True)
 dist.barrier()
 """

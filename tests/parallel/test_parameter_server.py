@@ -45,7 +45,7 @@ START = """
 import os, signal, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist, torch.nn.functional as F
-import course_lib.mpi as mpi
+import torch_mpi4py as mpi
 from course_lib.parallel.parameter_server import *
 from course_lib.parallel.parameter_server import messages
 from tests.parallel.cases.parameter_server import OPTIMIZERS, batches_of, network, require_replay

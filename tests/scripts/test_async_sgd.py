@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch_mpi4py import launch
 
-from course_lib import launch
 from tests import ranks
 
 SCRIPT = os.path.join("scripts", "async_sgd.py")

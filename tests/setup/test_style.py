@@ -10,27 +10,13 @@ from pathlib import Path
 
 import pytest
 
-# A package may import those below it; all may import the modules of BASE.
+# A package of course_lib may import those below it. All may import torch_mpi4py.
 BELOW = {
-    "mpi": set(),
-    "cluster": {"mpi"},
-    "parallel": {"mpi"},
-    "training": {"mpi"},
-    "teaching": {"mpi", "cluster", "parallel", "training"},
+    "cluster": set(),
+    "parallel": set(),
+    "training": set(),
+    "teaching": {"cluster", "parallel", "training"},
     "doctor": {"training"},
-    "launch": set(),
-    "board": set(),
-    "board_writer": set(),
-    "rank_states": set(),
-    "diagnosis": set(),
-    "traffic_matrix": set(),
-    "main_thread": set(),
-    "allocator": set(),
-}
-# Plain data and pure functions, which need no MPI.
-BASE = {
-    *("launch", "board", "board_writer", "rank_states", "diagnosis", "traffic_matrix"),
-    *("main_thread", "allocator"),
 }
 MOST_LINES = 400
 
@@ -77,7 +63,7 @@ def test_imports_point_downwards(root: Path) -> None:
         part = Path(parts[0]).stem
         if part == "__init__":
             continue
-        allowed = BELOW[part] | {part, *BASE, "__version__"}
+        allowed = BELOW[part] | {part, "__version__"}
         for other in imported_parts(path, package) - allowed:
             wrong.append(f"{path.relative_to(root)} imports course_lib.{other}")
     assert not wrong, "\n".join(wrong)
@@ -93,7 +79,7 @@ def test_the_layer_check_sees_every_kind_of_import(tmp_path: Path) -> None:
         "from ..teaching.check import check",
     ):
         module.write_text(f"def f():\n    {line}\n")
-        assert imported_parts(module, "course_lib.mpi") == {"teaching"}, line
+        assert imported_parts(module, "torch_mpi4py") == {"teaching"}, line
 
 
 def test_modules_are_short_and_say_their_idea(root: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch_mpi4py import launch
 
-from course_lib import launch
 from course_lib.teaching import figures
 from course_lib.teaching.figures.palette import PAPER, RANK_COLOURS, _luminance, text_on
 

@@ -6,8 +6,8 @@ import json
 import re
 
 import pytest
+from torch_mpi4py.event_board import Event
 
-from course_lib.board import Event
 from course_lib.teaching.timelines import Timeline
 from course_lib.teaching.timelines.collecting import Record, _latest_cell
 from course_lib.teaching.timelines.lanes import (

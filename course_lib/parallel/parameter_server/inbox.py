@@ -28,13 +28,13 @@ PER_WORKER = 2  # a worker may send a gradient and its next hello before it wait
 
 def is_death(error: BaseException) -> bool:
     """Return whether ``error`` says that a rank died."""
-    from course_lib.mpi import RankFailedError  # importing it starts MPI, so only when needed
+    from torch_mpi4py import RankFailedError  # importing it starts MPI, so only when needed
 
     return isinstance(error, RankFailedError)
 
 
 def _ends_the_group(error: BaseException) -> bool:
-    from course_lib.mpi import DeadlineError
+    from torch_mpi4py import DeadlineError
 
     return isinstance(error, DeadlineError)
 

@@ -94,7 +94,7 @@ class Team:
 
     def raise_all_died(self, died: Iterable[int]) -> None:
         """Raise the error for a run that no worker outlived."""
-        from course_lib.mpi import RankFailedError
+        from torch_mpi4py import RankFailedError
 
         names = ", ".join(map(str, sorted(died)))
         raise RankFailedError(
@@ -104,7 +104,7 @@ class Team:
 
     def raise_server_died(self, server: int, cause: BaseException) -> None:
         """Raise the error of a worker whose server died."""
-        from course_lib.mpi import RankFailedError
+        from torch_mpi4py import RankFailedError
 
         raise RankFailedError(
             f"worker {self.rank}: the parameter server, rank {server}, died, and with it model "

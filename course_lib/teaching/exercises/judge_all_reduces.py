@@ -326,7 +326,7 @@ def the_same_for_real(function: Callable, given: Callable, expected: Callable) -
 
     ``given(rank, p)`` and ``expected(rank, p)`` return what rank r passes in and has to get.
     """
-    from course_lib.mpi import world
+    from torch_mpi4py import world
 
     from ..message_log import observe
 

@@ -10,8 +10,7 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
-
-from course_lib.mpi import MismatchError
+from torch_mpi4py import MismatchError
 
 from ..collective_log import observe_distributed
 from ..exercise import WrongAnswer

@@ -6,7 +6,7 @@ it recognises its mistake.
 
 from __future__ import annotations
 
-from course_lib.mpi import DeadlineError, RevokedError
+from torch_mpi4py import DeadlineError, RevokedError
 
 from ..exercise import WrongAnswer
 from ..message_log import Event, Observation

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-from course_lib.mpi import DeadlineError, MismatchError, RevokedError, Traffic, world
-from course_lib.traffic_matrix import Count
+from torch_mpi4py import DeadlineError, MismatchError, RevokedError, Traffic, world
+from torch_mpi4py.traffic_matrix import Count
 
 from ..collective_log import recorded
 from ..exercise import WrongAnswer

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-
-from course_lib.mpi import world
+from torch_mpi4py import world
 
 from ..exercise import WrongAnswer
 from ..message_log import Observation

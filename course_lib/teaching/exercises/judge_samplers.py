@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
-
-from course_lib.mpi import world
+from torch_mpi4py import world
 
 from ..collective_log import recorded
 from ..exercise import WrongAnswer

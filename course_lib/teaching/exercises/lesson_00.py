@@ -150,7 +150,7 @@ GLOBAL_ACCURACY_HINTS = [
 )
 def check_global_accuracy(global_accuracy: Callable) -> str:
     # Imported here: the notebook's kernel imports this module too, and is no rank.
-    from course_lib.mpi import world
+    from torch_mpi4py import world
 
     from ..message_log import observe
 

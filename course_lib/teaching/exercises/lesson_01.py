@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 import numpy as np
-
-from course_lib.mpi import MPI, world
+from torch_mpi4py import MPI, world
 
 from ..exercise import WrongAnswer, exercise
 from ..message_log import LoggedComm, observe

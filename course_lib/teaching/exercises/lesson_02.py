@@ -7,8 +7,7 @@ rank returned, and then at the messages or collectives that it took.
 from __future__ import annotations
 
 import torch.distributed as dist
-
-from course_lib.mpi import world
+from torch_mpi4py import world
 
 from ..exercise import as_mistake, exercise
 from ..message_log import observe

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from course_lib.board import Event
+from torch_mpi4py.event_board import Event
 
 from .lanes import Lane, describe
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from course_lib.board import Event
+from torch_mpi4py.event_board import Event
 
 __all__ = ["Record", "from_ranks", "from_view", "record"]
 
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 def record(since: int | Sequence[int]) -> tuple:
     """Return this rank's record, as a plain tuple; every rank must call this."""
-    from course_lib.mpi import clocks, events, world
+    from torch_mpi4py import clocks, events, world
 
     comm = world()
     rank = comm.Get_rank()
@@ -36,7 +36,7 @@ def record(since: int | Sequence[int]) -> tuple:
 
 def from_ranks(since: int) -> list[Record]:
     """Return the records of all ranks, on each rank."""
-    from course_lib.mpi import world
+    from torch_mpi4py import world
 
     return [Record(*one) for one in world().allgather(record(since))]
 

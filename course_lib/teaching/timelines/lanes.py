@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from course_lib.board import Event
+from torch_mpi4py.event_board import Event
 
 from .collecting import Record
 

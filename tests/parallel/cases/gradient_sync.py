@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch_mpi4py import MismatchError
 
-from course_lib.mpi import MismatchError
 from course_lib.parallel.batch_norm import convert_sync_batch_norm
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.gradient_sync import sync_gradients, sync_gradients_per_parameter

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch_mpi4py import CommunicationError, DeadlineError
 
-from course_lib.mpi import CommunicationError, DeadlineError
 from course_lib.parallel.parameter_server import (
     Asynchronous,
     BoundedStaleness,

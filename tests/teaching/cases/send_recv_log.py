@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch_mpi4py import peer_boards
 
-from course_lib.mpi import boards
 from course_lib.teaching.send_recv_log import (
     OutsideTheGroupError,
     observe_messages,
@@ -44,7 +44,7 @@ def case_a_receive_ends_after_its_send_began(rank, size):
         if rank == 0:
             dist.recv(torch.zeros(1), 1)
         elif rank == 1:
-            board, deadline = boards.board_of(0), time.monotonic() + 20
+            board, deadline = peer_boards.board_of(0), time.monotonic() + 20
             while not any(e.kind == "recv" and e.waiting for e in board.open_operations()):
                 assert time.monotonic() < deadline, "rank 0 does not receive"
                 time.sleep(1e-3)

@@ -1,0 +1,47 @@
+"""The public names of the package; importing this module starts MPI."""
+
+# Now, before there is a group: its functions keep the default group of the moment of its import
+# as their default argument, for ever. Making an optimizer would import it too.
+import torch.distributed.nn.functional  # noqa: F401
+
+from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
+from . import at_exit
+from .deadlines import has_ulfm
+from .errors import (
+    ClosedGroupError,
+    CommunicationError,
+    DeadlineError,
+    MismatchError,
+    RankFailedError,
+    RevokedError,
+)
+from .group import MPIProcessGroup
+from .guarded_comm import GuardedComm, library, renew_world, world
+from .link_emulation import emulated_link
+from .rendezvous import create_group, rendezvous
+from .shrinking import Shrunk, shrink
+from .traffic import Traffic
+
+__all__ = [
+    "MPI",
+    "ClosedGroupError",
+    "CommunicationError",
+    "DeadlineError",
+    "GuardedComm",
+    "MPIProcessGroup",
+    "MismatchError",
+    "RankFailedError",
+    "RevokedError",
+    "Shrunk",
+    "Traffic",
+    "create_group",
+    "emulated_link",
+    "has_ulfm",
+    "library",
+    "rendezvous",
+    "renew_world",
+    "shrink",
+    "world",
+]
+
+at_exit.install()

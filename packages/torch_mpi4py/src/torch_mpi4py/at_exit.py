@@ -1,0 +1,161 @@
+"""The one idea: a rank leaves cleanly, however it leaves, and takes nobody down with it.
+
+Threads are joined before Python's exit, or the interpreter aborts. A rank that ends by an
+uncaught exception frees the others, which would otherwise wait for it until their deadline. Where
+a group survives failures it dies instead: to the others its end is then like any other death.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import termios
+import time
+from types import TracebackType
+from typing import TextIO
+
+from . import deadlines, heartbeat, link_queue
+from .errors import DeadlineError
+from .group import live_groups
+from .guarded_comm import is_half_made
+from .runtime import MPI, remove_own_shared_memory
+from .survivors_comm import base, is_half_shrunk, shrunk_copy
+
+__all__ = ["install"]
+
+_READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
+_COURIER_SECONDS = 5.0
+# Survivors of a death wait so long for each other at their end.
+_PATIENCE_SECONDS = 60.0
+_must_abort = False
+_must_die = False
+
+
+def install() -> None:
+    """Arrange for a clean exit of this process."""
+    rank_pid = os.getpid()
+    atexit.register(_leave, rank_pid)
+    previous = sys.excepthook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+            previous(kind, error, traceback)
+            return
+        heartbeat.raised(error)
+        previous(kind, error, traceback)
+        _free_the_others()
+
+    sys.excepthook = excepthook
+
+
+def _free_the_others() -> None:
+    """After an uncaught exception, end what other ranks may be waiting for."""
+    global _must_abort, _must_die
+    # Nothing but an abort frees ranks that are stuck in an MPI without fault tolerance. It
+    # has to wait: PyTorch calls this hook with stderr held back, to put "[rank1]:" before it.
+    _must_abort = not deadlines.has_ulfm() and bool(live_groups) and MPI.COMM_WORLD.Get_size() > 1
+    _must_die = deadlines.has_ulfm() and any(group.survives_failures for group in live_groups)
+    for group in list(live_groups):
+        if not group.survives_failures:
+            group.abort()
+
+
+def _leave(rank_pid: int) -> None:
+    if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+        return
+    heartbeat.ended()
+    if _must_abort:
+        _let_the_launcher_read()
+        MPI.COMM_WORLD.Abort(1)
+    if _must_die:
+        _die()
+    for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
+        group.shutdown()
+    if deadlines.is_stuck():
+        # A thread of this process will never come out of MPI, so MPI_Finalize would not
+        # return either. An error was raised when that happened.
+        _die()
+    # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
+    # runs) for a dead one, for ever. Without it the process ends as any other does.
+    if not MPI.Is_finalized() and (not deadlines.has_ulfm() or _all_leave()):
+        link_queue.end_courier(_COURIER_SECONDS)
+        MPI.Finalize()
+        remove_own_shared_memory()
+
+
+def _all_leave() -> bool:
+    """Wait until every living rank has come to its end; return False if one has died.
+
+    A rank learns of a death some milliseconds late, maybe when it has nothing left to do: so
+    asking once, before MPI_Finalize, is not enough (2 of 40 runs then hung in it).
+    """
+    everyone = base()
+    if is_half_made() or is_half_shrunk():  # then the ranks would not meet in the same barrier
+        return not deadlines.failed_ranks(MPI.COMM_WORLD)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if deadlines.failed_ranks(everyone):
+        return _living_leave(everyone)
+    pause = 1e-5
+    try:
+        request = everyone.Ibarrier()
+        while not request.Test():
+            if deadlines.failed_ranks(everyone):
+                return _living_leave(everyone)
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-2)
+    except MPI.Exception:
+        return _living_leave(everyone)
+    # The dead that were left out by a shrink would be missed in MPI_Finalize all the same.
+    return not deadlines.failed_ranks(MPI.COMM_WORLD)
+
+
+def _living_leave(everyone: MPI.Intracomm) -> bool:
+    """Wait for the end of all that live: mpiexec ends the others when one gives a status."""
+    if deadlines.failed_ranks(everyone):
+        with contextlib.suppress(DeadlineError):
+            shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
+    return not deadlines.failed_ranks(MPI.COMM_WORLD)
+
+
+def _die() -> None:
+    """End at once, and in a way of which the other ranks are told.
+
+    Open MPI 5.0.11 tells them of a rank that a signal ended, not of one that left without
+    MPI_Finalize and gave a status: they would wait for it for ever.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if deadlines.has_ulfm():
+        os.kill(os.getpid(), signal.SIGKILL)
+    _let_the_launcher_read()
+    os._exit(1)
+
+
+def _let_the_launcher_read() -> None:
+    """Wait until the launcher has taken what this rank printed, at most 10 seconds.
+
+    MPICH's launcher kills a job that aborts without emptying its pipes first, and the
+    traceback that says why would be lost.
+    """
+    deadline = time.monotonic() + _READING_SECONDS
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        while _unread(stream) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _unread(stream: TextIO) -> int:
+    """Return the number of bytes in the pipe behind ``stream``, 0 where there is none."""
+    answer = bytearray(4)
+    try:
+        fcntl.ioctl(stream.fileno(), termios.FIONREAD, answer)
+    except OSError:  # a file, a notebook's stream, or a system that does not say
+        return 0
+    return int.from_bytes(answer, sys.byteorder)

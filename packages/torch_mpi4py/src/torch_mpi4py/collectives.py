@@ -1,0 +1,378 @@
+"""The one idea: each collective as one plan, a function of the communicator that does it.
+
+A plan is made on the calling thread (it checks arguments and copies what MPI cannot read) and
+run later on the channel's thread. All tensors that a plan hands to MPI are direct: contiguous
+host memory (:mod:`torch_mpi4py.buffers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy
+import torch
+from torch.distributed import ReduceOp
+
+from .buffers import MAX_COUNT, Staging, is_direct, message
+from .dtypes import UNSIGNED, Reduction, element_type, premultiplier, reduction
+from .errors import MismatchError
+from .runtime import MPI
+
+__all__ = [
+    "Plan",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+]
+
+Plan = Callable[[MPI.Intracomm], None]
+
+
+def barrier() -> Plan:
+    """Return a plan that returns when every rank has started it."""
+    return MPI.Intracomm.Barrier
+
+
+def broadcast(tensor: torch.Tensor, root: int, rank: int) -> Plan:
+    """Copy the root's tensor to all ranks."""
+    if is_direct(tensor):
+        data = message(tensor)
+        return lambda comm: comm.Bcast(data, root)
+    staging = Staging()
+    host = staging.read(tensor) if rank == root else staging.write(tensor)
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        comm.Bcast(message(host), root)
+        if rank != root:
+            staging.finish()
+
+    return run
+
+
+def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
+    """Combine all ranks' tensors element by element; every rank gets the result in place.
+
+    Args:
+        how: ``reduction(tensor.dtype, op)``, which the caller has worked out.
+    """
+    untouched = how.plain and how.wire_dtype is tensor.dtype and is_direct(tensor)
+    if untouched and tensor.numel() <= MAX_COUNT:
+        data = message(tensor, how.wire_type)
+        mpi_op = how.op
+        return lambda comm: comm.Allreduce(MPI.IN_PLACE, data, mpi_op)
+    staging = Staging()
+    host = staging.update(tensor, how.wire_dtype)
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        scale_before(host, how, op)
+        for piece in pieces(host):
+            comm.Allreduce(MPI.IN_PLACE, message(piece, how.wire_type), how.op)
+        scale_after(host, how, comm.Get_size())
+        staging.finish()
+
+    return run
+
+
+def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
+    """Combine all ranks' tensors; the root gets the result in place, the others keep theirs."""
+    how = reduction(tensor.dtype, op)
+    staging = Staging()
+    if rank == root:
+        host = staging.update(tensor, how.wire_dtype)
+    elif how.premultiply:
+        host = staging.read_copy(tensor, how.wire_dtype)
+    else:
+        host = staging.read(tensor, how.wire_dtype)
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        scale_before(host, how, op)
+        for piece in pieces(host):
+            data = message(piece, how.wire_type)
+            if rank == root:
+                comm.Reduce(MPI.IN_PLACE, data, how.op, root)
+            else:
+                comm.Reduce(data, None, how.op, root)
+        if rank == root:
+            scale_after(host, how, comm.Get_size())
+            staging.finish()
+
+    return run
+
+
+def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> Plan:
+    """Copy every rank's ``source`` to ``outputs[rank]`` on all ranks.
+
+    ``outputs`` are either separate tensors, whose sizes may differ from rank to rank, or
+    consecutive parts of one flat tensor, which is then filled without a copy.
+    """
+    staging = Staging()
+    flat = _one_block(outputs)
+    if flat is not None:
+        own = outputs[rank]
+        in_place = source.data_ptr() == own.data_ptr() and source.numel() == own.numel()
+        host_in = None if in_place else staging.read(_apart(source, outputs))
+        hosts = outputs
+        collected = flat
+    else:
+        host_in = staging.read_copy(source) if _shares(source, outputs) else staging.read(source)
+        hosts = [staging.write(output) for output in outputs]
+        collected = torch.empty(sum(map(torch.Tensor.numel, outputs)), dtype=source.dtype)
+    counts = [output.numel() for output in outputs]
+    element = element_type(source.dtype)
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        send = MPI.IN_PLACE if host_in is None else message(host_in)
+        _all_gather(comm, send, collected, counts, element)
+        if flat is None:
+            _spread(collected, hosts)
+        staging.finish()
+
+    return run
+
+
+def _all_gather(comm, send, collected, counts, element) -> None:
+    if len(set(counts)) == 1:
+        memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
+        if counts[0] <= MAX_COUNT:
+            comm.Allgather(send, [memory, counts[0], element])
+        else:
+            large = message(collected[: counts[0]], element)[2]
+            comm.Allgather(send, [memory, 1, large])
+        return
+    comm.Allgatherv(send, _by_rank(collected, counts, element))
+
+
+def gather(
+    outputs: list[torch.Tensor], source: torch.Tensor, root: int, rank: int, size: int
+) -> Plan:
+    """Copy every rank's ``source`` to the root's ``outputs``, one tensor per rank."""
+    staging = Staging()
+    host_in = staging.read(source)
+    hosts = [staging.write(output) for output in outputs]
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        if rank != root:
+            comm.Gather(message(host_in), None, root)
+            return
+        collected = torch.empty(size * host_in.numel(), dtype=host_in.dtype)
+        send = message(host_in)
+        memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
+        comm.Gather(send, [memory, send[1], send[2]], root)
+        _spread(collected, hosts)
+        staging.finish()
+
+    return run
+
+
+def scatter(output: torch.Tensor, sources: list[torch.Tensor], root: int, rank: int) -> Plan:
+    """Copy the root's ``sources[r]`` to ``output`` on rank r."""
+    staging = Staging()
+    host_out = staging.write(output)
+    hosts = [staging.read(source) for source in sources]
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        receive = message(host_out)
+        if rank != root:
+            comm.Scatter(None, receive, root)
+        else:
+            joined = _join(hosts)
+            memory = MPI.buffer.fromaddress(joined.data_ptr(), joined.nbytes)
+            comm.Scatter([memory, receive[1], receive[2]], receive, root)
+        staging.finish()
+
+    return run
+
+
+def reduce_scatter(
+    output: torch.Tensor, sources: list[torch.Tensor], op: ReduceOp, rank: int
+) -> Plan:
+    """Combine all ranks' ``sources`` element by element; rank r gets part r of the result."""
+    how = reduction(output.dtype, op)
+    staging = Staging()
+    flat = _one_block(sources)
+    untouched = flat is not None and how.wire_dtype is flat.dtype and not how.premultiply
+    hosts = [flat] if untouched else [staging.read(source, how.wire_dtype) for source in sources]
+    shares = untouched and _shares(output, sources)
+    host_out = staging.write(output, how.wire_dtype)
+    result = torch.empty_like(host_out) if shares else host_out
+    counts = [source.numel() for source in sources]
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        whole = hosts[0] if untouched else _join(hosts)
+        scale_before(whole, how, op)
+        _reduce_scatter(comm, whole, result, counts, how, rank)
+        scale_after(result, how, comm.Get_size())
+        if shares:
+            host_out.copy_(result)
+        staging.finish()
+
+    return run
+
+
+def _reduce_scatter(comm, whole, result, counts, how: Reduction, rank: int) -> None:
+    if whole.numel() > MAX_COUNT:
+        parts = whole.split(counts)
+        for root, part in enumerate(parts):
+            target = result if root == rank else None
+            for index, piece in enumerate(pieces(part)):
+                into = None if target is None else list(pieces(target.view(-1)))[index]
+                receive = None if into is None else message(into, how.wire_type)
+                comm.Reduce(message(piece, how.wire_type), receive, how.op, root)
+        return
+    send = message(whole.view(-1), how.wire_type)
+    receive = message(result, how.wire_type)
+    if len(set(counts)) == 1:
+        send[1] = counts[0]  # mpi4py counts the elements for one rank
+        comm.Reduce_scatter_block(send, receive, how.op)
+    else:
+        comm.Reduce_scatter(send, receive, counts, how.op)
+
+
+def all_to_all(outputs: list[torch.Tensor], sources: list[torch.Tensor]) -> Plan:
+    """Send ``sources[r]`` to rank r and receive ``outputs[r]`` from it, for all r.
+
+    Raises (when run):
+        MismatchError: on every rank, if what one rank sends another does not expect.
+    """
+    staging = Staging()
+    flat_in, flat_out = _one_block(sources), _one_block(outputs)
+    overlap = any(_shares(source, outputs) for source in sources)
+    if overlap:
+        flat_in = None
+        hosts_in = [staging.read_copy(source) for source in sources]
+    else:
+        hosts_in = [staging.read(source) for source in sources]
+    hosts_out = outputs if flat_out is not None else [staging.write(out) for out in outputs]
+    send_counts = [source.numel() for source in sources]
+    receive_counts = [output.numel() for output in outputs]
+    element = element_type(outputs[0].dtype)
+
+    def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        _agree_on_counts(comm, send_counts, receive_counts)
+        joined = flat_in if flat_in is not None else _join(hosts_in)
+        collected = flat_out
+        if collected is None:
+            collected = torch.empty(sum(receive_counts), dtype=joined.dtype)
+        comm.Alltoallv(
+            _by_rank(joined, send_counts, element), _by_rank(collected, receive_counts, element)
+        )
+        if flat_out is None:
+            _spread(collected, hosts_out)
+        staging.finish()
+
+    return run
+
+
+def _agree_on_counts(comm: MPI.Intracomm, sent: list[int], expected: list[int]) -> None:
+    announced = numpy.empty(len(sent), numpy.int64)
+    comm.Alltoall(numpy.array(sent, numpy.int64), announced)
+    wrong = [
+        f"rank {peer} sends {count} elements to rank {comm.Get_rank()}, which expects {want}"
+        for peer, (count, want) in enumerate(zip(announced.tolist(), expected, strict=True))
+        if count != want
+    ]
+    any_wrong = numpy.array([len(wrong)], numpy.int64)
+    comm.Allreduce(MPI.IN_PLACE, any_wrong, MPI.MAX)
+    if any_wrong[0]:
+        complaints = [text for texts in comm.allgather(wrong) for text in texts]
+        raise MismatchError(
+            "all_to_all: the sizes do not fit:\n  "
+            + "\n  ".join(complaints)
+            + "\nNo data was moved and the group is still usable."
+        )
+
+
+def scale_before(host: torch.Tensor, how: Reduction, op: ReduceOp) -> None:
+    """Multiply by the factor of a PREMUL_SUM."""
+    if how.premultiply:
+        host.mul_(premultiplier(op))
+
+
+def scale_after(host: torch.Tensor, how: Reduction, size: int) -> None:
+    """Divide by the number of ranks for an average; whole numbers round towards zero."""
+    if not how.average:
+        return
+    if host.is_floating_point() or host.is_complex():
+        host.div_(size)
+    elif host.dtype in UNSIGNED:  # torch cannot divide them
+        values = host.detach().numpy()
+        numpy.floor_divide(values, size, out=values)
+    else:
+        host.div_(size, rounding_mode="trunc")
+
+
+def pieces(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Split into parts whose element count fits MPI's int, one part nearly always."""
+    if host.numel() <= MAX_COUNT:
+        return (host,)
+    return host.view(-1).split(MAX_COUNT)
+
+
+def _by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
+    """Return mpi4py's ``[memory, counts, displacements, datatype]`` for consecutive parts."""
+    displacements = [0]
+    for count in counts[:-1]:
+        displacements.append(displacements[-1] + count)
+    if sum(counts) > 2 * MAX_COUNT - 1:
+        raise ValueError(
+            f"unequal parts of more than {2 * MAX_COUNT - 1} elements in all are not supported; "
+            "use parts of equal size, or split the call"
+        )
+    memory = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
+    return [memory, counts, displacements, element]
+
+
+def _one_block(parts: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return one flat direct tensor over all ``parts`` if they lie one behind the other."""
+    if not parts or not all(map(is_direct, parts)):
+        return None
+    first = parts[0]
+    address = first.data_ptr()
+    storage = first.untyped_storage().data_ptr()
+    for part in parts:
+        if part.numel() == 0:
+            if len(parts) > 1:
+                return None
+            continue
+        if part.data_ptr() != address or part.untyped_storage().data_ptr() != storage:
+            return None
+        address += part.nbytes
+    total = sum(part.numel() for part in parts)
+    return first.as_strided((total,), (1,), first.storage_offset())
+
+
+def _shares(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
+    """Return whether ``tensor`` lies in the memory of any of ``others``."""
+    storage = tensor.untyped_storage().data_ptr()
+    return any(other.untyped_storage().data_ptr() == storage for other in others)
+
+
+def _apart(source: torch.Tensor, outputs: list[torch.Tensor]) -> torch.Tensor:
+    """Return ``source``, or a copy if it lies in the memory that will be written."""
+    return source.clone() if _shares(source, outputs) else source
+
+
+def _join(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _spread(collected: torch.Tensor, parts: list[torch.Tensor]) -> None:
+    offset = 0
+    for part in parts:
+        count = part.numel()
+        part.copy_(collected[offset : offset + count].view(part.shape))
+        offset += count

@@ -1,0 +1,313 @@
+"""The one idea: every blocking MPI call is watched by a thread that can free it.
+
+MPI calls block inside C with the GIL released, where neither a deadline nor Ctrl-C reaches
+them. Under Open MPI with fault tolerance (ULFM) *revoking* a communicator frees every rank
+that is stuck in it. So a call that may block registers itself here, runs on the caller's own
+thread at full speed, and a watcher thread revokes its communicator when the deadline passes
+or the user interrupts. Other MPIs cannot be freed this way: there the call runs on a helper
+thread, which is abandoned when the deadline passes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import advice, hang_report, heartbeat
+from .deaths import failed_ranks, has_ulfm
+from .errors import (
+    CommunicationError,
+    DeadlineError,
+    RevokedError,
+    freed,
+    translate,
+)
+from .runtime import MPI
+
+__all__ = [
+    "Operation",
+    "begin",
+    "call",
+    "confirm_sent",
+    "end",
+    "failed_ranks",
+    "has_ulfm",
+    "is_revoked",
+    "revoke",
+    "watch",
+]
+
+_POLL_SECONDS = 0.1
+# After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
+_INTERRUPT_GRACE_SECONDS = 0.5
+# A freed call returns within milliseconds; one that has not by then never will. Not seconds are
+# counted: they pass, too, while the whole machine stands still.
+_STUCK_POLLS = 20
+
+
+class Operation:
+    """One blocking MPI call in progress.
+
+    Attributes:
+        comm: the communicator to revoke if it must be freed.
+        what: name of the operation, for error messages.
+        seconds: time allowed.
+        reason: why the watcher freed it, or None while it has not.
+        on_stuck: called once if the call does not return although it was freed.
+        polls_left: how often the watcher looks again before that.
+        report: what every rank was doing when this call was given up.
+    """
+
+    __slots__ = (
+        *("comm", "deadline", "on_stuck", "polls_left", "reason", "report", "seconds", "started"),
+        "what",
+    )
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        what: str,
+        seconds: float,
+        on_stuck: Callable[[Operation], None] | None = None,
+    ) -> None:
+        self.comm = comm
+        self.what = what
+        self.seconds = seconds
+        self.started = time.monotonic()
+        self.deadline = self.started + seconds
+        self.on_stuck = on_stuck
+        self.polls_left = 0
+        self.reason: str | None = None
+        self.report = ""
+
+    def take_report(self) -> None:
+        """Find out what every rank is doing, before any is freed."""
+        waited = time.monotonic() - self.started
+        self.report = hang_report.reach(self.comm, since=time.perf_counter() - waited)
+
+    def error(self) -> CommunicationError:
+        """Return the error to raise after the watcher freed this call."""
+        if self.reason == "interrupt":
+            return RevokedError(
+                f"{self.what}: interrupted by the user; the other ranks were freed. "
+                f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
+            )
+        return DeadlineError(
+            f"{self.what}: not finished within {self.seconds:g} s; "
+            f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
+            f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
+        )
+
+
+_active: set[Operation] = set()
+_start_lock = threading.Lock()
+_watcher: threading.Thread | None = None
+_wakeup_read = -1
+_previous_wakeup = -1
+
+
+def begin(operation: Operation) -> None:
+    """Register ``operation`` with the watcher, starting it if needed."""
+    if _watcher is None:
+        watch()
+    _active.add(operation)
+
+
+def end(operation: Operation) -> None:
+    """Take ``operation`` off the watcher's list."""
+    _active.discard(operation)
+
+
+def revoke(comm: MPI.Comm) -> bool:
+    """Free every rank stuck in ``comm``, where the MPI can; return whether it can.
+
+    What every rank is doing is written down first: see :mod:`torch_mpi4py.hang_report`.
+    """
+    if comm != MPI.COMM_NULL and not MPI.Is_finalized():
+        hang_report.reach(comm)
+    if not has_ulfm():
+        return False
+    try:
+        comm.Revoke()
+    except MPI.Exception:
+        # Already revoked, freed, or its ranks are dead: there is nobody left to free.
+        return comm != MPI.COMM_NULL
+    return True
+
+
+def call(comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any):
+    """Return ``function(*args)``, a blocking MPI call on ``comm``, within ``seconds``.
+
+    Raises:
+        DeadlineError: if it did not finish in time (its communicator is then unusable).
+        RevokedError: if another rank gave up.
+        RankFailedError: if a rank died.
+    """
+    __tracebackhide__ = True
+    if not has_ulfm() and comm.Get_size() > 1:
+        return _call_on_helper_thread(comm, what, seconds, function, args)
+    operation = Operation(comm, what, seconds)
+    begin(operation)
+    try:
+        result = function(*args)
+    except MPI.Exception as error:
+        if operation.reason:
+            raise operation.error() from None
+        raise translate(error, what, comm) from error
+    finally:
+        _active.discard(operation)
+    if operation.reason:
+        raise operation.error()
+    return result
+
+
+def confirm_sent(comm: MPI.Comm, what: str) -> None:
+    """Check that a send which MPI calls complete was not just swept away by a revocation.
+
+    When a communicator is revoked, Open MPI 5.0.11 ends synchronous and long sends that nobody
+    has received, and sometimes (17 of 120 in a trial) reports them as successful.
+
+    Raises:
+        RevokedError: if ``comm`` has been revoked, so that the message may never have arrived.
+    """
+    if is_revoked(comm):
+        raise freed(what, comm)
+
+
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether some rank has revoked ``comm``; False without ULFM."""
+    return has_ulfm() and comm.Is_revoked()
+
+
+def _call_on_helper_thread(comm, what, seconds, function, args):
+    outcome: list[Any] = []
+    finished = threading.Event()
+    operation = Operation(comm, what, seconds)
+
+    def run() -> None:
+        try:
+            outcome.append((function(*args), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        finished.set()
+
+    threading.Thread(target=run, name=f"torch_mpi4py {what}", daemon=True).start()
+    try:
+        in_time = finished.wait(seconds)
+    except BaseException:  # the user's interrupt: the helper stays behind in MPI
+        leave_mpi_unfinalized()
+        raise
+    if not in_time:
+        leave_mpi_unfinalized()
+        operation.take_report()
+        raise operation.error()
+    result, error = outcome[0]
+    if isinstance(error, MPI.Exception):
+        raise translate(error, what, comm) from error
+    if error is not None:
+        raise error
+    return result
+
+
+_stuck = False
+
+
+def leave_mpi_unfinalized() -> None:
+    """Remember that a thread is stuck in MPI for good, so that exit must not wait for it."""
+    global _stuck
+    _stuck = True
+
+
+def is_stuck() -> bool:
+    """Return whether a thread of this process was abandoned inside MPI."""
+    return _stuck
+
+
+def watch() -> None:
+    """Start the watcher if it does not run yet.
+
+    Call it on the main thread first: only there can it learn of interrupts.
+    """
+    global _watcher
+    with _start_lock:
+        if _watcher is not None:
+            return
+        _listen_for_interrupts()
+        _watcher = threading.Thread(target=_watch, name="torch_mpi4py watcher", daemon=True)
+        _watcher.start()
+
+
+def _listen_for_interrupts() -> None:
+    """Have the C signal handler write to a pipe, which the watcher can read at any time.
+
+    A Python signal handler only runs when the main thread is back in Python, which a thread
+    stuck in MPI never is.
+    """
+    global _wakeup_read, _previous_wakeup
+    if threading.current_thread() is not threading.main_thread():
+        return  # only the main thread may install it; deadlines work without
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    _wakeup_read = read
+    _previous_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+
+def _watch() -> None:
+    interrupted_at: float | None = None
+    while True:
+        if _wakeup_read >= 0:
+            ready, _, _ = select.select([_wakeup_read], [], [], _POLL_SECONDS)
+            if ready and _interrupt_arrived():
+                interrupted_at = time.monotonic()
+        else:
+            time.sleep(_POLL_SECONDS)
+        _survive(heartbeat.note)
+        now = time.monotonic()
+        for operation in _still_active():
+            if operation.reason is None and now > operation.deadline:
+                _expire(operation, "deadline")
+            elif operation.on_stuck is not None and operation.reason is not None:
+                operation.polls_left -= 1
+                if operation.polls_left < 0:
+                    operation.on_stuck(operation)
+                    operation.on_stuck = None
+        if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
+            for operation in _still_active():
+                if operation.reason is None and operation.started < interrupted_at:
+                    _expire(operation, "interrupt")
+            interrupted_at = None
+
+
+def _still_active() -> Iterator[Operation]:
+    """Yield the operations under way, but none that ends while another one is given up."""
+    for operation in list(_active):
+        if operation in _active:
+            yield operation
+
+
+def _survive(describe: Callable[[], None]) -> None:
+    """Describe something; should that fail, say so, and go on: nothing else can free this rank."""
+    try:
+        describe()
+    except Exception:
+        traceback.print_exc()
+
+
+def _interrupt_arrived() -> bool:
+    signals = os.read(_wakeup_read, 4096)
+    if _previous_wakeup >= 0:
+        os.write(_previous_wakeup, signals)
+    return signal.SIGINT in signals
+
+
+def _expire(operation: Operation, reason: str) -> None:
+    _survive(operation.take_report)
+    operation.reason = reason
+    operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0

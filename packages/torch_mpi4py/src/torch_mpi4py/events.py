@@ -1,0 +1,294 @@
+"""The one idea: every operation of this rank is written down once, and everything is drawn from it.
+
+>>> from . import events
+>>> begin = events.mark()
+>>> with events.section("forward"): ...
+>>> events.events(since=begin)
+
+Traffic counts, timelines and hang reports read this log. It is bounded, on by default
+(``events.log.enabled = False`` switches it off), and takes under two microseconds an event.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from .call_site import call_site, site_of
+from .event_board import ANY, NEVER_WAITS, RECORDS, Board, Event, group_text
+from .event_board_writer import BoardWriter
+from .rank_states import name_ranks
+from .runtime import MPI
+
+if TYPE_CHECKING:
+    from .call_check import Call
+
+__all__ = ["ANY", "Event", "Log", "Token", "events", "log", "making", "mark", "section"]
+
+CAPACITY = RECORDS
+_get_frame = sys._getframe
+Token = tuple[int, int]
+"""An open operation, as :class:`Log` hands it out."""
+
+
+class GroupName(NamedTuple):
+    """How a communicator is called.
+
+    Attributes:
+        name: e.g. "default".
+        ranks: its ranks in the world, in its order.
+        place: where the board has its name.
+        born: when it was made, in seconds of ``time.perf_counter()``.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    place: int
+    born: float
+
+
+class Log:
+    """The log of this process.
+
+    Attributes:
+        enabled: whether events are recorded.
+        board: where they are written.
+        listeners: called with each event when it ends, by the thread on which it does; for
+            whoever must not miss one when the ring turns over.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
+        self.enabled = True
+        self.board = BoardWriter(rank, size, Path(directory) / str(rank) if directory else None)
+        self.listeners: list[Callable[[Event], None]] = []
+        self.reader: Board = self.board.reader()
+        self.string = self.board.string
+        # Now, because strings are added under a lock, and a handle may be dropped by a collection
+        # of garbage at any time.
+        self._ok, self._dropped = self.string("ok"), self.string("dropped")
+        self._groups: dict[int, GroupName] = {}
+        self._dtypes: dict[torch.dtype, int] = {}
+        self._shapes: dict[torch.Size, int] = {}
+
+    # --- names ----------------------------------------------------------------------------
+
+    def name_group(self, comm: MPI.Comm, name: str) -> GroupName:
+        """Remember what ``comm`` is called and who is in it."""
+        members = comm.Get_group()
+        everyone = MPI.COMM_WORLD.Get_group()
+        ranks = tuple(MPI.Group.Translate_ranks(members, None, everyone))
+        made = GroupName(name, ranks, self.string(group_text(name, ranks)), perf_counter())
+        self._groups[comm.handle] = made
+        return made
+
+    def group_of(self, comm: MPI.Comm) -> GroupName:
+        """Return what ``comm`` is called."""
+        known = self._groups.get(comm.handle)
+        return known if known is not None else self.name_group(comm, comm.Get_name() or "comm")
+
+    def part_of(self, comm: MPI.Comm, ranks: Iterable[int]) -> int:
+        """Return the place of the name of some ``ranks`` of ``comm``, as who makes a group."""
+        whole = self.group_of(comm)
+        members = tuple(whole.ranks[rank] for rank in ranks if 0 <= rank < len(whole.ranks))
+        if len(members) == len(whole.ranks):
+            return whole.place
+        return self.string(group_text(f"the group of {name_ranks(members)}", members))
+
+    def forget_name(self, comm: MPI.Comm) -> None:
+        """Forget what ``comm`` is called, before it is freed and another has its handle."""
+        self._groups.pop(comm.handle, None)
+
+    def dtype(self, dtype: torch.dtype) -> int:
+        """Return the place of a dtype's name."""
+        place = self._dtypes.get(dtype)
+        if place is None:
+            place = self._dtypes[dtype] = self.string(str(dtype).removeprefix("torch."))
+        return place
+
+    def shape(self, shape: torch.Size) -> int:
+        """Return the place of a shape's text."""
+        place = self._shapes.get(shape)
+        if place is None:
+            place = self.string(str(tuple(shape)))
+            if place:  # 0 once the strings are full: do not keep more
+                self._shapes[shape] = place
+        return place
+
+    # --- operations -----------------------------------------------------------------------
+
+    def begin(
+        self,
+        kind: int,
+        group: int,
+        waiting: int,
+        site: int,
+        dtype: int = 0,
+        shape: int = 0,
+        peer: int = ANY,
+        root: int = ANY,
+        tag: int = ANY,
+        size: int = ANY,
+    ) -> Token | None:
+        """Record that an operation starts; all texts are given by their places."""
+        if not self.enabled:
+            return None
+        return self.board.begin(
+            kind, group, site, dtype, shape, peer, root, tag, size, waiting, perf_counter()
+        )
+
+    def end(self, token: Token | None, error: BaseException | None = None) -> None:
+        """Record that an operation has ended, and how; a second call changes nothing."""
+        if token is None:
+            return
+        if self.listeners and self.board.is_open(token):
+            self.board.end(token, self._outcome(error), perf_counter())
+            self._tell(token)
+        else:
+            self.board.end(token, self._outcome(error), perf_counter())
+
+    def drop(self, token: Token | None) -> None:
+        """Record that nobody can wait for an operation any more, if it is open."""
+        if token is not None and self.board.is_open(token):
+            self.board.end(token, self._dropped, perf_counter())
+            self._tell(token)
+
+    def forget(self, group: GroupName) -> None:
+        """Record that nobody can wait any more for what is open in a group."""
+        for token in self.board.open_in(group.place):
+            self.drop(token)
+
+    def _outcome(self, error: BaseException | None) -> int:
+        return self._ok if error is None else self.string(type(error).__name__)
+
+    def _tell(self, token: Token) -> None:
+        if self.listeners:
+            event = self.reader.at(token)
+            for listener in list(self.listeners):
+                listener(event)
+
+    def arrived(self, token: Token | None, peer: int, tag: int, size: int) -> None:
+        """Record from whom a message came and how long it was."""
+        if token is not None:
+            self.board.arrived(token, peer, tag, size)
+
+    def waits(self, token: Token | None, waiting: bool) -> None:
+        """Record whether the program stands still for an operation."""
+        if token is not None:
+            self.board.waits(token, waiting)
+
+    def restart(self, token: Token | None) -> None:
+        """Record that an operation that was queued starts now."""
+        if token is not None:
+            self.board.restart(token, perf_counter())
+
+
+log = Log(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+"""The log of this process."""
+
+
+def events(since: int = 0) -> list[Event]:
+    """Return the latest events of this rank, at most 8,192, in the order of their calls.
+
+    Args:
+        since: leave out those before this number, as :func:`mark` returned it.
+    """
+    return log.reader.events(since)
+
+
+def mark() -> int:
+    """Return the number that the next event will have."""
+    return log.board.next_number()
+
+
+# What each collective is called in the board; most programs repeat a few of them.
+_collectives: dict[Call, tuple[int, int, int, int]] = {}
+_MOST_COLLECTIVES = 10_000
+
+
+def begin_collective(
+    group: int, call: Call, handed_over: int | None, waiting: bool
+) -> Token | None:
+    """Record that a collective of a process group was called.
+
+    Args:
+        group: place of the group's name.
+        call: what all ranks agree on.
+        handed_over: elements this rank hands over, None if ``call`` says so.
+        waiting: whether the caller stands still for it.
+    """
+    if not log.enabled:
+        return None
+    known = _collectives.get(call)
+    if known is None:
+        known = _describe(call)
+    kind, dtype, shape, size = known
+    if handed_over is not None:
+        size = handed_over * call.dtype.itemsize
+    board = log.board
+    site = board.string(site_of(_get_frame(1)))
+    return board.begin(
+        kind, group, site, dtype, shape, ANY, call.root, ANY, size, waiting, perf_counter()
+    )
+
+
+def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: int) -> Token | None:
+    """Record that sending or receiving ``tensor`` was begun in a process group."""
+    if not log.enabled:
+        return None
+    site = log.string(call_site(2))
+    shape, dtype = log.shape(tensor.shape), log.dtype(tensor.dtype)
+    return log.begin(kind, group, False, site, dtype, shape, peer, ANY, tag, tensor.nbytes)
+
+
+def _describe(call: Call) -> tuple[int, int, int, int]:
+    size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
+    dtype = log.dtype(call.dtype) if call.dtype is not None else 0
+    known = (log.string(call.name), dtype, log.string(call.elements()), size)
+    if len(_collectives) < _MOST_COLLECTIVES:
+        _collectives[call] = known
+    return known
+
+
+@contextmanager
+def making(what: str, group: int) -> Iterator[None]:
+    """Record that this rank makes a group with others, and stands still until they come.
+
+    Args:
+        what: the call, by its name in torch.distributed.
+        group: place of the name of those who make it.
+    """
+    token = log.begin(log.string(what), group, True, log.string(call_site(2)))
+    try:
+        yield
+    except BaseException as error:
+        log.end(token, error)
+        raise
+    log.end(token)
+
+
+_SECTION = log.string("section")
+
+
+class section:
+    """Record the time that a block of code takes, under ``name``, among the operations."""
+
+    __slots__ = ("_name", "_token")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._token: Token | None = None
+
+    def __enter__(self) -> None:
+        site, shape = log.string(site_of(_get_frame(1))), log.string(self._name)
+        self._token = log.begin(_SECTION, 0, NEVER_WAITS, site, shape=shape)
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        log.end(self._token, error)

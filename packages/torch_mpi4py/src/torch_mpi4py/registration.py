@@ -1,0 +1,73 @@
+"""Makes backend ``"mpi4py"`` and rendezvous ``mpi://`` known to torch, without starting MPI.
+
+PyTorch calls :func:`register` itself at the end of ``import torch``, since the package names it
+as an entry point of the group ``torch.backends``. Whatever takes a backend's name then works
+unchanged. What the names stand for is imported when the first group is made.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+__all__ = ["autoload", "ensure_registered", "register"]
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+_registered = False
+
+
+def autoload() -> None:
+    """Register from inside of ``import torch``, which must not fail because of this package."""
+    try:
+        register()
+    except Exception as error:
+        warnings.warn(
+            f"torch_mpi4py could not register itself with this PyTorch ({error!r}); programs "
+            "that do not use it are not affected",
+            stacklevel=2,
+        )
+
+
+def register() -> None:
+    """Register backend and rendezvous; a second call does nothing."""
+    global _registered
+    from torch import distributed as dist
+
+    if _registered or not dist.is_available():
+        return
+    _registered = True
+    dist.Backend.register_backend(
+        "mpi4py", _create_group, extended_api=True, devices=["cpu", "cuda"]
+    )
+    dist.register_rendezvous_handler("mpi", _rendezvous)
+
+
+def ensure_registered() -> None:
+    """Register now, unless torch will do so when it is imported."""
+    if "torch" in sys.modules:
+        autoload()
+    elif os.environ.get(_AUTOLOAD, "1") != "1" or not _is_entry_point():
+        import torch  # noqa: F401
+
+        register()
+
+
+def _is_entry_point() -> bool:
+    """Whether this package is installed, and not merely found on PYTHONPATH."""
+    return bool(entry_points(group="torch.backends", name="torch_mpi4py"))
+
+
+def _create_group(options: Any, backend_options: Any) -> Any:
+    from .api import create_group
+
+    return create_group(options, backend_options)
+
+
+def _rendezvous(url: str, *arguments: Any, **options: Any) -> Iterator[tuple]:
+    from .api import rendezvous
+
+    return rendezvous(url, *arguments, **options)

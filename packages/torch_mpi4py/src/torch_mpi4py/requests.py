@@ -1,0 +1,119 @@
+"""The one idea: waiting for a request has the same deadline as the blocking call would have.
+
+Non-blocking mpi4py calls on the library's communicator return a :class:`GuardedRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from . import deadlines
+from .comm_events import end_call
+from .events import Token, log
+from .runtime import MPI
+
+__all__ = ["NON_BLOCKING", "GuardedRequest"]
+
+NON_BLOCKING = (
+    *("isend", "issend", "ibsend", "irecv"),
+    *("Isend", "Issend", "Irsend", "Ibsend", "Irecv", "Isendrecv", "Isendrecv_replace"),
+    *("Ibarrier", "Ibcast", "Igather", "Igatherv", "Iscatter", "Iscatterv"),
+    *("Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ialltoallw"),
+    *("Ireduce", "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iscan", "Iexscan"),
+)
+
+
+class GuardedRequest(MPI.Request):
+    """An mpi4py request whose ``wait`` has its communicator's deadline.
+
+    ``wait``, ``Wait``, ``waitall`` and ``Waitall`` raise
+    :class:`~torch_mpi4py.DeadlineError`, :class:`~torch_mpi4py.RevokedError` and
+    :class:`~torch_mpi4py.RankFailedError` as blocking calls do. Wait for several with
+    ``GuardedRequest.waitall(requests)`` or ``comm.wait(*requests)``: mpi4py's own
+    ``MPI.Request.waitall`` knows of no deadline.
+    """
+
+    def __new__(cls, request: MPI.Request, comm: Any = None, name: str = "") -> GuardedRequest:
+        """Take over ``request``, which ``name`` (e.g. ``"Irecv"``) started on ``comm``."""
+        self = super().__new__(cls, request)
+        self._comm = comm
+        self._name = name
+        return self
+
+    events: Sequence[Token | None] = ()
+    """Its entries in the event log."""
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """Wait, and return the object received, None for a send."""
+        __tracebackhide__ = True
+        return self._guarded(super().wait, status)
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Wait until the buffer may be used again; always true."""
+        __tracebackhide__ = True
+        return self._guarded(super().Wait, status)
+
+    @classmethod
+    def waitall(
+        cls, requests: Sequence[GuardedRequest], statuses: list[MPI.Status] | None = None
+    ) -> list[Any]:
+        """Wait for each of ``requests`` and return what each received."""
+        __tracebackhide__ = True
+        return [
+            request.wait(statuses[index] if statuses else None)
+            for index, request in enumerate(requests)
+        ]
+
+    @classmethod
+    def Waitall(
+        cls, requests: Sequence[GuardedRequest], statuses: list[MPI.Status] | None = None
+    ) -> bool:
+        """Wait for each of ``requests``; always true."""
+        __tracebackhide__ = True
+        for index, request in enumerate(requests):
+            request.Wait(statuses[index] if statuses else None)
+        return True
+
+    def _guarded(self, wait: Any, status: MPI.Status | None) -> Any:
+        __tracebackhide__ = True
+        what = f"wait of {self._name}"
+        status = MPI.Status() if status is None else status
+        for event in self.events:
+            log.waits(event, True)
+        try:
+            result = deadlines.call(self._comm, what, self._comm.timeout, wait, status)
+            if "send" in self._name.lower():
+                deadlines.confirm_sent(self._comm, what)
+        except BaseException as error:
+            end_call(self.events, None, error)
+            raise
+        self._end(status)
+        return result
+
+    def _end(self, status: MPI.Status) -> None:
+        receives = self._name.lower().endswith("recv")
+        end_call(self.events, status if receives else None)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """Return whether it has ended, and what was received."""
+        status = MPI.Status() if status is None else status
+        ended, received = super().test(status)
+        if ended:
+            self._end(status)
+        return ended, received
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the buffer may be used again."""
+        status = MPI.Status() if status is None else status
+        ended = super().Test(status)
+        if ended:
+            self._end(status)
+        return ended
+
+    def __del__(self) -> None:
+        for event in self.events:
+            if self:
+                log.drop(event)
+            else:  # it has ended in a call of mpi4py's own, such as MPI.Request.Waitall
+                log.end(event)

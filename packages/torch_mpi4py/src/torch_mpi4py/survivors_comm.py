@@ -1,0 +1,101 @@
+"""The one idea: every communicator is made from one that holds the living ranks and no other.
+
+At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
+made from it whatever happened to the others. After a death it is shrunk: the base is then a
+communicator of the survivors, who are numbered anew in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from . import advice, deadlines
+from .errors import CommunicationError, DeadlineError, translate
+from .runtime import MPI
+
+__all__ = ["base", "shrink_base", "shrunk_copy"]
+
+_base: MPI.Intracomm = MPI.COMM_WORLD
+
+
+def base() -> MPI.Intracomm:
+    """Return the communicator of all ranks that live, as far as :func:`shrink_base` knows."""
+    return _base
+
+
+def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
+    """Leave the dead out of the base; every living rank must call this.
+
+    Returns:
+        The dead and the survivors, by their ranks in the base as it was.
+
+    Raises:
+        DeadlineError: if some living rank did not come within ``seconds``. The unfinished
+            call is kept, and the next one on this rank goes on with it.
+    """
+    global _base
+    before = _base
+    fresh = shrunk_copy(before, seconds, "shrink")
+    survivors = _ranks_in(before, fresh)
+    dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
+    if dead:
+        _base = fresh
+    return dead, survivors
+
+
+def _ranks_in(before: MPI.Intracomm, after: MPI.Intracomm) -> list[int]:
+    return list(MPI.Group.Translate_ranks(after.Get_group(), None, before.Get_group()))
+
+
+class _Shrinking:
+    """One call of ``MPI_Comm_shrink``, on a thread, because nothing can interrupt it."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.result: MPI.Intracomm | None = None
+        self.error: MPI.Exception | None = None
+        self.ended = threading.Event()
+        arguments = {"target": self._run, "args": (comm,), "daemon": True}
+        threading.Thread(name="torch_mpi4py shrink", **arguments).start()
+
+    def _run(self, comm: MPI.Intracomm) -> None:
+        try:
+            self.result = comm.Shrink()
+        except MPI.Exception as error:
+            self.error = error
+        self.ended.set()
+
+
+_unfinished: dict[int, _Shrinking] = {}
+
+
+def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm:
+    """Return a new communicator of the ranks of ``comm`` that live; ``comm`` may be revoked.
+
+    Raises:
+        CommunicationError: if this MPI has no fault tolerance.
+        DeadlineError: as in :func:`shrink_base`.
+    """
+    if not deadlines.has_ulfm():
+        raise CommunicationError(
+            f"{what}: this MPI has no fault tolerance (ULFM), so nothing can go on after a death. "
+            f"{advice.RESTART} Open MPI 5 has it, when started with mpiexec --with-ft ulfm."
+        )
+    key = comm.handle
+    if key not in _unfinished:
+        _unfinished[key] = _Shrinking(comm)
+    shrinking = _unfinished[key]
+    if not shrinking.ended.wait(seconds):
+        raise DeadlineError(
+            f"{what}: not every living rank made this call within {seconds:g} s. Call it on all "
+            "of them; this rank goes on where it stopped when it is called again."
+        )
+    del _unfinished[key]
+    if shrinking.error is not None:
+        raise translate(shrinking.error, what, comm) from shrinking.error
+    shrinking.result.Set_errhandler(MPI.ERRORS_RETURN)
+    return shrinking.result
+
+
+def is_half_shrunk() -> bool:
+    """Return whether a shrink was begun here and has not ended."""
+    return bool(_unfinished)

@@ -1,0 +1,284 @@
+"""The event log holds exactly what a known program did, and other ranks can read it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch_mpi4py as mpi
+from torch_mpi4py import MPI, MismatchError, events, hang_report, heartbeat, peer_boards
+
+from tests.torch_mpi4py.helpers import raises, sizes
+
+WITHIN = 20.0
+
+
+def next_line() -> str:
+    """Return what the log calls the line after the caller's."""
+    return f"events.py:{sys._getframe(1).f_lineno + 1}"
+
+
+def rows(since: int, *names: str) -> list[tuple]:
+    """Return some attributes of the events from number ``since``, and check the rest."""
+    found = events.events(since)
+    for event in found:
+        assert event.end is not None, event
+        assert event.end >= event.start, event
+    return [tuple(getattr(event, name) for name in names) for event in found]
+
+
+@sizes(1, 2, 3, 4)
+def case_collectives(rank: int, size: int) -> None:
+    ones, many = torch.ones(2, 3), torch.ones(2 * size, dtype=torch.int16)
+    begin = events.mark()
+    at = [next_line()]
+    dist.all_reduce(ones)
+    at.append(next_line())
+    work = dist.all_reduce(ones, op=dist.ReduceOp.MAX, async_op=True)
+    work.wait()
+    at.append(next_line())
+    dist.broadcast(ones, src=size - 1)
+    at.append(next_line())
+    dist.reduce(ones, dst=0)
+    at.append(next_line())
+    dist.all_to_all_single(torch.empty_like(many), many)
+    at.append(next_line())
+    dist.barrier()
+    wanted = [
+        ("all_reduce", "float32", "SUM of 6", 24, -1),
+        ("all_reduce", "float32", "MAX of 6", 24, -1),
+        ("broadcast", "float32", "6", 24 if rank == size - 1 else 0, size - 1),
+        ("reduce", "float32", "SUM of 6", 24, 0),
+        ("all_to_all_single", "int16", "", 4 * size, -1),
+        ("barrier", "", "", 0, -1),
+    ]
+    assert rows(begin, "kind", "dtype", "shape", "bytes", "root") == wanted
+    assert rows(begin, "site") == [(site,) for site in at]
+    everyone = tuple(range(size))
+    assert set(rows(begin, "group", "outcome", "ranks")) == {("default", "ok", everyone)}
+
+
+@sizes(2, 3, 4)
+def case_messages(rank: int, size: int) -> None:
+    after, before = (rank + 1) % size, (rank - 1) % size
+    sent, received = torch.ones(4, 2), torch.zeros(4, 2)
+    begin = events.mark()
+    at = [next_line()]
+    request = dist.isend(sent, after, tag=5)
+    at.append(next_line())
+    dist.recv(received, before, tag=5)
+    request.wait()
+    dist.barrier()
+    at.append(next_line())
+    request = dist.isend(sent[0], after)
+    at.append(next_line())
+    dist.recv(received[0])
+    request.wait()
+    wanted = [
+        ("send", after, 5, 32, "(4, 2)", at[0]),
+        ("recv", before, 5, 32, "(4, 2)", at[1]),
+        ("send", after, 0, 8, "(2,)", at[2]),
+        ("recv", before, 0, 8, "(2,)", at[3]),  # from any rank: the log says from which
+    ]
+    names = ("kind", "peer", "tag", "bytes", "shape", "site")
+    assert [row for row in rows(begin, *names) if row[0] != "barrier"] == wanted
+
+
+@sizes(2, 4)
+def case_groups_are_named_and_number_their_ranks(rank: int, size: int) -> None:
+    pair = dist.new_group([size - 2, size - 1], group_desc="the last two")
+    if rank >= size - 2:
+        begin = events.mark()
+        dist.all_reduce(torch.ones(1), group=pair)
+        if rank == size - 1:
+            dist.send(torch.ones(1), size - 2, group=pair)
+        else:
+            dist.recv(torch.ones(1), size - 1, group=pair)
+        found = events.events(begin)
+        assert {event.group for event in found} == {"the last two"}
+        assert {event.ranks for event in found} == {(size - 2, size - 1)}
+        other = size - 2 if rank == size - 1 else size - 1
+        assert found[1].world_peer == other
+        assert found[1].peer == other - (size - 2)
+
+
+@sizes(2, 3)
+def case_calls_of_comm(rank: int, size: int) -> None:
+    comm = mpi.world()
+    after, before = (rank + 1) % size, (rank - 1) % size
+    four, space = np.arange(4.0), np.zeros(4)
+    begin = events.mark()
+    comm.Sendrecv(four, after, 1, space, before, 1)
+    at = next_line()
+    request = comm.isend({"a": rank}, after, tag=2)
+    assert comm.recv(source=MPI.ANY_SOURCE, tag=2) == {"a": before}
+    assert request.wait() is None
+    request = comm.Irecv(space, source=before)
+    comm.Send([four, 2, MPI.DOUBLE], dest=after)
+    request.Wait()
+    comm.Send(four, MPI.PROC_NULL)  # no message, no event
+    comm.Allreduce(MPI.IN_PLACE, space)
+    assert comm.bcast(rank, root=1) == 1
+    pickled = len(MPI.pickle.dumps({"a": rank}))
+    wanted = [
+        ("Sendrecv: send", after, 1, 32, "float64", -1),
+        ("Sendrecv: recv", before, 1, 32, "float64", -1),
+        ("isend", after, 2, pickled, "pickle", -1),
+        ("recv", before, 2, pickled, "pickle", -1),
+        ("Irecv", before, 0, 16, "float64", -1),
+        ("Send", after, 0, 16, "float64", -1),
+        ("Allreduce", -1, -1, 32, "float64", -1),
+        ("bcast", -1, -1, -1, "pickle", 1),
+    ]
+    assert rows(begin, "kind", "peer", "tag", "bytes", "dtype", "root") == wanted
+    assert rows(begin, "site")[2] == (at,)
+    assert set(rows(begin, "group", "outcome")) == {("world", "ok")}
+
+
+@sizes(2)
+def case_others_can_read_who_waits_for_what(rank: int, size: int) -> None:
+    space = torch.zeros(3)
+    if rank == 0:
+        unattended = dist.irecv(space, 1, tag=8)
+        at = next_line()
+        dist.recv(torch.zeros(2), 1, tag=9)
+        dist.broadcast_object_list([at], src=0)
+        unattended.wait()
+        return
+    board = peer_boards.board_of(0)
+    deadline = time.monotonic() + WITHIN
+    # Not any waiting operation: rank 0 may not even have left the barrier before this case.
+    while not any(event.waiting and event.tag == 9 for event in board.open_operations()):
+        assert time.monotonic() < deadline, board.events()
+        time.sleep(1e-3)
+    found = board.open_operations()
+    dist.send(torch.ones(2), 0, tag=9)
+    at = [None]
+    dist.broadcast_object_list(at, src=0)
+    dist.send(torch.ones(3), 0, tag=8)
+    assert [(e.kind, e.peer, e.tag, e.waiting) for e in found] == [
+        ("recv", 1, 8, False),
+        ("recv", 1, 9, True),
+    ]
+    assert found[1].site == at[0]
+    assert found[1].outcome == ""
+    assert found[1].end is None
+
+
+def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
+    """The watcher may be stopped between its look at the program and its writing of what it saw."""
+    board, outcome = peer_boards.board_of(rank), ""
+
+    def ends_meanwhile(frame: object) -> str:
+        heartbeat.raised(ValueError("the reason"))
+        return "program.py:1"
+
+    try:
+        with mock.patch.object(heartbeat, "site_of", ends_meanwhile):
+            heartbeat.note()
+        outcome = board.position.outcome
+    finally:
+        heartbeat._ended = False
+    assert outcome == "ValueError: the reason", board.position
+
+
+def case_a_process_that_ends_while_it_is_looked_at_is_dead(rank: int, size: int) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    with mock.patch.object(os, "kill"):  # as if it had still been there
+        assert hang_report._is_dead(child.pid)
+    assert not hang_report._is_dead(os.getpid())
+
+
+@sizes(2)
+def case_open_operations_outlive_a_full_ring(rank: int, size: int) -> None:
+    pending = dist.irecv(torch.zeros(1), 1 - rank, tag=3)
+    (waits,) = events.log.reader.open_operations()
+    heard = []
+    events.log.listeners.append(heard.append)
+    begin = events.mark()
+    for number in range(events.CAPACITY + 500):
+        with events.section(str(number)):
+            pass
+    events.log.listeners.remove(heard.append)
+    assert events.log.reader.open_operations() == [waits]
+    kept = events.events()
+    assert len(kept) == events.CAPACITY
+    assert kept[0] == waits
+    latest = [event.shape for event in kept[1:]]
+    # The ring keeps the latest, in order, but for the one place that the open one holds.
+    assert latest == [str(n) for n in range(501, events.CAPACITY + 500)]
+    assert [event.number for event in heard] == list(range(begin, events.mark()))
+    dist.isend(torch.ones(1), 1 - rank, tag=3).wait()
+    pending.wait()
+    assert events.log.reader.open_operations() == []
+
+
+@sizes(2)
+def case_errors_and_thrown_away_handles(rank: int, size: int) -> None:
+    begin = events.mark()
+    with raises(MismatchError):
+        dist.all_reduce(torch.ones(2 + rank))
+    handle = dist.isend(torch.ones(1), 1 - rank)
+    dist.recv(torch.ones(1), 1 - rank)
+    del handle
+    with raises(KeyError), events.section("raises"):
+        raise KeyError("x")
+    outcomes = [("all_reduce", "MismatchError"), ("send", "dropped"), ("recv", "ok")]
+    assert rows(begin, "kind", "outcome") == [*outcomes, ("section", "KeyError")]
+
+
+@sizes(2)
+def case_destroying_a_group_ends_what_is_open(rank: int, size: int) -> None:
+    group = dist.new_group()
+    kept = dist.irecv(torch.zeros(1), 1 - rank, group=group)
+    begin = events.mark() - 1
+    assert [e.outcome for e in events.events(begin)] == [""]
+    dist.isend(torch.ones(1), 1 - rank, group=group).wait()
+    dist.barrier()
+    dist.destroy_process_group(group)
+    assert events.events(begin)[0].outcome == "dropped"
+    assert kept is not None
+
+
+@sizes(1, 2)
+def case_switch(rank: int, size: int) -> None:
+    events.log.enabled = False
+    try:
+        begin = events.mark()
+        dist.all_reduce(torch.ones(1))
+        mpi.world().Barrier()
+        with events.section("not recorded"):
+            pass
+        assert events.events(begin) == []
+    finally:
+        events.log.enabled = True
+    dist.all_reduce(torch.ones(1))
+    assert len(events.events(begin)) == 1
+
+
+@sizes(1)
+def case_threads_write_side_by_side(rank: int, size: int) -> None:
+    begin = events.mark()
+
+    def write(name: str) -> None:
+        for _ in range(1000):
+            with events.section(name):
+                pass
+
+    threads = [threading.Thread(target=write, args=(str(n),)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = events.events(begin)
+    assert [event.number for event in found] == list(range(begin, begin + 4000))
+    assert sorted(event.shape for event in found) == sorted("0123" * 1000)
+    assert all(event.end is not None for event in found)

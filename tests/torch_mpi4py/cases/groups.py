@@ -1,0 +1,273 @@
+"""The one idea: groups within the world have ranks, order and traffic of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch_mpi4py as mpi
+from torch_mpi4py import MPI, comm_reaper, deadlines
+
+from tests.ranks import GROUP_SECONDS, case
+from tests.torch_mpi4py.cases.collectives import same, total, values
+
+
+def start() -> None:
+    dist.init_process_group(
+        "mpi4py", init_method="mpi://", timeout=timedelta(seconds=GROUP_SECONDS)
+    )
+
+
+def comes_true(condition: Callable[[], bool]) -> bool:
+    """Return whether ``condition`` comes true once other threads and ranks have had their turn."""
+    deadline = time.monotonic() + 20
+    while True:
+        gc.collect()
+        if condition() or time.monotonic() > deadline:
+            return condition()
+        time.sleep(0.01)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+
+
+def case_identity(rank, size):
+    assert dist.get_rank() == rank
+    assert dist.get_world_size() == size
+    assert dist.is_initialized()
+    if dist.get_backend() != "gloo":
+        assert dist.get_backend() == "mpi4py"
+    assert dist.get_process_group_ranks(None) == list(range(size))
+
+
+@case(sizes=(2, 3, 4))
+def case_part_of_the_world(rank, size):
+    members = list(range(1, size))
+    group = dist.new_group(members)
+    if rank in members:
+        assert dist.get_rank(group) == rank - 1
+        tensor = values(rank, 3)
+        dist.all_reduce(tensor, group=group)
+        same(tensor, sum(values(r, 3) for r in members))
+        dist.broadcast(tensor, src=1, group=group)
+        dist.broadcast(tensor, group_src=len(members) - 1, group=group)
+    else:
+        assert dist.get_rank(group) == -1
+    dist.barrier()
+
+
+@case(sizes=(2, 3, 4))
+def case_roots_are_global_ranks(rank, size):
+    members = list(range(1, size))
+    group = dist.new_group(members)
+    if rank in members:
+        root = size - 1
+        tensor = values(rank, 2)
+        dist.broadcast(tensor, src=root, group=group)
+        same(tensor, values(root, 2))
+        outputs = [torch.zeros(2) for _ in members] if rank == root else None
+        dist.gather(values(rank, 2), outputs, dst=root, group=group)
+        if rank == root:
+            same(torch.stack(outputs), torch.stack([values(r, 2) for r in members]))
+
+
+@case(sizes=(3, 4))
+def case_messages_in_a_group(rank, size):
+    """Source and destination are global ranks, also of a receive from any source."""
+    group = dist.new_group([1, 2])
+    if rank == 1:
+        dist.send(values(1, 2), 2, group=group)
+        tensor = torch.zeros(2)
+        assert dist.recv(tensor, group=group) == 2
+        same(tensor, values(2, 2))
+    elif rank == 2:
+        tensor = torch.zeros(2)
+        assert dist.recv(tensor, 1, group=group) == 1
+        same(tensor, values(1, 2))
+        dist.send(values(2, 2), 1, group=group)
+
+
+@case(sizes=(2, 3, 4))
+def case_several_groups_at_once(rank, size):
+    """Overlapping groups do not mix their traffic, whatever the order of waiting."""
+    everyone = [dist.new_group(list(range(size))) for _ in range(3)]
+    tensors = [values(rank + 5 * i, 1000) for i in range(3)]
+    order = range(3) if rank % 2 == 0 else reversed(range(3))
+    works = {i: dist.all_reduce(tensors[i], group=everyone[i], async_op=True) for i in order}
+    for i in range(3):
+        works[i].wait()
+        same(tensors[i], sum(values(r + 5 * i, 1000) for r in range(size)))
+
+
+@case(sizes=(2, 3, 4))
+def case_a_rank_outside_may_leave_first(rank, size):
+    """Rank 0, which serves the store, destroys its group while the others make theirs."""
+    if rank == 0:
+        dist.new_group(list(range(1, size)))
+        dist.destroy_process_group()
+        return
+    time.sleep(0.3)  # what is tested is being late
+    group = dist.new_group(list(range(1, size)))
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, sum(values(r, 2) for r in range(1, size)))
+
+
+@case(sizes=(4,))
+def case_new_subgroups(rank, size):
+    mine, groups = dist.new_subgroups(2)
+    assert len(groups) == 2
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=mine)
+    first = rank // 2 * 2
+    same(tensor, values(first, 2) + values(first + 1, 2))
+    mine, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=mine)
+    same(tensor, values(rank % 2, 2) + values(rank % 2 + 2, 2))
+
+
+@case(sizes=(4,))
+def case_device_mesh(rank, size):
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=mesh.get_group("columns"))
+    first = rank // 2 * 2
+    same(tensor, values(first, 2) + values(first + 1, 2))
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=mesh["rows"].get_group())
+    same(tensor, values(rank % 2, 2) + values(rank % 2 + 2, 2))
+    assert list(mesh.get_coordinate()) == [rank // 2, rank % 2]
+
+
+@case(sizes=(2, 3, 4))
+def case_destroy_one_group(rank, size):
+    one, other = dist.new_group(list(range(size))), dist.new_group(list(range(size)))
+    dist.all_reduce(values(rank, 2), group=one)
+    dist.destroy_process_group(one)
+    tensor = values(rank, 2)
+    dist.all_reduce(tensor, group=other)
+    same(tensor, total(size, 2))
+
+
+@case(group=False, seconds=120)
+def case_again_and_again(rank, size):
+    for i in range(10):
+        start()
+        tensor = values(rank, 3) + i
+        dist.all_reduce(tensor)
+        same(tensor, total(size, 3) + i * size)
+        half = dist.new_group(list(range(max(1, size // 2))))
+        if rank < max(1, size // 2):
+            dist.barrier(group=half)
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+
+
+@case(group=False, seconds=120)
+def case_renewals_leave_nothing(rank, size):
+    """Neither communicators nor sockets, but for what somebody still holds."""
+    held = mpi.renew_world()
+    handles, files = set(), 0
+    for turn in range(12):
+        comm = mpi.renew_world()
+        start()
+        group = dist.group.WORLD
+        if size > 1:
+            comm.send("stale", dest=(rank + 1) % size)
+        dist.all_reduce(values(rank, 3))
+        handles |= {comm.handle, group.comm.handle}
+        dist.destroy_process_group()
+        gc.collect()
+        comm.Barrier()  # until it has destroyed its group, each rank has a socket on rank 0
+        if turn == 4:
+            files = open_files()
+    assert len(handles) < 16 or not deadlines.has_ulfm(), len(handles)
+    assert comm_reaper.count() < 12, comm_reaper.count()
+    assert comes_true(lambda: open_files() <= files), (files, open_files())
+    assert held.handle not in handles  # it would have been free for another to use
+    assert held.Get_size() == size
+    comm = mpi.renew_world()
+    request = comm.isend(f"from {rank}", dest=(rank + 1) % size)
+    assert comm.recv() == f"from {(rank - 1) % size}"
+    request.wait()
+    assert group.get_group_store() is None
+
+
+@case(group=False, sizes=(1,), seconds=90)
+def case_no_communicator_left(rank, size):
+    """The error says what is used up and what to do."""
+    made, world = [], mpi.world()
+    with contextlib.suppress(MPI.Exception):
+        while True:
+            made.append(MPI.COMM_SELF.Dup())
+    try:
+        for make in (mpi.renew_world, world.Dup, start):
+            try:
+                make()
+            except mpi.CommunicationError as error:
+                assert "used up its communicators" in str(error)
+                assert "Start the program again" in str(error)
+            else:
+                raise AssertionError(f"{make} made a communicator")
+    finally:
+        for comm in made:
+            comm.Free()
+    assert mpi.renew_world().allreduce(1) == 1
+
+
+@case(group=False)
+def case_another_backend_beside_it(rank, size):
+    """gloo and mpi4py groups live in the same ranks, as benchmarks need."""
+    start()
+    gloo = dist.new_group(list(range(size)), backend="gloo")
+    # It goes last: it joins gloo's threads without the interpreter's lock, for which one of them
+    # may still wait to let go of a tensor. The group itself would join them with the lock held.
+    last = gloo._get_backend(torch.device("cpu"))
+    for group in (gloo, None, gloo, None):
+        tensor = values(rank, 3)
+        dist.all_reduce(tensor, group=group)
+        same(tensor, total(size, 3))
+    dist.destroy_process_group()
+    del gloo
+    del last
+
+
+@case(group=False)
+def case_destroyed_group_says_so(rank, size):
+    start()
+    group = dist.group.WORLD
+    dist.destroy_process_group()
+    with contextlib.suppress(ValueError, RuntimeError):
+        group.allreduce([torch.ones(1)])
+        raise AssertionError("a destroyed group took a call")
+    start()
+    tensor = values(rank, 1)
+    dist.all_reduce(tensor)
+    same(tensor, total(size, 1))
+    dist.destroy_process_group()
+
+
+@case(group=False, seconds=120)
+def case_default_arguments_of_torch_are_the_group_of_now(rank, size):
+    """PyTorch's functions with gradients would keep the group that was there at their import."""
+    for _ in range(2):
+        start()
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # imports half of PyTorch
+        tensor = values(rank, 3).requires_grad_()
+        summed = torch.distributed.nn.functional.all_reduce(tensor)
+        same(summed.detach(), total(size, 3))
+        group = weakref.ref(dist.group.WORLD)
+        dist.destroy_process_group()
+        del tensor, summed
+        # The watcher looks at this thread's frames ten times a second, and holds them meanwhile.
+        assert comes_true(lambda group=group: group() is None), "something keeps a destroyed group"

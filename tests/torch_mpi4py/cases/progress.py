@@ -1,0 +1,243 @@
+"""Who runs a collective: its caller, whoever waits for it, or the progress thread.
+
+Without fault tolerance (MPICH) it is always the thread, which alone can be left behind in MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch_mpi4py import emulated_link, events, progress, task
+from torch_mpi4py.call_check import Call
+
+from tests import ranks
+from tests.torch_mpi4py.helpers import equal, group_of_all
+
+LONG_SECONDS = 60.0  # longer than the groups' deadline of 20 s
+MODES = ("patient", "eager")
+
+
+@contextlib.contextmanager
+def threads_are(mode: str, patience: float | None = None) -> Iterator[None]:
+    """Have progress threads find cores to spare or none, and wait so long before they begin."""
+    before = progress._cores_a_rank, progress._PATIENCE_SECONDS
+    progress._cores_a_rank = lambda: 1_000 if mode == "eager" else 1
+    progress._PATIENCE_SECONDS = before[1] if patience is None else patience
+    try:
+        yield
+    finally:
+        progress._cores_a_rank, progress._PATIENCE_SECONDS = before
+
+
+def start(group: dist.ProcessGroup, tensor: torch.Tensor) -> dist.Work:
+    return dist.all_reduce(tensor, group=group, async_op=True)
+
+
+def sum_of_ranks(size: int) -> int:
+    return size * (size - 1) // 2
+
+
+@ranks.case(mpi="openmpi")
+def case_who_waits_runs_it(rank: int, size: int) -> None:
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        tensors = [torch.full((3,), rank) for _ in range(10)]
+        works = [start(group, tensor) for tensor in tensors]
+        for work in (works[4], works[2], *works[:4:-1]):
+            work.wait()
+        assert all(work.is_completed() for work in works)
+        for tensor in tensors:
+            equal(tensor, [sum_of_ranks(size)] * 3)
+
+
+@ranks.case(mpi="openmpi")
+def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        first, second = torch.full((2,), rank), torch.ones(2)
+        work = start(group, first)
+        dist.all_reduce(second, group=group)
+        assert work.is_completed()
+        equal(first, [sum_of_ranks(size)] * 2)
+        equal(second, [size] * 2)
+
+
+def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
+    """The watcher gives up a call that is stuck, in the moment in which it comes back."""
+    late = task.Task(Call("barrier"), lambda comm: None, 1.0, [])
+    late.prepare_to_wait()
+    errors, second = [], ValueError("given up")
+
+    def give_up() -> None:
+        try:
+            late.finish(second)
+        except BaseException as error:
+            errors.append(error)
+
+    runner, watcher = threading.current_thread(), threading.Thread(target=give_up)
+
+    def stopped(*_: object) -> None:
+        if threading.current_thread() is runner:
+            watcher.start()
+            time.sleep(0.2)  # nothing is lost if the other thread takes longer to come
+
+    with mock.patch.object(task.log, "end", stopped):
+        late.finish(None)
+        watcher.join(20)
+    assert not errors, errors
+    assert late.wait(20)
+    assert late.error is None
+
+
+def case_nobody_waits(rank: int, size: int) -> None:
+    """What nobody waits for begins by itself: another rank may wait for it."""
+    for mode in MODES:
+        with threads_are(mode), group_of_all() as group:
+            tensor = torch.full((3,), rank)
+            work = start(group, tensor)
+            deadline = time.monotonic() + 15
+            while not work.is_completed():
+                assert time.monotonic() < deadline, f"{mode}: not begun"
+                time.sleep(1e-3)
+            equal(tensor, [sum_of_ranks(size)] * 3)
+
+
+def case_ranks_wait_in_different_orders(rank: int, size: int) -> None:
+    """One who runs what he waits for must not keep what others wait for."""
+    for mode in MODES:
+        with threads_are(mode), group_of_all() as one, group_of_all() as other:
+            for _ in range(20):
+                tensors = [torch.full((3,), rank), torch.ones(2)]
+                works = [start(one, tensors[0]), start(other, tensors[1])]
+                for work in works if rank % 2 else works[::-1]:
+                    work.wait()
+                equal(tensors[0], [sum_of_ranks(size)] * 3)
+                equal(tensors[1], [size] * 2)
+
+
+def case_who_cannot_help_calls_the_thread(rank: int, size: int) -> None:
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        tensors = [torch.full((3,), rank) for _ in range(3)]
+        start(group, tensors[0]).wait(timedelta(seconds=15))
+        start(group, tensors[1]).get_future().wait()
+        start(group, tensors[2]).get_future().then(lambda done: done.value()).wait()
+        for tensor in tensors:
+            equal(tensor, [sum_of_ranks(size)] * 3)
+
+
+def case_an_emulated_link_is_used_at_once(rank: int, size: int) -> None:
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        with emulated_link(latency=1e-3, bandwidth=1e9):
+            work = start(group, torch.ones(3))
+        deadline = time.monotonic() + 15
+        while not work.is_completed():
+            assert time.monotonic() < deadline, "not begun"
+            time.sleep(1e-3)
+
+
+def case_a_destroyed_group_ends_what_is_queued(rank: int, size: int) -> None:
+    for patience in (None, LONG_SECONDS):
+        for mode in MODES:
+            with threads_are(mode, patience):
+                tensor = torch.full((3,), rank)
+                with group_of_all() as group:
+                    work = start(group, tensor)
+                assert work.is_completed()
+                equal(tensor, [sum_of_ranks(size)] * 3)
+
+
+def case_many_threads_wait(rank: int, size: int) -> None:
+    for mode in MODES:
+        with threads_are(mode), group_of_all() as group:
+            for _ in range(5):
+                tensors = [torch.full((3,), rank) for _ in range(16)]
+                works = [start(group, tensor) for tensor in tensors]
+                waiting = [threading.Thread(target=work.wait) for work in reversed(works)]
+                for thread in waiting:
+                    thread.start()
+                for thread in waiting:
+                    thread.join(15)
+                    assert not thread.is_alive(), mode
+                for tensor in tensors:
+                    equal(tensor, [sum_of_ranks(size)] * 3)
+
+
+class Watched(progress.ProgressThread):
+    """Notes how long it waits between its looks, in units of its shortest patience."""
+
+    def __init__(self, tasks: deque) -> None:
+        self.waits: list[int] = []
+        super().__init__("watched", tasks, self._run_first)
+
+    def _run_first(self) -> bool:
+        if not self._tasks:
+            return False
+        self._tasks.popleft()
+        return True
+
+    def _next_call(self, patience: int) -> int:
+        self.waits.append(patience)
+        return super()._next_call(patience)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 15
+        while not condition():
+            assert time.monotonic() < deadline, self.waits
+            time.sleep(1e-3)
+
+
+def case_a_thread_without_work_looks_less_often(rank: int, size: int) -> None:
+    tasks: deque = deque()
+    thread = Watched(tasks)
+    thread.look()
+    asleep = progress._QUIET_LOOKS + 1
+    thread.until(lambda: len(thread.waits) == asleep and not thread._looks)
+    assert thread.waits[:6] == [1, 2, 4, 8, 8, 8]
+    tasks.append(object())
+    thread.look()
+    thread.until(lambda: not tasks)
+    thread.until(lambda: not thread._looks)
+    # Asleep; it lies there; it still does, so it is run; from then on as in the beginning.
+    assert thread.waits[asleep - 1 : asleep + 5] == [8, 1, 1, 2, 4, 8]
+    assert thread.stop(15)
+
+
+@ranks.case(mpi="openmpi")
+def case_ddp_runs_its_buckets_itself(rank: int, size: int) -> None:
+    """DDP waits in C++; the end of backward runs what the thread has not begun."""
+    torch.manual_seed(0)
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        layers = [torch.nn.Linear(4, 4, bias=False) for _ in range(4)]
+        ddp = DistributedDataParallel(
+            torch.nn.Sequential(*layers), process_group=group, bucket_cap_mb=1e-5
+        )
+        serial = torch.nn.Sequential(*[torch.nn.Linear(4, 4, bias=False) for _ in range(4)])
+        serial.load_state_dict(ddp.module.state_dict())
+        for _ in range(3):
+            ddp.zero_grad()
+            serial.zero_grad()
+            batch = torch.arange(4.0 * size).reshape(size, 4)
+            ddp(batch[rank : rank + 1]).sum().backward()
+            (serial(batch).sum() / size).backward()
+            for mine, wanted in zip(ddp.parameters(), serial.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, wanted.grad)
+
+
+@ranks.case(mpi="openmpi")
+def case_the_event_begins_when_it_runs(rank: int, size: int) -> None:
+    """The log gives the time in MPI, not that in the queue, whoever has run it."""
+    with threads_are("patient", LONG_SECONDS), group_of_all() as group:
+        number = events.mark()
+        work = start(group, torch.ones(3))
+        before = time.perf_counter()
+        time.sleep(0.01)
+        work.wait()
+        (event,) = [e for e in events.events(number) if e.kind == "all_reduce"]
+        assert event.start >= before + 0.01

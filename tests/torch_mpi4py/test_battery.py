@@ -1,0 +1,39 @@
+"""The one idea: every case of the battery is a test of its own, per MPI and number of ranks.
+
+One ``mpiexec`` is started per MPI and number of ranks, for the cases that were selected.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ranks
+
+OPERATIONS = (
+    *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
+    *("events", "progress"),
+)
+TRAINING = ("data_parallel", "sharded", "pipelines")
+# MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
+LAUNCHES = {
+    ("openmpi", 1): OPERATIONS + TRAINING,
+    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("openmpi", 3): OPERATIONS + TRAINING,
+    ("openmpi", 4): OPERATIONS + TRAINING,
+    ("mpich", 1): OPERATIONS + TRAINING,
+    ("mpich", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("mpich", 3): OPERATIONS + TRAINING,
+    ("mpich", 4): OPERATIONS + TRAINING,
+}
+PARAMETERS = [
+    pytest.param(mpi, n, case, id=f"{mpi}-{n}-{case.removeprefix('tests.torch_mpi4py.cases.')}")
+    for (mpi, n), modules in LAUNCHES.items()
+    for module in modules
+    for case in ranks.cases_of(f"tests.torch_mpi4py.cases.{module}", n, mpi)
+]
+
+
+@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
+def test_case(battery, mpi, n, case):
+    battery(mpi, n, case)

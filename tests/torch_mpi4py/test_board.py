@@ -1,0 +1,156 @@
+"""A board can be read while, and after, another process writes it, however that one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_mpi4py.event_board import NEVER_WAITS, RECORDS, RECORDS_AT, WAITING, Board, group_text
+from torch_mpi4py.event_board_writer import BoardWriter
+
+WRITER = """
+import itertools, sys, time
+from torch_mpi4py.event_board_writer import BoardWriter
+from pathlib import Path
+board = BoardWriter(3, 4, Path(sys.argv[1]))
+recv, at = board.string("recv"), board.string("cell 5, line 2")
+board.begin(recv, 0, at, 0, 0, 1, -1, 7, 12, 1, time.perf_counter())
+board.set_verdict("default", "it hangs")
+board.set_position("cell 5, line 2", 5, True)
+send, names = board.string("send"), [board.string(name) for name in "abcdefgh"]
+for turn in itertools.count():
+    if turn == 2000:  # the ring has turned over
+        print("ready", flush=True)
+    for n, name in enumerate(names):  # every field of a record says n
+        event = board.begin(send, 0, name, name, name, n, n, n, n, 0, 1.0 + n)
+        board.end(event, name, 1.0 + n)
+"""
+
+
+def write(board: BoardWriter, kind: str, waiting: int = WAITING) -> tuple[int, int]:
+    now = time.perf_counter()
+    return board.begin(board.string(kind), 0, 0, 0, 0, -1, -1, -1, 0, waiting, now)
+
+
+@pytest.fixture
+def writer(tmp_path: Path, root: Path) -> Iterator[tuple[Path, subprocess.Popen]]:
+    path = tmp_path / "events" / "3"
+    command = [sys.executable, "-c", WRITER, path]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield path, process
+        finally:
+            process.kill()
+
+
+def test_reading_while_another_process_writes(writer: tuple[Path, subprocess.Popen]) -> None:
+    path, process = writer
+    board = Board.open(path)
+    assert (board.pid, board.rank, board.world_size) == (process.pid, 3, 4)
+    for _ in range(20):
+        events = [event for event in board.events() if event.kind == "send"]
+        assert len(events) > RECORDS // 2  # the others were being written
+        for event in events:
+            n = event.peer
+            fields = (event.root, event.tag, event.bytes, event.start - 1, event.site)
+            assert fields == (n, n, n, n, "abcdefgh"[n]), event
+            assert event.end in (None, 1.0 + n)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
+def test_the_board_of_a_stopped_or_dead_process(
+    writer: tuple[Path, subprocess.Popen], signum: int
+) -> None:
+    path, process = writer
+    process.send_signal(signum)
+    if signum == signal.SIGKILL:
+        process.wait(60)
+    board = Board.open(path)
+    waits = next(event for event in board.open_operations() if event.waiting)
+    assert (waits.kind, waits.peer, waits.tag, waits.site) == ("recv", 1, 7, "cell 5, line 2")
+    assert board.verdict.text == "it hangs"
+    assert board.position[2:] == ("cell 5, line 2", 5, True, "")
+    assert board.position.cpu > 0  # it has imported some modules by then
+    assert board.latest().kind == "send"
+
+
+def test_a_half_written_record_is_left_out() -> None:
+    board = BoardWriter(0, 1)
+    write(board, "send")
+    write(board, "recv")
+    board._memory[RECORDS_AT] += 5  # as if the first number were new and the last one old
+    assert [event.kind for event in board.reader().events()] == ["recv"]
+
+
+def test_when_all_places_are_open_the_oldest_gives_way() -> None:
+    board = BoardWriter(0, 1)
+    first = write(board, "send")
+    for _ in range(RECORDS):
+        write(board, "recv", NEVER_WAITS)
+    board.end(first, board.string("ok"), 1.0)  # its place belongs to another one now
+    events = board.reader().open_operations()
+    assert len(events) == RECORDS
+    assert {event.kind for event in events} == {"recv"}
+
+
+def test_full_strings_become_empty_ones() -> None:
+    board = BoardWriter(0, 1)
+    assert board.string("early")
+    for number in range(20):
+        board.string(str(number) * 60_000)
+    assert board.string("new" * 20_000) == 0
+    board.end(write(board, "early"), board.string("early"), 1.0)
+    assert board.reader().latest().outcome == "early"
+
+
+def test_nowhere_to_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    board = BoardWriter(0, 1, tmp_path / "file" / "0")
+    assert board.path is None
+    write(board, "send")
+    assert len(board.reader().events()) == 1
+
+
+def test_a_long_verdict_is_cut() -> None:
+    board = BoardWriter(0, 1)
+    board.set_verdict("default", "x" * 100_000)
+    text = board.reader().verdict.text
+    assert set(text) == {"x"}
+    assert 16_000 < len(text) < 17_000
+
+
+def test_what_is_no_board(tmp_path: Path) -> None:
+    path = tmp_path / "0"
+    path.write_bytes(b"short")
+    with pytest.raises(ValueError, match="too small"):
+        Board.open(path)
+    path.write_bytes(bytes(5_000_000))
+    with pytest.raises(ValueError, match="not an event board"):
+        Board.open(path)
+
+
+def test_members_of_large_groups_take_little_room() -> None:
+    board = BoardWriter(0, 10_000)
+    ranks = (0, 2, *range(5, 10_000))
+    place = board.string(group_text("rows", ranks))
+    board.begin(board.string("barrier"), place, 0, 0, 0, -1, -1, -1, 0, 1, 1.0)
+    (event,) = board.reader().events()
+    assert event.group == "rows"
+    assert event.ranks == ranks
+
+
+def test_without_memory_files_the_path_is_temporary(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    board = BoardWriter(0, 1)
+    assert board.temporary
+    write(board, "send")
+    assert len(Board.open(board.path).events()) == 1
+    assert Path(board.path).parent == tmp_path

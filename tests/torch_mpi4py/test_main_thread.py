@@ -1,0 +1,76 @@
+"""The one idea: what keeps a rank silent is told apart from outside, on real processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+from torch_mpi4py.main_thread import is_stuck, own_cpu_seconds
+
+COMPUTES_IN_C = "sum(range(10**12))"
+SLEEPS_IN_C = "ctypes.PyDLL(None).pause()"  # which keeps the interpreter's lock
+PROGRAM = """
+import ctypes, sys
+from torch_mpi4py.main_thread import own_cpu_seconds
+print(own_cpu_seconds(), flush=True)
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system has no /proc")
+
+
+@pytest.fixture
+def silent_after() -> Iterator[Callable[[str], tuple[psutil.Process, float]]]:
+    """Start a program that gives a last sign of life; return it and its seconds on a core."""
+    started = []
+
+    def start(then: str) -> tuple[psutil.Process, float]:
+        command = [sys.executable, "-c", PROGRAM + then]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(program)
+        return psutil.Process(program.pid), float(program.stdout.readline())
+
+    yield start
+    for program in started:
+        program.kill()
+        program.communicate(timeout=30)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_rank_that_computes_is_stuck(silent_after):
+    process, cpu = silent_after(COMPUTES_IN_C)
+    wait_until(lambda: is_stuck(1.1, process.pid, cpu))
+    assert not is_stuck(0.9, process.pid, cpu), "signs come ten times a second, but not exactly"
+
+
+def test_a_rank_without_a_core_is_not(silent_after):
+    process, cpu = silent_after("while True: pass")
+    process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+    times = process.cpu_times()
+    cpu = max(cpu, times.user + times.system)  # had it been stopped at its last sign
+    assert not is_stuck(4.9, process.pid, cpu)
+    assert is_stuck(5.1, process.pid, cpu), "no machine keeps a rank from its core for so long"
+
+
+def test_a_rank_that_sleeps_in_c_is_stuck_a_little_later(silent_after):
+    process, cpu = silent_after(SLEEPS_IN_C)
+    wait_until(lambda: is_stuck(2.1, process.pid, cpu))
+    assert not is_stuck(1.9, process.pid, cpu)
+
+
+def test_own_seconds_are_those_of_the_main_thread():
+    before, of_all = own_cpu_seconds(), time.process_time()
+    while time.process_time() < of_all + 0.1:
+        pass
+    assert own_cpu_seconds() - before > 0.05

@@ -1,0 +1,24 @@
+"""Emulated links, traffic, clocks and timelines: the price of communication, on real ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ranks
+
+PARAMETERS = [
+    pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.torch_mpi4py.cases.')}")
+    for n, modules in {
+        2: ("emulated_link",),
+        3: ("traffic",),
+        4: ("emulated_link", "traffic"),
+    }.items()
+    for module in modules
+    for case in ranks.cases_of(f"tests.torch_mpi4py.cases.{module}", n)
+]
+
+
+@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
+def test_case(battery, mpi, n, case):
+    battery(mpi, n, case)
