@@ -1,6 +1,7 @@
 """The one idea: ranks die one after the other, and the rest go on, in one start of four ranks.
 
-A program for :mod:`tests.torch_mpi4py.test_shrink`; each part prints a line on the ranks that passed it.
+A program for :mod:`tests.torch_mpi4py.test_shrink`; each part prints a line on the ranks that
+passed it.
 """
 
 from __future__ import annotations
