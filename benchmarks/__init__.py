@@ -1,1 +1,1 @@
-"""The one idea: what the backend costs, measured beside gloo and raw MPI in the same ranks."""
+"""What the backend costs, measured beside gloo and raw MPI in the same ranks."""

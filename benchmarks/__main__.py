@@ -1,4 +1,4 @@
-"""The one idea: one command measures on real ranks and writes table, plot and JSON.
+"""One command measures on real ranks and writes table, plot and JSON.
 
 The backend is measured on 2 and 4 ranks. Every entry of PROGRAMS is a further program with a
 part of the report of its own; :mod:`.rows` says which promise is whose.

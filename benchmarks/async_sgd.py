@@ -1,4 +1,4 @@
-"""The one idea: with one slow worker of four, who reaches the target accuracy first?
+"""With one slow worker of four, who reaches the target accuracy first?
 
 Runs under ``mpiexec -n 5``: a parameter server and four workers; rank 0 writes, for every seed,
 the seconds that each mode took to the target, to the file named on the command line. Devices are

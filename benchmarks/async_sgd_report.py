@@ -1,4 +1,4 @@
-"""The one idea: time to accuracy of two modes, seed by seed, and why they differ."""
+"""Time to accuracy of two modes, seed by seed, and why they differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: the lesson's bucketed sync and DDP do the same step, in turns, on one backend.
+"""The lesson's bucketed sync and DDP do the same step, in turns, on one backend.
 
 Runs under ``mpiexec -n 2``; rank 0 writes the samples, in seconds a training step, to the file
 named on the command line. Both keep replicas of equal weights equal, which is checked at the end.

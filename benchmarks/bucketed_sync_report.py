@@ -1,4 +1,4 @@
-"""The one idea: the lesson's sync over DDP, turn by turn, for each model."""
+"""The lesson's sync over DDP, turn by turn, for each model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: from the moment a rank kills itself to the survivors' next all-reduce.
+"""From the moment a rank kills itself to the survivors' next all-reduce.
 
 Runs under ``mpiexec -n 5``, three ranks die one after the other; rank 0 writes the seconds to the
 file named on the command line. All ranks are on one machine, so their clocks are one.

@@ -1,4 +1,4 @@
-"""The one idea: the course's cluster and a plain ipyparallel one, four engines each, side by side.
+"""The course's cluster and a plain ipyparallel one, four engines each, side by side.
 
 An ordinary program: ``python -m benchmarks.engines FILE``. It starts two programs, each with an
 IPython of its own and the magics of its cluster: ``ours`` and ``plain``. They start one after the

@@ -1,4 +1,4 @@
-"""The one idea: a cell's round trip and a cluster's start, over plain ipyparallel's."""
+"""A cell's round trip and a cluster's start, over plain ipyparallel's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: the same calls with the event log on and off, in turns.
+"""The same calls with the event log on and off, in turns.
 
 Runs under ``mpiexec -n 2``; rank 0 writes seconds to the file named on the command line. ``both``
 is what one event costs a process: it is opened and closed in a loop that does nothing else, with

@@ -1,4 +1,4 @@
-"""The one idea: what one event costs, alone and inside of an operation."""
+"""What one event costs, alone and inside of an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what a hang and a death cost the person in front of the notebook.
+"""What a hang and a death cost the person in front of the notebook.
 
 An ordinary program: ``python -m benchmarks.failures FILE`` starts a cluster of four and times
 

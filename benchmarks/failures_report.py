@@ -1,4 +1,4 @@
-"""The one idea: seconds from a hang or a death to ranks that compute together again."""
+"""Seconds from a hang or a death to ranks that compute together again."""
 
 from __future__ import annotations
 

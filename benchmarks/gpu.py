@@ -1,4 +1,4 @@
-"""The one idea: what NCCL does alone, and what this backend does where NCCL refuses.
+"""What NCCL does alone, and what this backend does where NCCL refuses.
 
 An ordinary program: ``python -m benchmarks.gpu FILE`` writes ``{"device": null}`` where there is
 no GPU. Where there is one, it starts two kinds of ranks, ``--ranks``: one rank with NCCL beside

@@ -1,4 +1,4 @@
-"""The one idea: a table with the device's name, or a line that there is none."""
+"""A table with the device's name, or a line that there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: how long until JupyterLab answers, when everything is installed already?
+"""How long until JupyterLab answers, when everything is installed already?
 
 An ordinary program: ``python -m benchmarks.lab FILE`` calls ``make lab`` in this checkout, as a
 learner does, and waits for the address that it prints to answer.

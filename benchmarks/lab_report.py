@@ -1,4 +1,4 @@
-"""The one idea: what a learner waits for before the first cell, and for all of them."""
+"""What a learner waits for before the first cell, and for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: one script under torchrun with gloo and under mpiexec with ours, in turns.
+"""One script under torchrun with gloo and under mpiexec with ours, in turns.
 
 An ordinary program: ``python -m benchmarks.launchers FILE`` writes, for every run, the seconds of
 training as scripts/ddp.py reports them and those from the launcher's start to its end.

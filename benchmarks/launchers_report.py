@@ -1,4 +1,4 @@
-"""The one idea: one script, two launchers, one result; how fast is each?"""
+"""One script, two launchers, one result; how fast is each?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: all variants take turns in the same ranks, so that noise hits them alike.
+"""All variants take turns in the same ranks, so that noise hits them alike.
 
 Runs under ``mpiexec``; rank 0 writes the samples, in seconds, to the file named on the
 command line. One sample is the mean over a short loop, on the slowest rank.

@@ -1,4 +1,4 @@
-"""The one idea: the same all-reduce by every peer that runs here, in turns in the same ranks.
+"""The same all-reduce by every peer that runs here, in turns in the same ranks.
 
 Runs under ``mpiexec``; rank 0 writes the samples, in seconds a call, to the file named on the
 command line. ``C`` is the MPI library's own MPI_Allreduce in a loop of a small C function, made

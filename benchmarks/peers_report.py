@@ -1,4 +1,4 @@
-"""The one idea: one table of all peers; it has no target of its own."""
+"""One table of all peers; it has no target of its own."""
 
 from __future__ import annotations
 

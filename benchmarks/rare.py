@@ -1,4 +1,4 @@
-"""The one idea: what takes many minutes is measured when asked for, and its last result is kept.
+"""What takes many minutes is measured when asked for, and its last result is kept.
 
 An ordinary program: ``python -m benchmarks.rare FILE`` executes every lesson, one after the
 other, and calls ``make lab`` in a fresh clone. ``make bench ARGS=--all`` runs it and keeps what it

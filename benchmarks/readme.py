@@ -1,4 +1,4 @@
-"""The one idea: the table in the README is the one that was measured, with date and machine."""
+"""The table in the README is the one that was measured, with date and machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: samples become medians, ratios against the targets, one table and one plot."""
+"""Samples become medians, ratios against the targets, one table and one plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what the project promised in numbers, row by row, and which program answers it."""
+"""What the project promised in numbers, row by row, and which program answers it."""
 
 from __future__ import annotations
 

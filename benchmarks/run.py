@@ -1,4 +1,4 @@
-"""The one idea: every program of the benchmark is started in one way, with a time limit."""
+"""Every program of the benchmark is started in one way, with a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: one picture shows how far every measured number is from its target."""
+"""One picture shows how far every measured number is from its target."""
 
 from __future__ import annotations
 

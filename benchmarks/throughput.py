@@ -1,4 +1,4 @@
-"""The one idea: two ranks with a batch each against one process with one batch, in turns.
+"""Two ranks with a batch each against one process with one batch, in turns.
 
 Runs under ``mpiexec -n 2``; rank 0 writes the samples, in training samples per second, to the
 file named on the command line. All variants train LeNet on the same images by the same loop:

@@ -1,4 +1,4 @@
-"""The one idea: samples/s of two ranks over those of one, and what the machine would allow."""
+"""Samples/s of two ranks over those of one, and what the machine would allow."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""The one idea: a small library that the lessons of "Rank by Rank" stand on.
+"""The small library that the lessons of "Rank by Rank" stand on.
 
-Sub-packages, lowest layer first; imports point downwards only:
+Sub-packages; imports point downwards only:
 
-- ``torch_mpi4py``: how ranks talk (a ``torch.distributed`` backend over MPI),
 - ``course_lib.cluster``: where ranks live (engines behind a notebook),
 - ``course_lib.parallel``, ``course_lib.training``: what they compute,
-- ``course_lib.teaching``: what the learner sees.
+- ``course_lib.teaching``: what the learner sees,
+- ``course_lib.doctor``: what on a machine would fail.
 
-Importing this package imports none of them.
+Below all of them is ``torch_mpi4py``, how ranks talk; above them are the lessons, each in a room of
+its own below ``notebooks``. Importing this package imports none of them.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The one idea: pack scikit-learn's handwritten digits into the one file the course ships.
+"""Pack scikit-learn's handwritten digits into the one file the course ships.
 
 Usage: ``python data/make_digits.py`` (needs scikit-learn: ``pip install scikit-learn``). It
 writes ``data/digits.npz``, the same bytes each time, and prints the checksum for README.md.

@@ -1,4 +1,4 @@
-"""The one idea: the README's figure of how the course works, drawn from one list of boxes.
+"""The README's figure of how the course works, drawn from one list of boxes.
 
 Usage: ``.venv/bin/python docs/draw_how_it_works.py`` writes ``docs/how_it_works.svg``.
 """

@@ -1,4 +1,4 @@
-"""The one idea: one rank of a battery; it runs the planned cases and writes down each.
+"""One rank of a battery; it runs the planned cases and writes down each.
 
 Ranks wait for each other between cases on a communicator of their own, so that one case
 cannot spoil the next. A rank that does not come back from a case in time is ended from

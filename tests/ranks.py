@@ -1,4 +1,4 @@
-"""The one idea: tests of several ranks run real MPI processes, many cases to one start.
+"""Tests of several ranks run real MPI processes, many cases to one start.
 
 A case is a function ``case_name(rank, size)`` in a module; it runs on every rank inside a
 fresh process group and raises if something is wrong. A :class:`Battery` runs many of them in

@@ -1,4 +1,4 @@
-"""The one idea: bring .venv to the state that requirements.lock and the two projects describe.
+"""Bring .venv to the state that requirements.lock and the two projects describe.
 
 Run by ``tools/install.sh`` with any supported Python; only the standard library is used. A note
 in .venv says what was installed last, so a second call does nothing. A call that was interrupted

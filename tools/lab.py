@@ -1,4 +1,4 @@
-"""The one idea: open JupyterLab on the learner's copy of lesson 00.
+"""Open JupyterLab on the learner's copy of lesson 00.
 
 Usage: ``make lab ARGS="--no-browser --port 8899"``; in a conda environment
 ``python tools/lab.py --no-browser --port 8899``. All arguments go to JupyterLab.

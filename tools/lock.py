@@ -1,4 +1,4 @@
-"""The one idea: make requirements.lock from pyproject.toml and requirements.in, with uv.
+"""Make requirements.lock from pyproject.toml and requirements.in, with uv.
 
 Usage: ``make lock``, or ``python tools/lock.py`` where ``uv`` is installed. One lock serves Linux
 and macOS with every supported Python; where a version differs, a marker says for whom.

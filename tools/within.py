@@ -1,4 +1,4 @@
-"""The one idea: run a Python program in the course's surroundings.
+"""Run a Python program in the course's surroundings.
 
 Usage: ``.venv/bin/python tools/within.py PROGRAM.py ARGS`` or ``... -m MODULE ARGS``.
 

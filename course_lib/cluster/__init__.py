@@ -1,4 +1,4 @@
-"""The one idea: where ranks live. Start, find and stop a cluster of MPI engines in a notebook.
+"""Where ranks live. Start, find and stop a cluster of MPI engines in a notebook.
 
 >>> from course_lib.cluster import start_cluster
 >>> cluster = start_cluster(n=4)

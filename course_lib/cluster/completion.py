@@ -1,4 +1,4 @@
-"""The one idea: in a ``%%px`` cell, Tab completes the names that rank 0 knows."""
+"""In a ``%%px`` cell, Tab completes the names that rank 0 knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: an engine that ends unasked dies by a signal, for only then the others are told.
+"""An engine that ends unasked dies by a signal, for only then the others are told.
 
 Open MPI tells of a death by a signal, not of a process that ends with a status other than 0: the
 others would wait for it for ever, and no shrink could leave it out. And ``exit()`` is no way to

@@ -1,4 +1,4 @@
-"""The one idea: an ipyparallel engine that is rank r of an MPI job, ready for lessons.
+"""An ipyparallel engine that is rank r of an MPI job, ready for lessons.
 
 ``python -m course_lib.cluster.engine DIRECTORY`` under mpiexec: ties itself to its parents,
 imports torch while the controller starts, registers under its rank, and offers the names

@@ -1,4 +1,4 @@
-"""The one idea: every way a cluster can fail is one clear exception, raised once.
+"""Every way a cluster can fail is one clear exception, raised once.
 
 :class:`ClusterError` is about the cluster itself, :class:`RemoteCellError` about code that
 ran on it.

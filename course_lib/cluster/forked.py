@@ -1,4 +1,4 @@
-"""The one idea: what an engine forks does not hide the engine's end, nor outlive it.
+"""What an engine forks does not hide the engine's end, nor outlive it.
 
 The workers of a DataLoader, or whatever multiprocessing forks, begin with copies of the engine's
 connections and of its handlers of signals. They let go of those, and end with their parent.

@@ -1,4 +1,4 @@
-"""The one idea: what a notebook holds of a cluster, to ask it, mend it and stop it.
+"""What a notebook holds of a cluster, to ask it, mend it and stop it.
 
 The cluster itself lives in processes of its own (:mod:`.keeper`). :mod:`.starting` is how a
 notebook gets one.

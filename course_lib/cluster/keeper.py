@@ -1,4 +1,4 @@
-"""The one idea: one detached process owns the cluster, and ends it when nobody wants it.
+"""One detached process owns the cluster, and ends it when nobody wants it.
 
 ``python -m course_lib.cluster.keeper CONFIG`` runs in a session of its own, so neither a
 restart nor the death of the notebook's kernel takes it along. It starts controller and

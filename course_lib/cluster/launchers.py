@@ -1,4 +1,4 @@
-"""The one idea: ipyparallel's own launchers, given our command lines and a place for logs."""
+"""Ipyparallel's own launchers, given our command lines and a place for logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: a process holds a connection to the keeper, and ends when it breaks.
+"""A process holds a connection to the keeper, and ends when it breaks.
 
 The keeper can end in any way, ``kill -9`` included: the operating system closes its end of
 the connection and a small thread here notices at once. Standard library only.

@@ -1,4 +1,4 @@
-"""The one idea: the notebook's end of the connection that keeps a cluster alive.
+"""The notebook's end of the connection that keeps a cluster alive.
 
 As long as a :class:`KeeperLink` is open, the keeper knows that somebody owns the cluster.
 """

@@ -1,4 +1,4 @@
-"""The one idea: who starts fresh ranks is told which names that has cost.
+"""Who starts fresh ranks is told which names that has cost.
 
 A rank that is dead or busy cannot be asked any more, and that is said, too.
 """

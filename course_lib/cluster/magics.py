@@ -1,4 +1,4 @@
-"""The one idea: ``%%px`` with its name and options, and the manners of a lesson.
+"""``%%px`` with its name and options, and the manners of a lesson.
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
 reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.watching` for

@@ -1,4 +1,4 @@
-"""The one idea: what the notebook's handle on a cluster does about cells that hang or fail."""
+"""What the notebook's handle on a cluster does about cells that hang or fail."""
 
 from __future__ import annotations
 

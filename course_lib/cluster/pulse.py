@@ -1,4 +1,4 @@
-"""The one idea: a rank shows from outside that it lives, what it runs, and where it is.
+"""A rank shows from outside that it lives, what it runs, and where it is.
 
 Three small files for each rank, in the cluster's runtime directory:
 

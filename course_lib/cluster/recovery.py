@@ -1,4 +1,4 @@
-"""The one idea: after a failed cell the ranks get new communication, and keep their variables.
+"""After a failed cell the ranks get new communication, and keep their variables.
 
 The functions of the first part run on a rank, :func:`recover` in the notebook.
 """

@@ -1,4 +1,4 @@
-"""The one idea: what every rank was doing is read from outside, and shown as one table.
+"""What every rank was doing is read from outside, and shown as one table.
 
 The ranks' event boards (:mod:`torch_mpi4py.event_board`) say in which communication call each is,
 or was when it was freed; their pulses (:mod:`.pulse`) say whether they compute, are stuck in C

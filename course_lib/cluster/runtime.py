@@ -1,4 +1,4 @@
-"""The one idea: everything a cluster leaves on disk is in one directory that knows its owner.
+"""Everything a cluster leaves on disk is in one directory that knows its owner.
 
 Each cluster has a directory of its own (socket, logs, keys, the processes it started) and,
 on Linux, one under /dev/shm for the shared memory of its ranks. Whoever finds such a

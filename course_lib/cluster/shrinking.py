@@ -1,4 +1,4 @@
-"""The one idea: after a death the notebook's handle goes on with the ranks that live.
+"""After a death the notebook's handle goes on with the ranks that live.
 
 The stop button cannot leave this half-done: while the ranks come it ends the waiting, and the
 next call goes on with the same shrink; once they have come, the handle takes them over first.

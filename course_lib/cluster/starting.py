@@ -1,4 +1,4 @@
-"""The one idea: ``start_cluster`` gives a notebook its cluster: a fresh one, or the one it had.
+"""``start_cluster`` gives a notebook its cluster: a fresh one, or the one it had.
 
 A cluster is found again after a restart of the kernel, and ended when nobody wants it any more.
 """

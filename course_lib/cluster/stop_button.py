@@ -1,4 +1,4 @@
-"""The one idea: the stop button ends a cell once, however often it is pressed.
+"""The stop button ends a cell once, however often it is pressed.
 
 A learner who sees nothing happen presses again. The first press ends the cell; what comes after
 it (the ranks are freed, communication is renewed) must then not be ended half-way.

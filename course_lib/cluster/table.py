@@ -1,4 +1,4 @@
-"""The one idea: who the ranks are, as a plain table that reads the same everywhere.
+"""Who the ranks are, as a plain table that reads the same everywhere.
 
 What differs from run to run (process id and host) stands in the last columns, so a
 comparison of outputs can cut it off with one pattern: ``\\d+  \\S+$``.

@@ -1,4 +1,4 @@
-"""The one idea: a process started through here is ended by the kernel when its parent ends.
+"""A process started through here is ended by the kernel when its parent ends.
 
 Run as a script (``python tether.py SIGNAL COMMAND...``) it ties itself to its parent and
 becomes COMMAND, which keeps the tie. Linux can do this even for a process that is stuck in C

@@ -1,4 +1,4 @@
-"""The one idea: a rank says what went wrong in a moment, and in few lines.
+"""A rank says what went wrong in a moment, and in few lines.
 
 IPython shows the source around every frame. Of the frames inside of torch that takes a second,
 of the thousand calls of an endless recursion a minute where ranks share cores.

@@ -1,4 +1,4 @@
-"""The one idea: no cell holds the notebook for ever.
+"""No cell holds the notebook for ever.
 
 A :class:`CellWatch` waits for a cell until all ranks have ended it, its limit has passed, or
 ranks wait in vain for one that raised an error; :func:`free` then gets the ranks out of it.

@@ -1,4 +1,4 @@
-"""The one idea: find out before the workshop what on this machine would fail in it, and the fix.
+"""Find out before the workshop what on this machine would fail in it, and the fix.
 
 ``make doctor``, or ``python -m course_lib.doctor [--json]``; in a notebook::
 

@@ -1,4 +1,4 @@
-"""The one idea: the doctor on the command line; its exit status says whether anything failed."""
+"""The doctor on the command line; its exit status says whether anything failed."""
 
 from __future__ import annotations
 

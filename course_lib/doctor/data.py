@@ -1,4 +1,4 @@
-"""The one idea: which data sets can be loaded here, found out by loading them."""
+"""Which data sets can be loaded here, found out by loading them."""
 
 from __future__ import annotations
 

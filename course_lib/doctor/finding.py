@@ -1,4 +1,4 @@
-"""The one idea: a finding is OK, WARN or FAIL, what was seen, and the exact fix."""
+"""A finding is OK, WARN or FAIL, what was seen, and the exact fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what the lessons need of the machine itself: Python, cores, memory, ports, disk."""
+"""What the lessons need of the machine itself: Python, cores, memory, ports, disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: whether MPI works is found out by running a small MPI job."""
+"""Whether MPI works is found out by running a small MPI job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what the lessons need of Python packages: the versions of the lock, and a torch."""
+"""What the lessons need of Python packages: the versions of the lock, and a torch."""
 
 from __future__ import annotations
 

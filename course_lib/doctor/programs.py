@@ -1,4 +1,4 @@
-"""The one idea: what may hang, crash or change this process is asked of another process."""
+"""What may hang, crash or change this process is asked of another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: the algorithms that turn one training loop into one on many ranks.
+"""The algorithms that turn one training loop into one on many ranks.
 
 - ``initial_weights``: every replica starts from one rank's parameters and buffers,
 - ``gradient_sync``: replicas average their gradients,

@@ -1,4 +1,4 @@
-"""The one idea: an argument that makes no sense is refused where it is given, by its name."""
+"""An argument that makes no sense is refused where it is given, by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: one process drives every device by a thread, and one device, the master, pays.
+"""One process drives every device by a thread, and one device, the master, pays.
 
 What ``torch.nn.DataParallel`` does in every step, taken apart so that each part can be run, timed
 and counted on its own: replicate, scatter, parallel_apply, gather, and the same road back for the

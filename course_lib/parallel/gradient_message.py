@@ -1,4 +1,4 @@
-"""The one idea: a model's gradients travel in flat tensors that are laid out once, not every step.
+"""A model's gradients travel in flat tensors that are laid out once, not every step.
 
 A step of a small model is as short as thirty calls of torch, so what does not change from one
 step to the next is kept: which parameters are trained, the flat tensor with a view for each of

@@ -1,4 +1,4 @@
-"""The one idea: the mean of the replicas' gradients is the gradient of the whole batch.
+"""The mean of the replicas' gradients is the gradient of the whole batch.
 
 Call after ``backward`` and before ``optimizer.step``. With a loss that is a mean over the
 samples and batches of one size on all ranks, every replica then holds the gradient of the

@@ -1,4 +1,4 @@
-"""The one idea: replicas that start from the same weights and take the same steps stay equal.
+"""Replicas that start from the same weights and take the same steps stay equal.
 
 Random initialisation gives every rank other weights. Before the first step one rank's
 parameters and buffers replace those of all others.

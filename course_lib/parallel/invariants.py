@@ -1,4 +1,4 @@
-"""The one idea: what must hold on all ranks is checked on all ranks, and all say what failed.
+"""What must hold on all ranks is checked on all ranks, and all say what failed.
 
 A check that raises on one rank only leaves the others waiting in their next collective. Here
 every rank compares, the ranks exchange what they found, and all raise the same error: which

@@ -1,4 +1,4 @@
-"""The one idea: the same program runs under mpiexec, under torchrun, and by itself.
+"""The same program runs under mpiexec, under torchrun, and by itself.
 
 The launcher shows in the environment, and settles backend and device:
 

@@ -1,4 +1,4 @@
-"""The one idea: before replicas exchange numbers, they compare what their models are made of.
+"""Before replicas exchange numbers, they compare what their models are made of.
 
 Names, shapes and dtypes travel first, as objects, so that ranks with different models get an
 error that names the difference; and a rank whose own argument is wrong tells the others.

@@ -1,4 +1,4 @@
-"""The one idea: every rank knows by arithmetic alone which samples are its own."""
+"""Every rank knows by arithmetic alone which samples are its own."""
 
 from __future__ import annotations
 

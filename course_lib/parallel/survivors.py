@@ -1,4 +1,4 @@
-"""The one idea: survivors of a death may be a step apart, so they go on from the one furthest on.
+"""Survivors of a death may be a step apart, so they go on from the one furthest on.
 
 A rank dies while others wait in an all-reduce for it. Some may have got their result just before
 and taken the step; they cannot be more than one step ahead, because the next all-reduce needs

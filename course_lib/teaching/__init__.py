@@ -1,4 +1,4 @@
-'''The one idea: what a learner sees and calls beside the lesson's own code.
+'''What a learner sees and calls beside the lesson's own code.
 
 In notebooks::
 
@@ -6,7 +6,7 @@ In notebooks::
 
 Writing a lesson
 ----------------
-A lesson is written once, in ``notebooks/source/NN_name.py``, a jupytext percent script.
+A lesson is written once, in ``notebooks/lesson_NN/NN_name.py``, a jupytext percent script.
 ``make notebooks`` executes it to ``notebooks/NN_name.ipynb`` (``ARGS="--only 01"``, ``--all``,
 ``--check``); ``make lab`` makes the learner's copy in ``workspace/`` from that, solutions
 blanked and outputs cleared. Commit source and notebook together; a test compares them.
@@ -39,7 +39,7 @@ No later cell may need the learner's function. Its check stands in ``exercises/l
 and :mod:`.exercise` says how to write one; the arguments of ``@exercise(...)`` are literals, as
 notebooks read them without importing the module. Judge the method, not only the answer:
 :mod:`.message_log` and :mod:`.collective_log` write down what is sent on all ranks. In
-``tests/lessons/wrong_answers/lesson_01.py`` stand at least three wrong answers, by the name of
+``notebooks/lesson_01/wrong_answers.py`` stand at least three wrong answers, by the name of
 the mistake that the check has to recognise.
 '''
 

@@ -1,4 +1,4 @@
-"""The one idea: no picture without words for those who cannot see it."""
+"""No picture without words for those who cannot see it."""
 
 from __future__ import annotations
 

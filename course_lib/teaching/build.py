@@ -1,6 +1,6 @@
-"""The one idea: every notebook follows from its source, by one command that hides nothing.
+"""Every notebook follows from its source, by one command that hides nothing.
 
-``python -m course_lib.teaching.build`` reads ``notebooks/source/NN_name.py``, executes those
+``python -m course_lib.teaching.build`` reads ``notebooks/lesson_NN/NN_name.py``, executes those
 whose source changed since, and writes ``notebooks/NN_name.ipynb``. Where the source is the same,
 the notebook stays as it is, to the byte.
 """
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     chosen = [s for s in lessons.sources() if not given.only or s.name[:2] in given.only]
     if not chosen:
-        parser.error(f"there is no such lesson in {lessons.SOURCES.relative_to(lessons.ROOT)}")
+        parser.error(f"there is no such lesson in {lessons.NOTEBOOKS.relative_to(lessons.ROOT)}")
     failed = False
     for source in chosen:
         if in_step(source) and not given.all:

@@ -1,22 +1,21 @@
-"""The one idea: exercises are found by reading the modules' text, so that nothing is imported.
+"""Finds the exercises of all lessons: the checks that are marked with ``@exercise``.
 
-The notebook's kernel must not import :mod:`torch_mpi4py`, which would start MPI in it, but it
-gives hints and needs to know where an exercise runs. So ``@exercise(...)`` is read with
-:mod:`ast`: its arguments are literals, or names of literals at the module's top.
+Each lesson has a room, ``notebooks.lesson_NN``, whose module ``exercises`` holds its checks. The
+notebook's kernel imports it too, to give hints and to know where an exercise runs; so these modules
+import torch, MPI and the judges inside of the checks, which run on the ranks.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
+import importlib
 from pathlib import Path
 
-from .exercise import DEADLINE_SECONDS, Exercise
+from .exercise import Exercise
 
-__all__ = ["FOLDERS", "UnknownExerciseError", "all_exercises", "find"]
+__all__ = ["PACKAGES", "UnknownExerciseError", "all_exercises", "find"]
 
-# Folder -> the package that its modules belong to.
-FOLDERS: dict[Path, str] = {Path(__file__).parent / "exercises": f"{__package__}.exercises"}
+PACKAGES = ["notebooks"]
+"""Where rooms are looked for."""
 
 
 class UnknownExerciseError(LookupError):
@@ -43,53 +42,22 @@ def find(id: str) -> Exercise:
 def all_exercises() -> dict[str, Exercise]:
     """Return every exercise by its id, lesson by lesson."""
     found: dict[str, Exercise] = {}
-    for folder, package in FOLDERS.items():
-        for path in sorted(folder.glob("lesson_*.py")):
-            for item in _read(path, package, path.stat().st_mtime_ns):
-                if item.id in found:
-                    raise ValueError(f"{path.name}: exercise {item.id} is there twice")
-                found[item.id] = item
+    for package in PACKAGES:
+        for room in _rooms(package):
+            module = importlib.import_module(f"{package}.{room}.exercises")
+            for value in vars(module).values():
+                item = getattr(value, "exercise", None)
+                if isinstance(item, Exercise) and item.module == module.__name__:
+                    if item.id in found:
+                        raise ValueError(f"{module.__name__}: exercise {item.id} is there twice")
+                    found[item.id] = item
     return found
 
 
-@functools.cache
-def _read(path: Path, package: str, modified: int) -> tuple[Exercise, ...]:
-    """Return the exercises of a module; ``modified`` makes a changed file be read again."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    literals = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found = []
-    for node in tree.body:
-        for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "exercise":
-                found.append(_entry(decorator, literals, f"{package}.{path.stem}", node.name))
-    return tuple(found)
-
-
-def _entry(call: ast.Call, literals: dict, module: str, checker: str) -> Exercise:
-    def value(node: ast.expr):
-        if isinstance(node, ast.Name) and node.id in literals:
-            node = literals[node.id]
-        try:
-            return ast.literal_eval(node)
-        except ValueError:
-            raise ValueError(
-                f"{module}.{checker}: @exercise takes literals or names of literals at the "
-                f"module's top, not {ast.unparse(node)}"
-            ) from None
-
-    given = {keyword.arg: value(keyword.value) for keyword in call.keywords}
-    return Exercise(
-        value(call.args[0]),
-        given["function"],
-        given["where"],
-        tuple(given["hints"]),
-        given.get("deadline", DEADLINE_SECONDS),
-        module,
-        checker,
+def _rooms(package: str) -> list[str]:
+    folders = importlib.import_module(package).__path__
+    return sorted(
+        path.parent.name
+        for folder in folders
+        for path in Path(folder).glob("lesson_*/exercises.py")
     )

@@ -1,4 +1,4 @@
-"""The one idea: ``check`` says one line: right, not yet and why, or not attempted yet."""
+"""``check`` says one line: right, not yet and why, or not attempted yet."""
 
 from __future__ import annotations
 

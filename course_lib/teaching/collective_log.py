@@ -1,4 +1,4 @@
-"""The one idea: while a learner's function runs, every call to ``torch.distributed`` is counted.
+"""While a learner's function runs, every call to ``torch.distributed`` is counted.
 
 The calls go through to the real process group. What is written down is which function was
 called, on which group, and with how many bytes of this rank's own: the budget of a collective.

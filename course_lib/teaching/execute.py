@@ -1,4 +1,4 @@
-"""The one idea: an executed lesson must look the same whoever executes it, and hide no failure.
+"""An executed lesson must look the same whoever executes it, and hide no failure.
 
 :func:`execute` runs a notebook from top to bottom in a fresh kernel of the running Python.
 :func:`problems` says what must not be in an executed lesson. :func:`sanitise` takes out what

@@ -1,6 +1,6 @@
-"""The one idea: a check is a function that judges a learner's function, and says which mistake.
+"""A check is a function that judges a learner's function, and says which mistake.
 
-A check is written in ``exercises/lesson_NN.py``::
+A check is written in ``notebooks/lesson_NN/exercises.py``::
 
     @exercise("01.ring_pass", function="ring_pass", where="engines", hints=[weak, more, most])
     def check_ring_pass(ring_pass) -> str:

@@ -1,4 +1,4 @@
-"""The one idea: a file is either the old one or the new one, whatever interrupts the writing."""
+"""A file is either the old one or the new one, whatever interrupts the writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: help comes in steps: three hints, each stronger, and then the worked solution."""
+"""Help comes in steps: three hints, each stronger, and then the worked solution."""
 
 from __future__ import annotations
 

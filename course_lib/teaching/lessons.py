@@ -1,6 +1,6 @@
-"""The one idea: a lesson's source is a script, read into a notebook that is always the same.
+"""A lesson's source is a script, read into a notebook that is always the same.
 
-``notebooks/source/NN_name.py`` is a jupytext percent script. Cell ids follow from what the cells
+``notebooks/lesson_NN/NN_name.py`` is a jupytext percent script. Cell ids follow from what the cells
 say, so a rebuild of an unchanged source gives the same notebook, and a change of one cell
 changes no other.
 """
@@ -12,18 +12,17 @@ import re
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["NOTEBOOKS", "ROOT", "SOURCES", "exercise_cell", "fingerprint", "read_source", "sources"]
+__all__ = ["NOTEBOOKS", "ROOT", "exercise_cell", "fingerprint", "read_source", "sources"]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
-SOURCES = NOTEBOOKS / "source"
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
 def sources() -> list[Path]:
     """Return the sources of all lessons, in order."""
-    return sorted(SOURCES.glob("[0-9][0-9]_*.py"))
+    return sorted(NOTEBOOKS.glob("lesson_*/[0-9][0-9]_*.py"))
 
 
 def fingerprint(path: Path) -> str:
@@ -58,9 +57,9 @@ def exercise_cell(id: str) -> str:
         LookupError: if no source has the exercise.
     """
     lesson = id.partition(".")[0]
-    paths = sorted(SOURCES.glob(f"{lesson}_*.py"))
+    paths = sorted(NOTEBOOKS.glob(f"lesson_*/{lesson}_*.py"))
     if not paths:
-        raise FileNotFoundError(f"no lesson {lesson} in {SOURCES}")
+        raise FileNotFoundError(f"no lesson {lesson} in {NOTEBOOKS}")
     header = re.compile(r'^# %%.*\bexercise="' + re.escape(id) + r'".*\n', re.MULTILINE)
     for path in paths:
         text = path.read_text(encoding="utf-8")

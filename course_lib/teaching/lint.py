@@ -1,4 +1,4 @@
-"""The one idea: what every lesson has to keep to, as far as a program can see it.
+"""What every lesson has to keep to, as far as a program can see it.
 
 ``python -m course_lib.teaching.lint`` reads the sources of all lessons and runs nothing.
 """

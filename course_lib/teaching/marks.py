@@ -1,4 +1,4 @@
-"""The one idea: two marks in an exercise's cell tell the worked solution from the stub around it.
+"""Two marks in an exercise's cell tell the worked solution from the stub around it.
 
 They are nbgrader's own, ``### BEGIN SOLUTION`` and ``### END SOLUTION``, each alone on its line.
 nbgrader's preprocessor is not used: it would bring a web server's and a database's packages with

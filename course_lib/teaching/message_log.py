@@ -1,4 +1,4 @@
-"""The one idea: a communicator that writes down every message, so that a check can judge a method.
+"""A communicator that writes down every message, so that a check can judge a method.
 
 :class:`LoggedComm` passes every call on to a real mpi4py communicator and appends an
 :class:`Event` to its log. :func:`observe` runs a learner's function on every rank with such a

@@ -1,4 +1,4 @@
-"""The one idea: a number that you wrote down before teaches more than one that you are shown."""
+"""A number that you wrote down before teaches more than one that you are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: messages can be rehearsed for any number of ranks in one process, with certainty.
+"""Messages can be rehearsed for any number of ranks in one process, with certainty.
 
 :func:`rehearse` calls a function for ranks 0 to p - 1, each in a thread of its own with a
 communicator of its own. One thread runs at a time, and hands over when it has to wait; so the

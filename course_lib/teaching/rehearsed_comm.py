@@ -1,4 +1,4 @@
-"""The one idea: a rehearsed rank sends and receives as a real one does, but to other threads.
+"""A rehearsed rank sends and receives as a real one does, but to other threads.
 
 See :mod:`.rehearsal`, which decides who runs.
 """

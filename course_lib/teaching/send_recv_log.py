@@ -1,4 +1,4 @@
-"""The one idea: every ``dist.send`` and ``dist.recv`` of a rank is written down, with its times.
+"""Every ``dist.send`` and ``dist.recv`` of a rank is written down, with its times.
 
 The calls go through to the real process group. A sequence diagram is drawn from the list
 (:func:`course_lib.teaching.figures.sequence`), and a check judges a protocol by it.

@@ -1,4 +1,4 @@
-"""The one idea: one try of a learner's function ends in a verdict, whatever the function does.
+"""One try of a learner's function ends in a verdict, whatever the function does.
 
 :func:`run` calls a check with the learner's function and turns everything that can happen into
 a :class:`Verdict`: plain data, so that it travels from the ranks to the notebook.

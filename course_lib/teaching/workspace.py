@@ -1,4 +1,4 @@
-"""The one idea: learners work on copies of their own, which nobody ever overwrites.
+"""Learners work on copies of their own, which nobody ever overwrites.
 
 ``python -m course_lib.teaching.workspace`` makes ``workspace/NN_name.ipynb`` from
 ``notebooks/NN_name.ipynb``: solutions blanked, outputs cleared. A copy in which nothing was

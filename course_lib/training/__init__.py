@@ -1,4 +1,4 @@
-"""The one idea: what is trained, free of any question of how it is distributed.
+"""What is trained, free of any question of how it is distributed.
 
 - ``data``: the digits that come with the course, MNIST, Fashion-MNIST and CIFAR-10,
 - ``models``: the MLP, the LeNet and the ResNet of the lessons,

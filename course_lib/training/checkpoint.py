@@ -1,4 +1,4 @@
-"""The one idea: a run that stops and resumes ends with the very bits of one that never stopped.
+"""A run that stops and resumes ends with the very bits of one that never stopped.
 
 For that a checkpoint holds everything the next step depends on: model, optimizer, scheduler,
 the place in the order of samples, and each rank's random number generators. The file appears

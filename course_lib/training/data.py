@@ -1,4 +1,4 @@
-"""The one idea: every data set comes as the same two pairs of tensors, images and labels.
+"""Every data set comes as the same two pairs of tensors, images and labels.
 
 The digits come with the course. The others come through ``torchvision.datasets`` from a data
 root, and are downloaded at most once per machine, however many ranks ask

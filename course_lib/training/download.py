@@ -1,4 +1,4 @@
-"""The one idea: one process on a machine downloads, and the others wait for it.
+"""One process on a machine downloads, and the others wait for it.
 
 A file lock in the data root decides who. The system releases it when its holder dies, so a
 killed download never blocks the next; nobody waits longer than a deadline.

@@ -1,4 +1,4 @@
-"""The one idea: what happened in a training run, as plain lists that can be plotted."""
+"""What happened in a training run, as plain lists that can be plotted."""
 
 from __future__ import annotations
 

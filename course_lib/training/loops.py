@@ -1,4 +1,4 @@
-"""The one idea: the serial training loop, which every distributed one is compared with."""
+"""The serial training loop, which every distributed one is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: the small networks that the lessons train."""
+"""The small networks that the lessons train."""
 
 from __future__ import annotations
 

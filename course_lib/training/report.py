@@ -1,4 +1,4 @@
-"""The one idea: a program says how far it is to a person, and what came out to a program."""
+"""A program says how far it is to a person, and what came out to a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: R ranks make the batch R times as large, and the learning rate has to answer.
+"""R ranks make the batch R times as large, and the learning rate has to answer.
 
 Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017,
 arXiv:1706.02677, sections 2.1 (linear scaling rule) and 2.2 (warm-up). The square-root rule:

@@ -1,4 +1,4 @@
-"""The one idea: torchvision imports beside a PyTorch that its binary operators do not fit.
+"""Torchvision imports beside a PyTorch that its binary operators do not fit.
 
 torchvision's wheels are built against the CUDA build of PyTorch. Beside a CPU build their
 operators do not load, and then ``import torchvision`` fails with "operator torchvision::nms

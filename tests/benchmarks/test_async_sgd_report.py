@@ -1,4 +1,4 @@
-"""The one idea: modes are compared seed by seed, and a run that never arrives counts as lost."""
+"""Modes are compared seed by seed, and a run that never arrives counts as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: the report of the benchmark says which targets are missed, and by how much."""
+"""The report of the benchmark says which targets are missed, and by how much."""
 
 from __future__ import annotations
 

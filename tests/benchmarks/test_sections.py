@@ -1,4 +1,4 @@
-"""The one idea: every promised row is some program's, and each report tells a miss from a hit."""
+"""Every promised row is some program's, and each report tells a miss from a hit."""
 
 from __future__ import annotations
 

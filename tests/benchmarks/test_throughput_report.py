@@ -1,4 +1,4 @@
-"""The one idea: two ranks are compared with one turn by turn, and a miss names the ceiling."""
+"""Two ranks are compared with one turn by turn, and a miss names the ceiling."""
 
 from __future__ import annotations
 

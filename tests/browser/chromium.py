@@ -1,4 +1,4 @@
-"""The one idea: a headless Chromium, driven over its DevTools protocol as a person would.
+"""A headless Chromium, driven over its DevTools protocol as a person would.
 
 Reference: https://chromedevtools.github.io/devtools-protocol/ (domains Page, Runtime, Input).
 """

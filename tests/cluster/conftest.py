@@ -1,4 +1,4 @@
-"""The one idea: real kernels and real clusters, and a count of what they leave behind.
+"""Real kernels and real clusters, and a count of what they leave behind.
 
 Every cluster of these tests lives under a runtime directory of its own, whose path is on the
 command line of each of its processes: that is how leftovers are found.

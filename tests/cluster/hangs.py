@@ -1,4 +1,4 @@
-"""The one idea: cells that hang, and what has to hold after each of them: the ranks still train."""
+"""Cells that hang, and what has to hold after each of them: the ranks still train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: after hundreds of failures the same cluster still trains, and nothing has leaked.
+"""After hundreds of failures the same cluster still trains, and nothing has leaked.
 
 ``python -m tests.cluster.soak --failures 200 --seed 1`` draws failures at random, in one cluster
 of four ranks: hangs ended by the limit, by the stop button or by a restart of the kernel, errors,

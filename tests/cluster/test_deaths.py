@@ -1,4 +1,4 @@
-"""The one idea: a rank that dies takes nobody along: the others say who, go on, and still train.
+"""A rank that dies takes nobody along: the others say who, go on, and still train.
 
 The tests share one kernel and run in this order; each leaves a cluster of four behind.
 """

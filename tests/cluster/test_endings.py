@@ -1,4 +1,4 @@
-"""The one idea: however a rank ends, or what it has forked, the others hear of it and go on.
+"""However a rank ends, or what it has forked, the others hear of it and go on.
 
 The tests share one kernel and its cluster. Who dies is left out by the test in which it dies.
 """

@@ -1,4 +1,4 @@
-"""The one idea: a cluster that cannot start says why, with the log, and leaves nothing."""
+"""A cluster that cannot start says why, with the log, and leaves nothing."""
 
 from __future__ import annotations
 

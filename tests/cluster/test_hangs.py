@@ -1,4 +1,4 @@
-"""The one idea: whatever hangs, a notebook says why, frees the ranks, and keeps the variables.
+"""Whatever hangs, a notebook says why, frees the ranks, and keeps the variables.
 
 Every case runs in one and the same cluster; after each the cluster has to train real digits
 exactly as one process does.

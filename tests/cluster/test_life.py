@@ -1,4 +1,4 @@
-"""The one idea: a cluster outlives a kernel restart, and nothing else, whatever is killed."""
+"""A cluster outlives a kernel restart, and nothing else, whatever is killed."""
 
 from __future__ import annotations
 

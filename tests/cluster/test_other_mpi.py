@@ -1,4 +1,4 @@
-"""The one idea: an MPI that cannot free ranks gets the same reports, and a restart mends it.
+"""An MPI that cannot free ranks gets the same reports, and a restart mends it.
 
 After a hang Python still runs on the ranks, so the next case runs on the same ones, with message
 tags of its own. One restart has to make everything as good as new.

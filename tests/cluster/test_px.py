@@ -1,4 +1,4 @@
-"""The one idea: what a learner sees of a ``%%px`` cell, in a real kernel with four ranks."""
+"""What a learner sees of a ``%%px`` cell, in a real kernel with four ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: a dozen failures one after another leave a cluster that trains, and nothing else.
+"""A dozen failures one after another leave a cluster that trains, and nothing else.
 
 The short form of :mod:`tests.cluster.soak`, which says what is counted.
 """

@@ -1,4 +1,4 @@
-"""The one idea: a cluster of four comes up by itself, and every rank is who it should be."""
+"""A cluster of four comes up by itself, and every rank is who it should be."""
 
 from __future__ import annotations
 

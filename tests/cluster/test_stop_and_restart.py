@@ -1,4 +1,4 @@
-"""The one idea: whatever hangs, the stop button and a restart of the kernel cost nothing.
+"""Whatever hangs, the stop button and a restart of the kernel cost nothing.
 
 The tests share one kernel and one cluster, and run in this order; the last ones kill its ranks.
 """

@@ -1,4 +1,4 @@
-"""The one idea: break one thing on the machine, and the doctor names that thing and its fix."""
+"""Break one thing on the machine, and the doctor names that thing and its fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: nbval runs a notebook and compares, and each cell has an outcome of its own."""
+"""Nbval runs a notebook and compares, and each cell has an outcome of its own."""
 
 from __future__ import annotations
 

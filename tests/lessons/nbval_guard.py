@@ -1,4 +1,4 @@
-"""The one idea: a cell that nbval lets pass although it tells nothing has to fail.
+"""A cell that nbval lets pass although it tells nothing has to fail.
 
 A plugin for the runs of nbval (``-p tests.lessons.nbval_guard``). By itself nbval passes a cell
 that was expected to raise and did not, if its output is ignored; a cell whose magic stands below

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
-from pathlib import Path
 
 import pytest
 
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
-from course_lib.teaching.lessons import exercise_cell
+from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell
 from course_lib.teaching.marks import blanked, unmarked
-
-WRONG = Path(__file__).parent / "wrong_answers"
 
 
 def wrong_answers() -> dict[str, dict[str, str]]:
     """Return all wrong answers: exercise id -> mistake -> code."""
     found: dict[str, dict[str, str]] = {}
-    for path in sorted(WRONG.glob("lesson_*.py")):
-        spec = importlib.util.spec_from_file_location(f"wrong_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    for path in sorted(NOTEBOOKS.glob("lesson_*/wrong_answers.py")):
+        module = importlib.import_module(f"notebooks.{path.parent.name}.wrong_answers")
         found.update(module.WRONG_ANSWERS)
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from course_lib.cluster import start_cluster
@@ -13,10 +11,9 @@ from course_lib.teaching import catalogue
 @pytest.fixture(scope="module")
 def own_exercises():
     """Make the exercises of lesson 90 known."""
-    folder = Path(__file__).parent / "own_exercises"
-    catalogue.FOLDERS[folder] = "tests.teaching.own_exercises"
+    catalogue.PACKAGES.append("tests.teaching.own_exercises")
     yield
-    del catalogue.FOLDERS[folder]
+    catalogue.PACKAGES.remove("tests.teaching.own_exercises")
 
 
 @pytest.fixture(scope="module")

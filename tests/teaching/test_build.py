@@ -19,9 +19,9 @@ from tests.teaching.lessons_of_our_own import SHORT
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course of one short lesson."""
-    folder = tmp_path / "the course" / "notebooks" / "source"
+    folder = tmp_path / "the course" / "notebooks" / "lesson_90"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(lessons, "SOURCES", folder)
+    monkeypatch.setattr(lessons, "NOTEBOOKS", folder.parent)
     monkeypatch.setattr(lessons, "ROOT", tmp_path)
     monkeypatch.setattr(build, "lint", lambda path: [])
     path = folder / "90_short.py"

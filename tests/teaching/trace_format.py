@@ -1,4 +1,4 @@
-"""The one idea: a trace that keeps to the Trace Event Format is one that the viewers open.
+"""A trace that keeps to the Trace Event Format is one that the viewers open.
 
 The rules are those of the document "Trace Event Format" and of two importers, read in their
 sources: catapult's tracing/tracing/extras/importer/trace_event_importer.html (chrome://tracing and

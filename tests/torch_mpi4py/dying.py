@@ -1,4 +1,4 @@
-"""The one idea: ranks die one after the other, and the rest go on, in one start of four ranks.
+"""Ranks die one after the other, and the rest go on, in one start of four ranks.
 
 A program for :mod:`tests.torch_mpi4py.test_shrink`; each part prints a line on the ranks that
 passed it.

@@ -1,4 +1,4 @@
-"""The one idea: what distributed training must equal, computed in one process.
+"""What distributed training must equal, computed in one process.
 
 Each step has one shard of data per rank; the serial loss is the mean over the shards. All is
 float64: only the order of additions differs between one process and many, and the tolerance

@@ -1,4 +1,4 @@
-"""The one idea: what the allocator is told shows in the pages that a step has to fetch."""
+"""What the allocator is told shows in the pages that a step has to fetch."""
 
 from __future__ import annotations
 

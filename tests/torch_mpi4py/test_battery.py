@@ -1,4 +1,4 @@
-"""The one idea: every case of the battery is a test of its own, per MPI and number of ranks.
+"""Every case of the battery is a test of its own, per MPI and number of ranks.
 
 One ``mpiexec`` is started per MPI and number of ranks, for the cases that were selected.
 """

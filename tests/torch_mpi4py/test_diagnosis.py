@@ -1,4 +1,4 @@
-"""The one idea: each kind of hang is told from the others by what every rank was doing."""
+"""Each kind of hang is told from the others by what every rank was doing."""
 
 from __future__ import annotations
 

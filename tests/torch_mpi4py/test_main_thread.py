@@ -1,4 +1,4 @@
-"""The one idea: what keeps a rank silent is told apart from outside, on real processes."""
+"""What keeps a rank silent is told apart from outside, on real processes."""
 
 from __future__ import annotations
 

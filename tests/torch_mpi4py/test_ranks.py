@@ -1,4 +1,4 @@
-"""The one idea: the runner of the battery tells passed, failed and hung apart, by rank."""
+"""The runner of the battery tells passed, failed and hung apart, by rank."""
 
 from __future__ import annotations
 

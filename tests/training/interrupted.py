@@ -1,4 +1,4 @@
-"""The one idea: a training run whose every step depends on everything a checkpoint must hold."""
+"""A training run whose every step depends on everything a checkpoint must hold."""
 
 from __future__ import annotations
 

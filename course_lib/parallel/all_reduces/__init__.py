@@ -1,4 +1,4 @@
-"""The one idea: an all-reduce is a schedule of messages between two ranks at a time.
+"""An all-reduce is a schedule of messages between two ranks at a time.
 
 Five algorithms give every rank the same combination of all ranks' tensors:
 

@@ -1,4 +1,4 @@
-"""The one idea: which torch function is each ReduceOp, and in which dtype it is computed.
+"""Which torch function is each ReduceOp, and in which dtype it is computed.
 
 Types narrower than float32 travel and are combined as float32 and are rounded once at the end,
 as the mpi4py backend does. Torch cannot add unsigned integers of 16 bits and more; the signed

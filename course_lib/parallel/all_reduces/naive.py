@@ -1,4 +1,4 @@
-"""The one idea: rank 0 takes everyone's tensor, and gives everyone the result.
+"""Rank 0 takes everyone's tensor, and gives everyone the result.
 
 One rank's link carries everything: 2 (p - 1) (alpha + n beta) + (p - 1) n gamma seconds. The
 operation is carried out in the order of the ranks, as a loop over them would.

@@ -1,4 +1,4 @@
-"""The one idea: halve what is exchanged at every doubling, and retrace the steps to gather it.
+"""Halve what is exchanged at every doubling, and retrace the steps to gather it.
 
 Reduce-scatter by recursive halving: partners at distance 1, 2, 4, ... split the part that they
 share, and each keeps, and combines, one half. All-gather by recursive doubling: the same

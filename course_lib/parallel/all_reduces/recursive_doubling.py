@@ -1,4 +1,4 @@
-"""The one idea: exchange with the rank at distance 1, 2, 4, ..., and nobody ever waits idle.
+"""Exchange with the rank at distance 1, 2, 4, ..., and nobody ever waits idle.
 
 After step k a rank knows the result of its 2**k nearest, so p ranks need lg p steps instead of
 the tree's 2 lg p: lg p (alpha + n beta + n gamma) seconds for a power of two (Thakur,

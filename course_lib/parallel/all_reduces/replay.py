@@ -1,4 +1,4 @@
-"""The one idea: a schedule can be tried out for any number of ranks in one process."""
+"""A schedule can be tried out for any number of ranks in one process."""
 
 from __future__ import annotations
 

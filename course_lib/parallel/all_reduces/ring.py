@@ -1,4 +1,4 @@
-"""The one idea: cut the tensor in p chunks, so that all links carry a chunk all the time.
+"""Cut the tensor in p chunks, so that all links carry a chunk all the time.
 
 Reduce-scatter: in each of p - 1 steps a rank passes to its right neighbour the chunk that it
 has just added to, until it holds one chunk of the result. All-gather: p - 1 more steps pass

@@ -1,4 +1,4 @@
-"""The one idea: a rank carries out its schedule by sends and receives, and nothing else."""
+"""A rank carries out its schedule by sends and receives, and nothing else."""
 
 from __future__ import annotations
 

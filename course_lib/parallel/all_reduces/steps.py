@@ -1,4 +1,4 @@
-"""The one idea: in each step a rank sends at most one part of its tensor and receives one.
+"""In each step a rank sends at most one part of its tensor and receives one.
 
 Steps have the same index on all ranks: what one rank sends in step k, another receives in its
 step k. All ranks' step k therefore ends as soon as all have begun it, whatever they wait for

@@ -1,4 +1,4 @@
-"""The one idea: in half of the steps half of the ranks are done, if they add up in pairs.
+"""In half of the steps half of the ranks are done, if they add up in pairs.
 
 Ranks 1, 3, 5, ... send to their left neighbours, of those that received every second one sends
 to the one before, and so on: the additions form a binary tree, whose root is rank 0. The

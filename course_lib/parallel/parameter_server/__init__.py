@@ -1,4 +1,4 @@
-"""The one idea: one rank keeps the model, the others fetch it, compute, and send gradients.
+"""One rank keeps the model, the others fetch it, compute, and send gradients.
 
 On every rank of one process group (backend mpi4py), after the same imports::
 

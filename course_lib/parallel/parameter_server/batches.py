@@ -1,4 +1,4 @@
-"""The one idea: a worker's batches come from a seed, so that a replay can draw the same ones."""
+"""A worker's batches come from a seed, so that a replay can draw the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: processes of one machine share a clock; between machines the delay is estimated.
+"""Processes of one machine share a clock; between machines the delay is estimated.
 
 ``time.perf_counter`` counts from the same moment in all processes of a machine. What another
 machine's worker has timed is moved to this process's clock by the smallest difference seen

@@ -1,4 +1,4 @@
-"""The one idea: server, worker and replay share the arithmetic, so they agree to the last bit.
+"""Server, worker and replay share the arithmetic, so they agree to the last bit.
 
 A worker computes a gradient, the server averages what a round brought and lets its optimizer
 step. The serial replay calls the same functions, so it can differ from the distributed run

@@ -1,4 +1,4 @@
-"""The one idea: first come, first served, by the time of sending.
+"""First come, first served, by the time of sending.
 
 MPI keeps the order of one sender's messages and promises nothing among senders: messages
 that come while the server is busy are found in the order of ranks, or any other. So the

@@ -1,4 +1,4 @@
-"""The one idea: what server and workers say to each other, and several layers in one message.
+"""What server and workers say to each other, and several layers in one message.
 
 Every message to the server begins with a :class:`Header` of fixed size, so that one receive
 from any source fits whatever comes next; what follows a header travels as a

@@ -1,4 +1,4 @@
-"""The one idea: a mode says who may start, and what becomes of a gradient that arrives.
+"""A mode says who may start, and what becomes of a gradient that arrives.
 
 The server asks a mode's rules two questions: may this worker have the parameters now, and
 which gradients go into an update now? All modes differ in the answers only, and the rules

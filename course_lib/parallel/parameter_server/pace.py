@@ -1,4 +1,4 @@
-"""The one idea: a sleep stands for a slower device, so that few cores can show many speeds."""
+"""A sleep stands for a slower device, so that few cores can show many speeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: how much of its learning rate a gradient gets depends on when it comes.
+"""How much of its learning rate a gradient gets depends on when it comes.
 
 A rule takes the optimizer's own rate, the number of the update (from 0) and the gradient's
 staleness, and returns the rate for this one update.

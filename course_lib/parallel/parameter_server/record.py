@@ -1,4 +1,4 @@
-"""The one idea: everything that happened, in plain lists that can be plotted and replayed.
+"""Everything that happened, in plain lists that can be plotted and replayed.
 
 Times are seconds since the server started, on the server's clock; see :mod:`.clocks` for what
 workers have timed. What was sent before the server had started has a negative time.

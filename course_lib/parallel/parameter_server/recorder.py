@@ -1,4 +1,4 @@
-"""The one idea: notes are taken while the run goes on, and put on one clock afterwards."""
+"""Notes are taken while the run goes on, and put on one clock afterwards."""
 
 from __future__ import annotations
 

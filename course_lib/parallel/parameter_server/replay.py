@@ -1,4 +1,4 @@
-"""The one idea: the order of the updates determines the parameters, to the last bit.
+"""The order of the updates determines the parameters, to the last bit.
 
 One process does again what server and workers did together: it computes every gradient at
 the parameters of the recorded version, on the recorded batch, and applies it in the recorded

@@ -1,4 +1,4 @@
-"""The one idea: the server keeps model and optimizer and serves one worker at a time."""
+"""The server keeps model and optimizer and serves one worker at a time."""
 
 from __future__ import annotations
 

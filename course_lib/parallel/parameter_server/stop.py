@@ -1,4 +1,4 @@
-"""The one idea: a run ends after so many updates, epochs or seconds, or when no worker is left."""
+"""A run ends after so many updates, epochs or seconds, or when no worker is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: server and workers share a group, deadlines, and a way to outlive each other."""
+"""Server and workers share a group, deadlines, and a way to outlive each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: a worker asks for parameters, computes, and sends gradient and loss."""
+"""A worker asks for parameters, computes, and sends gradient and loss."""
 
 from __future__ import annotations
 

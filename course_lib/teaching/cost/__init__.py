@@ -1,4 +1,4 @@
-"""The one idea: what communication will cost can be written down before it is measured.
+"""What communication will cost can be written down before it is measured.
 
 ====================== =========================================================================
 :mod:`.link`           alpha, beta, gamma of a link

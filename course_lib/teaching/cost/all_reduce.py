@@ -1,4 +1,4 @@
-"""The one idea: steps, bytes sent and bytes reduced on the longest path price an all-reduce.
+"""Steps, bytes sent and bytes reduced on the longest path price an all-reduce.
 
 n bytes on each of p ranks, all-reduced (m = largest power of two that is at most p):
 

@@ -1,4 +1,4 @@
-"""The one idea: a number that makes no sense is refused at the door, with its name."""
+"""A number that makes no sense is refused at the door, with its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: R ranks pay when T_sync / T_comp < R - 1.
+"""R ranks pay when T_sync / T_comp < R - 1.
 
 One rank needs N/B steps of T_comp. R ranks with the batch B each need N/(R B) steps of
 T_comp + T_sync. The second is the smaller exactly when T_sync < (R - 1) T_comp. This is

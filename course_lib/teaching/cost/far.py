@@ -1,4 +1,4 @@
-"""The one idea: far past this machine something else breaks first, and a formula says what.
+"""Far past this machine something else breaks first, and a formula says what.
 
 Three things grow with the ranks R: the latency of a ring (2(R-1) alpha), the batch (R B), which
 past a critical size buys no fewer steps, and the failures per hour. Sources: critical batch:

@@ -1,4 +1,4 @@
-"""The one idea: DDP's published overlap gains are more than its hardware numbers explain.
+"""DDP's published overlap gains are more than its hardware numbers explain.
 
 Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", PVLDB 13(12),
 2020, section 5.1, publish the speed-up by overlap on 32 GPUs: 4 servers with 8 V100 and one

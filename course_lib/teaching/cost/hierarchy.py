@@ -1,4 +1,4 @@
-"""The one idea: inside a node bytes are cheap, between nodes dear; so sum inside first.
+"""Inside a node bytes are cheap, between nodes dear; so sum inside first.
 
 k ranks on each of h nodes, n bytes, one network card a node that its k ranks share. Three ways:
 

@@ -1,4 +1,4 @@
-"""The one idea: what does not run in parallel sets the limit; Amdahl, Gustafson, Karp-Flatt.
+"""What does not run in parallel sets the limit; Amdahl, Gustafson, Karp-Flatt.
 
 Sources: Amdahl, "Validity of the single processor approach to achieving large scale computing
 capabilities", AFIPS 1967; Gustafson, "Reevaluating Amdahl's law", CACM 31(5), 1988; Karp and

@@ -1,4 +1,4 @@
-"""The one idea: a message of n bytes takes alpha + n * beta seconds.
+"""A message of n bytes takes alpha + n * beta seconds.
 
 alpha is the latency (seconds a message), beta the inverse bandwidth (seconds a byte), gamma the
 time to reduce (seconds a byte of one operand). Source: Hockney, "The communication challenge for

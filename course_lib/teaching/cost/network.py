@@ -1,4 +1,4 @@
-"""The one idea: links are shared, so a message is as fast as the fullest link on its way lets it.
+"""Links are shared, so a message is as fast as the fullest link on its way lets it.
 
 A network is a tree of levels: ranks sit in nodes, nodes on switches. Each rank has a port; each
 group of a level has one uplink that all its ranks share. Ports and uplinks are full duplex, so

@@ -1,4 +1,4 @@
-"""The one idea: a bucket may travel while earlier layers still compute their gradients.
+"""A bucket may travel while earlier layers still compute their gradients.
 
 Gradients get ready from the last layer to the first. A bucket leaves when its last gradient is
 ready and the bucket before it has arrived; what is still under way when backward ends is exposed.

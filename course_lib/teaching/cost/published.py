@@ -1,4 +1,4 @@
-"""The one idea: published hardware numbers in, published efficiencies out, errors stated.
+"""Published hardware numbers in, published efficiencies out, errors stated.
 
 For each run of :mod:`.runs` three predictions of ``T_comp / (T_comp + exposed T_sync)``:
 

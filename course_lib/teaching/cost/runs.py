@@ -1,4 +1,4 @@
-"""The one idea: a prediction is worth what its inputs are; here they stand with their sources.
+"""A prediction is worth what its inputs are; here they stand with their sources.
 
 Nothing in this table is adjusted to make a prediction fit. What no source states is listed in
 ``ASSUMPTIONS``.

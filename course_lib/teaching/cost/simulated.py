@@ -1,4 +1,4 @@
-"""The one idea: let every rank carry out its steps on a modelled network, and look at the clock.
+"""Let every rank carry out its steps on a modelled network, and look at the clock.
 
 The formulas of :mod:`.all_reduce` price the longest path and know nothing of shared links. Here
 the *same schedules* that run on real ranks (:mod:`course_lib.parallel.all_reduces`) run as

@@ -1,4 +1,4 @@
-"""The one idea: a synchronous step lasts as long as its slowest rank: the maximum of R samples.
+"""A synchronous step lasts as long as its slowest rank: the maximum of R samples.
 
 Source of the order statistics: David and Nagaraja, "Order Statistics", 3rd edition, 2003,
 chapters 2 to 4 (exponential: mean times the R-th harmonic number). The ranks are taken as

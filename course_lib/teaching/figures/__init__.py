@@ -1,4 +1,4 @@
-"""The one idea: every picture of the course comes from here, so that they all look and read alike.
+"""Every picture of the course comes from here, so that they all look and read alike.
 
 - :func:`collective`: who holds what before and after a collective;
 - :func:`all_reduce_steps`: whose numbers each rank holds after each step of an all-reduce;

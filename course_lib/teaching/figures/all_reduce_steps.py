@@ -1,4 +1,4 @@
-"""The one idea: an all-reduce is followed by asking, step by step, whose numbers are in each chunk.
+"""An all-reduce is followed by asking, step by step, whose numbers are in each chunk.
 
 A grid per step, a row per rank and a column per chunk of its buffer. A chunk has a slot for each
 rank, filled in that rank's colour once its numbers are in; with all of them it is a sum, marked

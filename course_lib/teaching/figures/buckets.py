@@ -1,4 +1,4 @@
-"""The one idea: a bucket of gradients leaves while the layers before it are still at work.
+"""A bucket of gradients leaves while the layers before it are still at work.
 
 :func:`buckets` draws what a rank's hooks saw during one backward pass: above, when each
 gradient became ready; below, when each bucket was on its way. Several runs stand under each

@@ -1,4 +1,4 @@
-"""The one idea: where the simulated points leave the formula's line, links are shared."""
+"""Where the simulated points leave the formula's line, links are shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what was measured is drawn as points, what was predicted as a line over them.
+"""What was measured is drawn as points, what was predicted as a line over them.
 
 Drawn with matplotlib, apart from pyplot's global state, so that a figure never depends on
 what a learner has set or plotted before. The same data gives the same SVG, byte for byte.

@@ -1,4 +1,4 @@
-"""The one idea: what deaths cost, as curves: no bend in the loss, and a valley for saving.
+"""What deaths cost, as curves: no bend in the loss, and a valley for saving.
 
 Points are losses measured on ranks, or times lost in a simulation; the line under them is what
 they should equal.

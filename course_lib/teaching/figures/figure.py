@@ -1,4 +1,4 @@
-"""The one idea: a figure is one SVG text and one sentence that says the same to who cannot see it.
+"""A figure is one SVG text and one sentence that says the same to who cannot see it.
 
 In a notebook a :class:`Figure` shows itself as an ``<img>`` with alternative text. That form is
 drawn in trusted and untrusted notebooks alike, where inline SVG is not. In plain text

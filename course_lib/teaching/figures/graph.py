@@ -1,4 +1,4 @@
-"""The one idea: values flow forward through a computational graph, derivatives flow back.
+"""Values flow forward through a computational graph, derivatives flow back.
 
 A graph is given by its output: any object with ``name``, ``rule`` (how it was computed, empty
 for an input), ``value``, ``gradient`` (None: not known yet) and ``inputs``, a sequence of

@@ -1,4 +1,4 @@
-"""The one idea: how often each whole number came, as bars, and the mean over them as a line."""
+"""How often each whole number came, as bars, and the mean over them as a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: look at the data before you train on it."""
+"""Look at the data before you train on it."""
 
 from __future__ import annotations
 

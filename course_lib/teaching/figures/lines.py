@@ -1,4 +1,4 @@
-"""The one idea: a prediction far past what was measured is a line, and a chosen point on it a mark.
+"""A prediction far past what was measured is a line, and a chosen point on it a mark.
 
 Drawn like :mod:`.curves`, with logarithmic axes where numbers go over many powers of ten.
 """

@@ -1,4 +1,4 @@
-"""The one idea: a rank has the same colour in every picture, and everyone can tell them apart.
+"""A rank has the same colour in every picture, and everyone can tell them apart.
 
 The eight colours are Okabe and Ito's, made to be told apart with every common form of colour
 blindness (M. Okabe and K. Ito, "Color Universal Design", 2008). Colour is never the only sign:

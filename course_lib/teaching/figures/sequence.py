@@ -1,4 +1,4 @@
-"""The one idea: who said what to whom, in which order, and who waited for it meanwhile.
+"""Who said what to whom, in which order, and who waited for it meanwhile.
 
 Drawn from events that were really recorded: one column per rank, time running down. The
 distances between rows grow with the time between them, but not in proportion: a message takes

@@ -1,4 +1,4 @@
-"""The one idea: the batch is cut into shards, their gradients are summed, all take one step.
+"""The batch is cut into shards, their gradients are summed, all take one step.
 
 A rank's shard and gradient have that rank's colour; the sum is striped in all colours.
 """

@@ -1,4 +1,4 @@
-"""The one idea: results of several seeds are shown one by one, beside what others published.
+"""Results of several seeds are shown one by one, beside what others published.
 
 A mean alone hides whether a difference is larger than the difference between two seeds.
 """

@@ -1,4 +1,4 @@
-"""The one idea: a lane shows when someone was busy and with what; all the rest is waiting.
+"""A lane shows when someone was busy and with what; all the rest is waiting.
 
 Lanes are ranks or devices, time runs to the right, and idle time is hatched: it is paid for like
 the rest. Work that moves data is drawn pale, work that computes solid.

@@ -1,4 +1,4 @@
-"""The one idea: one lane a rank, from its event log, shows where the time went.
+"""One lane a rank, from its event log, shows where the time went.
 
 In a notebook, after cells in which the ranks did something::
 

@@ -1,4 +1,4 @@
-"""The one idea: every rank hands over its events and how far its clock is off."""
+"""Every rank hands over its events and how far its clock is off."""
 
 from __future__ import annotations
 

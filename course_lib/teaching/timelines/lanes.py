@@ -1,4 +1,4 @@
-"""The one idea: at each moment a rank computes, computes while messages travel, sends, or waits.
+"""At each moment a rank computes, computes while messages travel, sends, or waits.
 
 It waits where the program stands still for a receive or a collective, and sends where it stands
 still for a send. Everything else between its first and its last event is computing.

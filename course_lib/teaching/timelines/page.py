@@ -1,4 +1,4 @@
-"""The one idea: the same lanes on a page of their own, to be zoomed by wheel, drag and keys."""
+"""The same lanes on a page of their own, to be zoomed by wheel, drag and keys."""
 
 from __future__ import annotations
 

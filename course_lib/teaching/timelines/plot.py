@@ -1,4 +1,4 @@
-"""The one idea: the lanes of all ranks above each other, cut out of the whole where one looks."""
+"""The lanes of all ranks above each other, cut out of the whole where one looks."""
 
 from __future__ import annotations
 

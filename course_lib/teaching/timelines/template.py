@@ -1,4 +1,4 @@
-"""The one idea: the page that :mod:`.page` fills in, as one text; it loads nothing."""
+"""The page that :mod:`.page` fills in, as one text; it loads nothing."""
 
 __all__ = ["TEMPLATE"]
 

@@ -1,4 +1,4 @@
-"""The one idea: what five schedules give over real sends is what dist.all_reduce gives."""
+"""What five schedules give over real sends is what dist.all_reduce gives."""
 
 from __future__ import annotations
 

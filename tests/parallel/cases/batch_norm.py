@@ -1,4 +1,4 @@
-"""The one idea: batch norm over uneven shards equals batch norm over their union."""
+"""Batch norm over uneven shards equals batch norm over their union."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: buckets change when gradients travel, and nothing about what arrives."""
+"""Buckets change when gradients travel, and nothing about what arrives."""
 
 from __future__ import annotations
 

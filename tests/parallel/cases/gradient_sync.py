@@ -1,4 +1,4 @@
-"""The one idea: with averaged gradients R ranks do what one process does with R batches."""
+"""With averaged gradients R ranks do what one process does with R batches."""
 
 from __future__ import annotations
 

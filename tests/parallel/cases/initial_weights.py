@@ -1,4 +1,4 @@
-"""The one idea: after the sync every replica holds the root's bits, whatever it held before."""
+"""After the sync every replica holds the root's bits, whatever it held before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: a broken invariant is reported on every rank, with parameter, rank and distance."""
+"""A broken invariant is reported on every rank, with parameter, rank and distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: whatever the mode, a serial replay of the record gives the same bits."""
+"""Whatever the mode, a serial replay of the record gives the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: after catching up, replicas hold all of the state of the one furthest on."""
+"""After catching up, replicas hold all of the state of the one furthest on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: small models with every kind of tensor that is easily forgotten."""
+"""Small models with every kind of tensor that is easily forgotten."""
 
 from __future__ import annotations
 

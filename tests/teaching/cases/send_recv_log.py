@@ -1,4 +1,4 @@
-"""The one idea: every message of a rank is written down, with whom, and what it held."""
+"""Every message of a rank is written down, with whom, and what it held."""
 
 from __future__ import annotations
 

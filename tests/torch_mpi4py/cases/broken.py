@@ -1,4 +1,4 @@
-"""The one idea: cases that go wrong on purpose, to see that the runner says how."""
+"""Cases that go wrong on purpose, to see that the runner says how."""
 
 from __future__ import annotations
 

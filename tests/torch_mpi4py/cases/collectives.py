@@ -1,4 +1,4 @@
-"""The one idea: every collective of torch.distributed gives what a serial sum or copy gives.
+"""Every collective of torch.distributed gives what a serial sum or copy gives.
 
 Rank r contributes small whole numbers made from r, so that equality is exact.
 """

@@ -1,4 +1,4 @@
-"""The one idea: DistributedDataParallel, with each of its options, trains like one process."""
+"""DistributedDataParallel, with each of its options, trains like one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: every dtype with every reduce operation, against the same sum done serially.
+"""Every dtype with every reduce operation, against the same sum done serially.
 
 The serial result folds the ranks' values in rank order. Values are small whole numbers, so
 every intermediate result is exact in every dtype and ``==`` is the comparison.

@@ -1,4 +1,4 @@
-"""The one idea: on an emulated link everything takes what the formulas say, and little more.
+"""On an emulated link everything takes what the formulas say, and little more.
 
 Never less: that is asserted exactly. How much more is a matter of the machine, so links are slow
 (tens of milliseconds against less than one of overhead), the quickest of many trials counts,

@@ -1,4 +1,4 @@
-"""The one idea: functional collectives, which DTensor and torch.compile use, return results."""
+"""Functional collectives, which DTensor and torch.compile use, return results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: groups within the world have ranks, order and traffic of their own."""
+"""Groups within the world have ranks, order and traffic of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: more than 2**31 elements pass where MPI's int counts would overflow.
+"""More than 2**31 elements pass where MPI's int counts would overflow.
 
 Elements are int8 and two ranks run, so memory stays at a few GB. Pages that are only ever
 zero cost nothing until touched; what is checked lies on both sides of the 2**31 line.

@@ -1,4 +1,4 @@
-"""The one idea: Python objects of any size travel by the object collectives."""
+"""Python objects of any size travel by the object collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: torch's pipeline schedules give the losses and gradients of one process."""
+"""Torch's pipeline schedules give the losses and gradients of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: sends meet their receives by source, tag and order, from any rank too."""
+"""Sends meet their receives by source, tag and order, from any rank too."""
 
 from __future__ import annotations
 

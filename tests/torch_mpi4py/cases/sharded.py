@@ -1,4 +1,4 @@
-"""The one idea: parameters split over ranks (FSDP, DTensor, tensor parallel) train the same."""
+"""Parameters split over ranks (FSDP, DTensor, tensor parallel) train the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what the meter counts is what the schedules' formulas say, on real ranks."""
+"""What the meter counts is what the schedules' formulas say, on real ranks."""
 
 from __future__ import annotations
 

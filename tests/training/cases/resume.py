@@ -1,4 +1,4 @@
-"""The one idea: ranks whose random numbers differ resume each with its own."""
+"""Ranks whose random numbers differ resume each with its own."""
 
 from __future__ import annotations
 

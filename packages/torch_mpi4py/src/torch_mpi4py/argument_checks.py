@@ -1,4 +1,4 @@
-"""The one idea: a wrong argument is refused on the rank that gave it, before MPI sees it."""
+"""A wrong argument is refused on the rank that gave it, before MPI sees it."""
 
 from __future__ import annotations
 

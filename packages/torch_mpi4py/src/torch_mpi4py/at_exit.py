@@ -1,4 +1,4 @@
-"""The one idea: a rank leaves cleanly, however it leaves, and takes nobody down with it.
+"""A rank leaves cleanly, however it leaves, and takes nobody down with it.
 
 Threads are joined before Python's exit, or the interpreter aborts. A rank that ends by an
 uncaught exception frees the others, which would otherwise wait for it until their deadline. Where

@@ -1,4 +1,4 @@
-"""The one idea: MPI needs contiguous host memory, so other tensors are copied there and back.
+"""MPI needs contiguous host memory, so other tensors are copied there and back.
 
 A contiguous CPU tensor is handed to MPI where it lies. Anything else (a strided view, a CUDA
 tensor, a dtype that must be widened) gets a host copy: made when the operation is issued,

@@ -1,4 +1,4 @@
-"""The one idea: before data moves, all ranks compare what they are about to do.
+"""Before data moves, all ranks compare what they are about to do.
 
 MPI does not check that ranks call the same collective with the same arguments: a mismatch
 gives wrong numbers, a crash or a hang. Each rank reduces its call to one 63-bit number and a

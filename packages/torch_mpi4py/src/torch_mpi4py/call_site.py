@@ -1,4 +1,4 @@
-"""The one idea: an operation belongs to the line of the program that asked for it.
+"""An operation belongs to the line of the program that asked for it.
 
 That is the innermost line outside of installed packages, Python's own library and this one. In
 a notebook it reads ``cell 7, line 3``, elsewhere ``program.py:12``. What a place in the code is

@@ -1,4 +1,4 @@
-"""The one idea: the collectives of a group run one after another, in the order of the calls.
+"""The collectives of a group run one after another, in the order of the calls.
 
 A channel owns a communicator and, from the first asynchronous call on, a progress thread
 (:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a

@@ -1,4 +1,4 @@
-"""The one idea: each library collective is priced by one named algorithm on equal links.
+"""Each library collective is priced by one named algorithm on equal links.
 
 For p ranks, a latency of alpha seconds and beta seconds a byte; every rank sends one message and
 receives one at a time. n is what one rank hands over, m the largest part for or of one rank:

@@ -1,4 +1,4 @@
-"""The one idea: each collective as one plan, a function of the communicator that does it.
+"""Each collective as one plan, a function of the communicator that does it.
 
 A plan is made on the calling thread (it checks arguments and copies what MPI cannot read) and
 run later on the channel's thread. All tensors that a plan hands to MPI are direct: contiguous

@@ -1,4 +1,4 @@
-"""The one idea: what a call of mpi4py's methods will do can be read off its arguments.
+"""What a call of mpi4py's methods will do can be read off its arguments.
 
 So the calls of the library's ``comm`` are in the event log under mpi4py's own names.
 """

@@ -1,4 +1,4 @@
-"""The one idea: a communicator is freed when no rank can use it any more, and not before.
+"""A communicator is freed when no rank can use it any more, and not before.
 
 Open MPI has 65,535 communicators for a process and takes about 10 kB for each, and every renewal
 makes some. But who frees one at once may still get messages on it, and would give them to the

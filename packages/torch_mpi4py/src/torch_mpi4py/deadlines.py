@@ -1,4 +1,4 @@
-"""The one idea: every blocking MPI call is watched by a thread that can free it.
+"""Every blocking MPI call is watched by a thread that can free it.
 
 MPI calls block inside C with the GIL released, where neither a deadline nor Ctrl-C reaches
 them. Under Open MPI with fault tolerance (ULFM) *revoking* a communicator frees every rank

@@ -1,4 +1,4 @@
-"""The one idea: who has died is asked in one place, and with some patience.
+"""Who has died is asked in one place, and with some patience.
 
 The system tells every rank of a death, but not all at the same moment, and Open MPI takes
 note of it only while it is called for something.

@@ -1,4 +1,4 @@
-"""The one idea: from what every rank was doing to one sentence that names the bug.
+"""From what every rank was doing to one sentence that names the bug.
 
 A pure function of :mod:`.rank_states`. Each bug has a function of its own; the most certain
 ones are asked first.

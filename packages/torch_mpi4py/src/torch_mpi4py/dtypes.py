@@ -1,4 +1,4 @@
-"""The one idea: which MPI datatype and operation carries each torch dtype and ReduceOp.
+"""Which MPI datatype and operation carries each torch dtype and ReduceOp.
 
 Dtypes that MPI has no arithmetic for (half, bfloat16, float8) are reduced in float32 and
 rounded once at the end. Data movement needs no arithmetic: it sends elements as they are.

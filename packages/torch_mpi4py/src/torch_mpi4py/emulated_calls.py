@@ -1,4 +1,4 @@
-"""The one idea: mpi4py calls of the library's communicator take as long as the emulated link says.
+"""Mpi4py calls of the library's communicator take as long as the emulated link says.
 
 The timing is that of :mod:`torch_mpi4py.link_emulation`; here is which argument of which call is
 the message. Python objects are as long as they are pickled. A non-blocking collective is priced

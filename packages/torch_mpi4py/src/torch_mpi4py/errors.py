@@ -1,4 +1,4 @@
-"""The one idea: every way communication can fail has one exception that says what to do."""
+"""Every way communication can fail has one exception that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: what a rank does stands in a file that others can read, even when it is stuck.
+"""What a rank does stands in a file that others can read, even when it is stuck.
 
 Each process writes its operations into a board: a mapped file with a ring of records of one
 size, a region of strings, a place for its position in the program and one for a verdict. A

@@ -1,4 +1,4 @@
-"""The one idea: writing down an operation takes half a microsecond, never blocks, never fails.
+"""Writing down an operation takes half a microsecond, never blocks, never fails.
 
 :mod:`torch_mpi4py.event_board` says what a board is, and reads it.
 """

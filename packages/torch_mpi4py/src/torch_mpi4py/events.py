@@ -1,4 +1,4 @@
-"""The one idea: every operation of this rank is written down once, and everything is drawn from it.
+"""Every operation of this rank is written down once, and everything is drawn from it.
 
 >>> from . import events
 >>> begin = events.mark()

@@ -1,4 +1,4 @@
-"""The one idea: callbacks run in the order they were attached, on a thread of their own.
+"""Callbacks run in the order they were attached, on a thread of their own.
 
 ``work.get_future().then(callback)`` is how DDP's communication hooks chain computation to a
 collective, and PowerSGD's callbacks issue further collectives. Collectives must be issued in

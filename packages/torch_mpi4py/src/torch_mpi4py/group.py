@@ -1,4 +1,4 @@
-"""The one idea: a torch process group whose operations are MPI calls.
+"""A torch process group whose operations are MPI calls.
 
 Torch calls the methods below; each checks its arguments on the calling rank, makes a plan
 (:mod:`torch_mpi4py.collectives`) and hands it to the group's channel. Method names are

@@ -1,4 +1,4 @@
-"""The one idea: what a process group is, apart from what it can do.
+"""What a process group is, apart from what it can do.
 
 Its name, its communicator and channels, how it ends, and how a collective's plan is handed to
 the channel of the calling thread. The operations are in :mod:`torch_mpi4py.group`.

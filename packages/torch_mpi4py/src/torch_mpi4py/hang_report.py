@@ -1,4 +1,4 @@
-"""The one idea: one rank looks at all boards before a group is given up, and all tell the same.
+"""One rank looks at all boards before a group is given up, and all tell the same.
 
 Whoever gives up first reads what every rank is doing, and writes it into its own board before
 the others are freed. Their errors end with that same report.

@@ -1,4 +1,4 @@
-"""The one idea: about ten times a second a rank writes down where it is, for others to read.
+"""About ten times a second a rank writes down where it is, for others to read.
 
 So a report can say of a rank that is in no call of communication in which line it computes, or
 that it was in C code, from where it could not write any more.

@@ -1,4 +1,4 @@
-"""The one idea: one command line and one environment start MPI ranks everywhere.
+"""One command line and one environment start MPI ranks everywhere.
 
 Cluster, tests, benchmarks and scripts all start ranks through :func:`mpiexec` and
 :func:`environment`, so running as root, on more ranks than cores, or from a path with a

@@ -1,4 +1,4 @@
-"""The one idea: a message is kept back at its sender until a slower link would have brought it.
+"""A message is kept back at its sender until a slower link would have brought it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The one idea: a message leaves when its time has come, by who waits for it or by a courier.
+"""A message leaves when its time has come, by who waits for it or by a courier.
 
 The times are :mod:`torch_mpi4py.link_emulation`'s. A message holds its sender's link to the
 receiver until it leaves, so that none overtakes another; to each process there is one link,

@@ -1,4 +1,4 @@
-"""The one idea: a silent rank is stuck in C code only if its main thread has computed meanwhile.
+"""A silent rank is stuck in C code only if its main thread has computed meanwhile.
 
 A Python thread of every rank gives signs of life. They stop while C code on the main thread keeps
 the interpreter's lock, but also while the machine has no core for the rank. The difference shows

@@ -1,4 +1,4 @@
-"""The one idea: what ``comm.Mprobe`` has found is taken in with the same deadline as ``comm.Recv``.
+"""What ``comm.Mprobe`` has found is taken in with the same deadline as ``comm.Recv``.
 
 So it is in the event log, too.
 """

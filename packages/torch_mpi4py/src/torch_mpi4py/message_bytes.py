@@ -1,4 +1,4 @@
-"""The one idea: how many bytes an argument of an mpi4py call stands for, without sending it."""
+"""How many bytes an argument of an mpi4py call stands for, without sending it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: every rank can read the boards of all ranks on its machine, the dead included.
+"""Every rank can read the boards of all ranks on its machine, the dead included.
 
 In a cluster they are files in one directory. In a program started by mpiexec they are memory
 without a name: the ranks tell each other where it is, map it, and nothing is left behind,

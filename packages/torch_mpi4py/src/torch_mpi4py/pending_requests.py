@@ -1,4 +1,4 @@
-"""The one idea: MPI's memory outlives a handle that was thrown away.
+"""MPI's memory outlives a handle that was thrown away.
 
 Whoever drops the handle of a send or receive under way may drop the tensor with it, and MPI
 would read or write memory that is somebody else's by then. So request and memory are kept here

@@ -1,4 +1,4 @@
-"""The one idea: sends and receives are MPI requests, started at once and waited for later.
+"""Sends and receives are MPI requests, started at once and waited for later.
 
 They never queue behind a collective, nor behind each other. A message that is longer or
 shorter than the receiver's tensor is an error on the receiver.

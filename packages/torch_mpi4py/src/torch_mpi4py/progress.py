@@ -1,4 +1,4 @@
-"""The one idea: a thread that runs what is queued, at once, or if nobody else has done it soon.
+"""A thread that runs what is queued, at once, or if nobody else has done it soon.
 
 Where every core has a rank that computes, a thread that communicates in the background takes
 its core from one of them, and costs more than it hides. There the thread is patient: it leaves

@@ -1,4 +1,4 @@
-"""The one idea: what a rank was doing, as plain data and as one line of text.
+"""What a rank was doing, as plain data and as one line of text.
 
 Nothing here knows of MPI, so a notebook's kernel may use it as well as the ranks themselves.
 """

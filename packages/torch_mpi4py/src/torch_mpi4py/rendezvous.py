@@ -1,4 +1,4 @@
-"""The one idea: ranks that MPI started already know each other, so no address need be given.
+"""Ranks that MPI started already know each other, so no address need be given.
 
 ``init_method="mpi://"`` takes rank and world size from MPI. Torch also wants a key-value
 store: rank 0 opens one on a port the system chooses and broadcasts its address over MPI.

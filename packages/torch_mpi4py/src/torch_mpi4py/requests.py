@@ -1,4 +1,4 @@
-"""The one idea: waiting for a request has the same deadline as the blocking call would have.
+"""Waiting for a request has the same deadline as the blocking call would have.
 
 Non-blocking mpi4py calls on the library's communicator return a :class:`GuardedRequest`.
 """

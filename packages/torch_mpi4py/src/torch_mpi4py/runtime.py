@@ -1,4 +1,4 @@
-"""The one idea: MPI is initialised here, once, with the settings the backend relies on."""
+"""MPI is initialised here, once, with the settings the backend relies on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: after a death the survivors agree on who lives, and go on among themselves.
+"""After a death the survivors agree on who lives, and go on among themselves.
 
 :func:`shrink` renews everything: the base, :func:`torch_mpi4py.guarded_comm` and the default
 process group. ``group.shrink()`` renews one group of a part of the ranks. Both are calls for

@@ -1,4 +1,4 @@
-"""The one idea: ranks meet at the store before a call from which nothing could free them.
+"""Ranks meet at the store before a call from which nothing could free them.
 
 Making a communicator for some of the ranks (``MPI_Comm_create_group``) is not ended by
 revoking its parent, so a rank that never comes would hold the others for ever. They start it

@@ -1,4 +1,4 @@
-"""The one idea: every communicator is made from one that holds the living ranks and no other.
+"""Every communicator is made from one that holds the living ranks and no other.
 
 At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
 made from it whatever happened to the others. After a death it is shrunk: the base is then a

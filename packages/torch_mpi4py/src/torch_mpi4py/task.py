@@ -1,4 +1,4 @@
-"""The one idea: one collective on its way, which any thread may run and any may wait for."""
+"""One collective on its way, which any thread may run and any may wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one idea: every message that ends within a block of code is counted, none is guessed.
+"""Every message that ends within a block of code is counted, none is guessed.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The one idea: who sent how much to whom, in a form that a notebook's own process can take.
+"""Who sent how much to whom, in a form that a notebook's own process can take.
 
 (Importing :mod:`torch_mpi4py`, where the counting is done, would make it a rank.)
 """

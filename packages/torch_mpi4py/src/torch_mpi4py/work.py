@@ -1,4 +1,4 @@
-"""The one idea: a handle on one operation under way, as torch.distributed expects it."""
+"""A handle on one operation under way, as torch.distributed expects it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""The one idea: one module of checks for each lesson, read by the catalogue."""

@@ -1,0 +1,1 @@
+"""One module of checks for each lesson, read by the catalogue."""

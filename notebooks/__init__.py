@@ -1,0 +1,1 @@
+"""The lessons: a room for each (``notebooks.lesson_03``)."""

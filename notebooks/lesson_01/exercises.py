@@ -1,0 +1,210 @@
+"""A message program is right if it ends everywhere, for the right reason.
+
+The checks of lesson 01. Each runs the learner's function on the real ranks, on a communicator
+of its own with a short deadline, and judges what was returned and every message that was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from course_lib.teaching.exercise import WrongAnswer, exercise
+
+if TYPE_CHECKING:
+    from course_lib.teaching.message_log import LoggedComm
+
+# ---- ring pass --------------------------------------------------------------------------------
+
+RING_PASS_HINTS = [
+    "Two ranks behave differently from each other here: rank 0, which has the token at the start "
+    "and gets it back at the end, and everyone else, who first receives and then sends. The "
+    "right neighbour of rank r is `(r + 1) % comm.size`, its left one `(r - 1) % comm.size`.",
+    "Every rank but 0: receive the token from the left, append your rank, send it to the right, "
+    "return it. Rank 0: append your rank and send *first*; only then receive, and return what "
+    "you received.",
+    "```python\n"
+    "right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size\n"
+    "if comm.rank == 0:\n"
+    "    comm.send([*token, 0], dest=right)\n"
+    "    return ...  # what comes home\n"
+    "token = [*..., comm.rank]  # what comes from the left, and your rank\n"
+    "...  # send it on\n"
+    "return token\n"
+    "```",
+]
+
+
+@exercise("01.ring_pass", function="ring_pass", where="engines", hints=RING_PASS_HINTS)
+def check_ring_pass(ring_pass) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.message_log import observe
+
+    from .judge_messages import judge_ring_pass
+
+    comm = world()
+
+    def start(comm: LoggedComm):
+        return ring_pass(comm, ["start"] if comm.rank == 0 else None)
+
+    judge_ring_pass(observe(start, comm), ["start"])
+    with _fewer_ranks(comm) as fewer:
+        if fewer is not None:
+            judge_ring_pass(observe(start, fewer), ["start"])
+    return f"The token went once round {comm.size} ranks and came home, in {comm.size} messages."
+
+
+# ---- shift ------------------------------------------------------------------------------------
+
+SHIFT_LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
+SHIFT_HINTS = [
+    "If every rank begins with a blocking `Send`, nobody gets as far as a receive. If every rank "
+    "begins with `Recv`, nobody gets as far as a send. What can a rank start *without* waiting "
+    "for it to finish?",
+    "`request = comm.Isend(array, dest=right)` starts the send and goes on at once. Then receive "
+    "into a new array of the same shape and dtype, and only then `request.wait()`.",
+    "```python\n"
+    "received = np.empty_like(array)\n"
+    "request = comm.Isend(array, dest=(comm.rank + 1) % comm.size)\n"
+    "...  # receive from the left, into `received`\n"
+    "...  # wait for the request\n"
+    "return received\n"
+    "```\n"
+    "`comm.Sendrecv(array, dest=..., recvbuf=received, source=...)` does all of it in one call.",
+]
+
+
+@exercise("01.shift", function="shift", where="engines", hints=SHIFT_HINTS)
+def check_shift(shift) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.message_log import observe
+
+    from .judge_messages import judge_shift
+
+    comm = world()
+
+    def call(comm: LoggedComm):
+        mine = np.full(SHIFT_LENGTH, float(comm.rank))
+        received = shift(comm, mine)
+        intact = bool(np.all(mine == comm.rank))
+        owner = None
+        if isinstance(received, np.ndarray) and received.shape == mine.shape:
+            numbers = np.unique(received)
+            owner = int(numbers[0]) if len(numbers) == 1 else None
+        return owner, intact
+
+    judge_shift(observe(call, comm))
+    with _fewer_ranks(comm) as fewer:
+        if fewer is not None:
+            judge_shift(observe(call, fewer))
+    return "1 MiB from every rank to its right neighbour, all at once, and nobody waits for ever."
+
+
+# ---- handshake --------------------------------------------------------------------------------
+
+HANDSHAKE_HINTS = [
+    "Two roles, so one `if`. The worker's side is three lines: say something, hear something, say "
+    "something. The server's side is a loop that does the opposite of these three lines for one "
+    "worker, `comm.size - 1` times.",
+    "The server does not know who comes next, so its first receive is from `MPI.ANY_SOURCE`. Give "
+    "it `status=status`, with `status = MPI.Status()`; afterwards `status.source` is the worker. "
+    "The answer goes to this worker, and the payload is received from this worker, by name.",
+    "```python\n"
+    "if comm.rank != 0:\n"
+    '    comm.send("hello", dest=0)\n'
+    '    assert comm.recv(source=0) == "I am ready for you"\n'
+    "    ...  # the payload\n"
+    "    return None\n"
+    "payloads, status = {}, MPI.Status()\n"
+    "for _ in range(comm.size - 1):\n"
+    "    comm.recv(source=MPI.ANY_SOURCE, status=status)\n"
+    "    worker = status.source\n"
+    "    ...  # answer the worker\n"
+    "    payloads[worker] = ...  # from this worker alone\n"
+    "return payloads\n"
+    "```",
+]
+
+
+@exercise("01.handshake", function="handshake", where="engines", hints=HANDSHAKE_HINTS)
+def check_handshake(handshake) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.message_log import observe
+
+    from .judge_messages import judge_handshake
+
+    comm = world()
+
+    def payload(rank: int) -> dict:
+        return {"gradient of rank": rank}
+
+    def call(comm: LoggedComm):
+        return handshake(comm, payload(comm.rank))
+
+    judge_handshake(observe(call, comm), [payload(rank) for rank in range(comm.size)])
+    with _fewer_ranks(comm) as fewer:
+        if fewer is not None:
+            judge_handshake(observe(call, fewer), [payload(rank) for rank in range(fewer.size)])
+    return "Every worker asked, was answered, and was served alone, whoever came first."
+
+
+# ---- writing in order -------------------------------------------------------------------------
+
+IN_ORDER_HINTS = [
+    "Rank r may write when rank r - 1 has written. How does rank r - 1 tell it? What is in the "
+    "message does not matter: that it *arrives* says all.",
+    "Every rank does three things in this order: wait for a message from rank r - 1 (rank 0 does "
+    "not), write, send a message to rank r + 1 (the last rank does not).",
+    "```python\n"
+    "if comm.rank > 0:\n"
+    "    ...  # wait for your turn\n"
+    "write(text)\n"
+    "if comm.rank < comm.size - 1:\n"
+    "    ...  # pass the turn on\n"
+    "```",
+]
+
+
+@exercise("01.write_in_order", function="write_in_order", where="engines", hints=IN_ORDER_HINTS)
+def check_write_in_order(write_in_order) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.message_log import observe
+
+    from .judge_messages import judge_in_order
+
+    comm = world()
+
+    def line(rank: int) -> str:
+        return f"line of rank {rank}"
+
+    def call(comm: LoggedComm):
+        return write_in_order(comm, line(comm.rank), comm.mark)
+
+    judge_in_order(observe(call, comm), [line(rank) for rank in range(comm.size)])
+    with _fewer_ranks(comm) as fewer:
+        if fewer is not None:
+            judge_in_order(observe(call, fewer), [line(rank) for rank in range(fewer.size)])
+    return f"The messages force the order, and {comm.size - 1} of them are all it takes."
+
+
+@contextlib.contextmanager
+def _fewer_ranks(comm) -> Iterator:
+    """All ranks but the last, or None on the last one; a mistake met here is one of size."""
+    from torch_mpi4py import MPI
+
+    few = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
+    try:
+        yield None if few == MPI.COMM_NULL else few
+    except WrongAnswer as error:
+        raise WrongAnswer(
+            "size-is-fixed",
+            f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask "
+            f"`comm.size` how many ranks there are ({error})",
+        ) from None

@@ -1,0 +1,354 @@
+"""The log of all ranks' messages shows which usual mistake a function makes.
+
+The judges behind the checks of lesson 01. Each is given an :class:`Observation`, the same on
+every rank, and raises :class:`WrongAnswer` with the name of the mistake it recognises.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_common import (
+    all_waited,
+    explain_hang,
+    no_collective,
+    no_fall_off_the_end,
+    not_attempted,
+    own_error,
+    waiting_for,
+)
+from course_lib.teaching.message_log import Observation
+
+HELLO = "hello"
+READY = "I am ready for you"
+
+
+def left(rank: int, p: int) -> int:
+    return (rank - 1) % p
+
+
+def right(rank: int, p: int) -> int:
+    return (rank + 1) % p
+
+
+# ---- ring pass --------------------------------------------------------------------------------
+
+
+def judge_ring_pass(seen: Observation, start: list) -> None:
+    p = len(seen.results)
+    not_attempted(seen)
+    no_collective(seen, "Pass the token with `comm.send` and `comm.recv`")
+    no_fall_off_the_end(seen)
+    astray = [(source, dest) for source, dest in seen.sent() if dest != right(source, p)]
+    if p > 2 and astray and all(dest == left(source, p) for source, dest in seen.sent()):
+        raise WrongAnswer(
+            "wrong-direction",
+            f"rank {astray[0][0]} sends to rank {astray[0][1]}, its left neighbour. The token "
+            "goes to the right: from rank r to rank r + 1",
+        )
+    if p > 2 and astray:
+        raise WrongAnswer(
+            "not-a-ring",
+            f"rank {astray[0][0]} sends to rank {astray[0][1]}, which is not its right "
+            "neighbour. In a ring every rank sends to the next one only",
+        )
+    if seen.hung and not seen.sent():
+        raise WrongAnswer(
+            "everyone-receives-first",
+            "every rank waits for the token, and nobody has sent it: a deadlock. Rank 0 has the "
+            "token at the start, so it sends before it receives",
+        )
+    closed = (p - 1, 0) in seen.sent()
+    if not closed and (waiting_for(seen, 0) or not seen.hung):
+        raise WrongAnswer(
+            "ring-not-closed",
+            f"rank {p - 1} never sends the token to rank 0, so it does not come home. The right "
+            "neighbour of the last rank is rank 0: `(rank + 1) % size`",
+        )
+    explain_hang(seen)
+    own_error(seen)
+    if closed and not any(event.kind == "recv" for event in seen.logs[0]):
+        raise WrongAnswer(
+            "never-received",
+            f"rank {p - 1} sends the token home, but rank 0 does not receive it",
+        )
+    if any(result is None for result in seen.results):
+        rank = seen.results.index(None)
+        raise WrongAnswer("returns-nothing", f"rank {rank} returns None; it has to return a list")
+    for rank in [*range(1, p), 0]:
+        _judge_token(rank, seen.results[rank], start, p)
+    if len(seen.sent()) > p:
+        raise WrongAnswer(
+            "sends-too-much",
+            f"the token comes home, but with {len(seen.sent())} messages. One round of {p} ranks "
+            f"takes {p}",
+        )
+
+
+def _judge_token(rank: int, token, start: list, p: int) -> None:
+    path = [*range(p)] if rank == 0 else [*range(rank + 1)]
+    if token == start + path:
+        return
+    if rank == 0 and token in (start, [*start, 0]):
+        raise WrongAnswer(
+            "keeps-the-old-token",
+            f"rank 0 returns {token!r}, the token as it left. It has to return what came home",
+        )
+    if token == [*start, *path, 0]:
+        raise WrongAnswer(
+            "rank-0-signs-twice",
+            "rank 0 adds its rank again when the token comes home. It signs once, at the start",
+        )
+    missing = [r for r in path if isinstance(token, list) and r not in token]
+    if missing:
+        raise WrongAnswer(
+            "does-not-sign",
+            f"rank {rank} returns {token!r}: rank {missing[0]} is not in it. Every rank appends "
+            "its own rank before it passes the token on",
+        )
+    raise WrongAnswer("wrong-value", f"rank {rank} returned {token!r}, not {start + path!r}")
+
+
+# ---- shift ------------------------------------------------------------------------------------
+
+
+def judge_shift(seen: Observation) -> None:
+    """``seen.results``: per rank (whose data came back or None, whether its own is intact)."""
+    p = len(seen.results)
+    not_attempted(seen)
+    no_collective(seen, "Use point-to-point calls: `Send`, `Recv`, `Isend`, `Irecv`, `Sendrecv`")
+    no_fall_off_the_end(seen)
+    if seen.hung:
+        stuck = seen.stuck().values()
+        if all(_begins_with_blocking_send(log) for log in seen.logs):
+            raise WrongAnswer(
+                "everyone-sends-first",
+                "every rank is stuck in its send. A large message leaves only when somebody "
+                "receives it, and nobody has got that far: a deadlock. It may well work for a "
+                "few bytes; do not rely on it",
+            )
+        if stuck and not seen.sent():
+            raise WrongAnswer(
+                "everyone-receives-first",
+                "every rank waits in its receive, and nobody has sent: a deadlock, for any size",
+            )
+    explain_hang(seen)
+    own_error(seen)
+    for rank, (owner, intact) in enumerate(seen.results):
+        if owner == right(rank, p) and p > 2:
+            raise WrongAnswer(
+                "wrong-direction",
+                f"rank {rank} returned rank {owner}'s array, from its right. Send to the right, "
+                "receive from the left",
+            )
+        if owner == rank:
+            raise WrongAnswer("returns-its-own", f"rank {rank} returned its own array")
+        if not intact:
+            raise WrongAnswer(
+                "overwrites-its-own",
+                f"rank {rank}'s own array was changed: it was received into. While it is being "
+                "sent, nobody may write to it. Receive into another array",
+            )
+        if owner != left(rank, p):
+            raise WrongAnswer(
+                "wrong-value", f"rank {rank} did not return the whole array of rank {left(rank, p)}"
+            )
+    all_waited(seen)
+    pickled = [event.call for _, event in seen.events("send") if event.call[0].islower()]
+    if pickled:
+        raise WrongAnswer(
+            "pickles",
+            f"right, but `{pickled[0]}` pickles the array. The calls with a capital letter send "
+            "its memory as it is",
+        )
+
+
+def _begins_with_blocking_send(log: list) -> bool:
+    # Freeing a stuck rank may let its send return, so what it was stuck in is no evidence.
+    begins = bool(log) and log[0].call in ("send", "ssend", "Send", "Ssend")
+    return begins and not any(event.kind == "recv" and event.finished for event in log)
+
+
+# ---- handshake --------------------------------------------------------------------------------
+
+
+def judge_handshake(seen: Observation, payloads: list) -> None:
+    p = len(seen.results)
+    not_attempted(seen)
+    no_collective(seen, "Use `send` and `recv`")
+    if seen.hung and not seen.sent():
+        raise WrongAnswer(
+            "nobody-speaks-first",
+            f'every rank waits, and nobody has said anything. The workers begin, with "{HELLO}"',
+        )
+    for worker in range(1, p):
+        _judge_worker(seen, worker)
+    _judge_server(seen)
+    explain_hang(seen)
+    own_error(seen)
+    expected = {worker: payloads[worker] for worker in range(1, p)}
+    if seen.results[0] != expected:
+        raise WrongAnswer(
+            "wrong-value", f"rank 0 returned {seen.results[0]!r}, expected {expected!r}"
+        )
+
+
+def _judge_worker(seen: Observation, worker: int) -> None:
+    said = [event for event in seen.logs[worker] if event.kind == "send"]
+    heard = [event for event in seen.logs[worker] if event.kind == "recv"]
+    if said and said[0].content != HELLO:
+        raise WrongAnswer(
+            "wrong-words", f'worker {worker} begins with {said[0].content!r}, not with "{HELLO}"'
+        )
+    before_the_answer = [
+        event for event in seen.logs[worker][: _first_heard(seen.logs[worker])] if event in said
+    ]
+    if len(before_the_answer) > 1 or (len(said) > 1 and not heard):
+        raise WrongAnswer(
+            "does-not-wait-for-ready",
+            f"worker {worker} sends its payload before it has heard that rank 0 is ready",
+        )
+    if heard and heard[0].finished and heard[0].content != READY:
+        raise WrongAnswer(
+            "wrong-words", f'worker {worker} heard {heard[0].content!r}, not "{READY}"'
+        )
+
+
+def _first_heard(log: list) -> int:
+    return next((i for i, event in enumerate(log) if event.kind == "recv"), len(log))
+
+
+def _judge_server(seen: Observation) -> None:
+    log = seen.logs[0]
+    received = [event for event in log if event.kind == "recv"]
+    answered = [event for event in log if event.kind == "send"]
+    if not received:
+        raise WrongAnswer("nobody-listens", "rank 0 receives nothing")
+    asks_anyone = any(event.any_source for event in log if event.kind in ("recv", "probe"))
+    if not asks_anyone:
+        raise WrongAnswer(
+            "fixed-order",
+            f"rank 0 waits for worker {received[0].peer} first, whoever comes first. If that one "
+            "is slow, all others wait for it. Receive from `MPI.ANY_SOURCE` and ask the status",
+        )
+    for before, event in zip([None, *received], received, strict=False):
+        if before is not None and before.content == HELLO and event.any_source:
+            if not _answered_between(log, before, event):
+                break
+            raise WrongAnswer(
+                "payload-from-anyone",
+                f"after the hello of worker {before.peer}, rank 0 takes the payload from any "
+                "source. The next hello of another worker may come first and be taken for it. "
+                "Name the source",
+            )
+    for first, second in pairwise(answered):
+        between = log[log.index(first) : log.index(second)]
+        if not any(event.kind == "recv" and event.peer == first.peer for event in between):
+            raise WrongAnswer(
+                "not-one-at-a-time",
+                f"rank 0 tells worker {second.peer} that it is ready before it has the payload "
+                f"of worker {first.peer}",
+            )
+    unanswered = [
+        event.peer
+        for event in received
+        if event.content == HELLO and event.peer not in [answer.peer for answer in answered]
+    ]
+    if unanswered:
+        raise WrongAnswer("no-answer", f"worker {unanswered[0]} says hello and gets no answer")
+    unserved = {rank for rank, event in seen.stuck().items() if event.kind == "recv"} - {0}
+    if unserved and 0 not in seen.stuck():
+        raise WrongAnswer(
+            "stops-too-early",
+            f"rank 0 is done, but worker {min(unserved)} still waits for an answer. Serve all "
+            "`comm.size - 1` workers",
+        )
+
+
+def _answered_between(log: list, first, second) -> bool:
+    between = log[log.index(first) : log.index(second)]
+    return any(event.kind == "send" and event.peer == first.peer for event in between)
+
+
+# ---- writing in order -------------------------------------------------------------------------
+
+
+def judge_in_order(seen: Observation, lines: list[str]) -> None:
+    p = len(seen.results)
+    not_attempted(seen)
+    barriers = [event for _, event in seen.events("collective") if "barrier" in event.call.lower()]
+    if barriers:
+        raise WrongAnswer(
+            "uses-a-barrier",
+            f"it calls `comm.{barriers[0].call}`. A barrier makes everybody wait for everybody, "
+            f"{p} times over. One message per neighbour is enough",
+        )
+    no_collective(seen, "Use `send` and `recv`")
+    no_fall_off_the_end(seen)
+    for rank, log in enumerate(seen.logs):
+        written = [event.content for event in log if event.kind == "mark"]
+        if len(written) > 1 and set(written) <= set(lines):
+            raise WrongAnswer(
+                "writes-for-others",
+                f"rank {rank} writes {len(written)} lines. Every rank writes its own line itself; "
+                "only the turn travels",
+            )
+        if written not in ([], [lines[rank]]):
+            raise WrongAnswer("wrong-value", f"rank {rank} wrote {written!r}, not its own line")
+    if seen.hung and not seen.sent():
+        raise WrongAnswer(
+            "nobody-begins",
+            "every rank waits for its turn, and nobody begins. Rank 0 waits for no one",
+        )
+    if seen.hung and waiting_for(seen, 0):
+        raise WrongAnswer(
+            "first-waits",
+            "rank 0 waits for a message. It is the first: nobody can tell it that it is its turn",
+        )
+    _judge_turns(seen, p)
+    explain_hang(seen)
+    own_error(seen)
+    all_waited(seen)
+    if len(seen.sent()) > p - 1:
+        raise WrongAnswer(
+            "sends-too-much",
+            f"the order is right, but it took {len(seen.sent())} messages; {p - 1} are enough",
+        )
+
+
+def _judge_turns(seen: Observation, p: int) -> None:
+    marks = {
+        rank: next((i for i, event in enumerate(log) if event.kind == "mark"), None)
+        for rank, log in enumerate(seen.logs)
+    }
+    silent = [rank for rank, index in marks.items() if index is None]
+    if silent and not seen.hung and not any(seen.errors):
+        raise WrongAnswer("writes-nothing", f"rank {silent[0]} never calls `write`")
+    if not silent and not seen.sent():
+        raise WrongAnswer(
+            "nobody-waits",
+            "no message was sent, so nothing makes rank 1 wait for rank 0. If the order was "
+            "right, that was luck",
+        )
+    for rank in range(1, p):
+        if marks[rank] is None or marks[rank - 1] is None:
+            continue
+        if seen.happens_before((rank - 1, marks[rank - 1]), (rank, marks[rank])):
+            continue
+        if any(event.kind == "send" for event in seen.logs[rank - 1][: marks[rank - 1]]):
+            raise WrongAnswer(
+                "passes-on-before-writing",
+                f"rank {rank - 1} passes the turn on before it has written its own line, so rank "
+                f"{rank} may be quicker",
+            )
+        if any(event.kind == "recv" for event in seen.logs[rank][marks[rank] :]):
+            raise WrongAnswer(
+                "writes-before-its-turn",
+                f"rank {rank} writes its line first and waits for its turn afterwards",
+            )
+        raise WrongAnswer(
+            "order-not-forced",
+            f"no chain of messages leads from rank {rank - 1}'s line to rank {rank}'s: nothing "
+            "forces their order",
+        )

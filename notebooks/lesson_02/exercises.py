@@ -1,0 +1,198 @@
+"""A collective is right if everyone ends up with the right thing, sent once.
+
+The checks of lesson 02. Each runs the learner's function on the real ranks, looks at what every
+rank returned, and then at the messages or collectives that it took.
+"""
+
+from __future__ import annotations
+
+from course_lib.teaching.exercise import as_mistake, exercise
+
+# ---- broadcast and scatter from send and recv -------------------------------------------------
+
+BROADCAST_HINTS = [
+    "A rank does one of two things: the root sends, everyone else receives. `comm.rank`, "
+    "`comm.size` and `root` are all you need to find out which, and with whom.",
+    "On a rank that is not the root, one line is enough: return what `comm.recv(source=root)` "
+    "gives. On the root, loop over all ranks and send to each one except yourself.",
+    "```python\n"
+    "if comm.rank != root:\n"
+    "    return comm.recv(source=root)\n"
+    "for dest in range(comm.size):\n"
+    "    ...  # send, unless dest is the root itself\n"
+    "return ...  # the root wants its value back too\n"
+    "```",
+]
+
+
+@exercise("02.broadcast", function="broadcast", where="engines", hints=BROADCAST_HINTS)
+def check_broadcast(broadcast) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.judges.judge_collectives import (
+        judge_broadcast,
+        note,
+        without_last_rank,
+    )
+    from course_lib.teaching.message_log import observe
+
+    comm = world()
+    last = comm.size - 1
+    judge_broadcast(observe(broadcast, comm, note(comm.rank), 0), root=0)
+    with as_mistake(
+        "root-is-fixed",
+        f"with root 0 it is right, but with root {last} it is not. Who sends, and who is sent "
+        "to, must follow from `root`",
+    ):
+        judge_broadcast(observe(broadcast, comm, note(comm.rank), last), root=last)
+    smaller = without_last_rank(comm)
+    with as_mistake(
+        "size-is-fixed",
+        f"on {comm.size} ranks it is right, but on a communicator of {smaller.size} it is not. "
+        "Ask `comm.size` how many ranks there are",
+    ):
+        judge_broadcast(observe(broadcast, smaller, note(smaller.rank), 0), root=0)
+    return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
+
+
+SCATTER_HINTS = [
+    "It is your broadcast with one difference: what the root sends depends on who it is for.",
+    "Part r of the list is for rank r. The root's own part needs no message: it is `parts[root]`.",
+    "```python\n"
+    "if comm.rank != root:\n"
+    "    return comm.recv(source=root)\n"
+    "for dest, part in enumerate(parts):\n"
+    "    ...  # send this part, unless dest is the root itself\n"
+    "return parts[root]\n"
+    "```",
+]
+
+
+@exercise("02.scatter", function="scatter", where="engines", hints=SCATTER_HINTS)
+def check_scatter(scatter) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.judges.judge_collectives import (
+        judge_scatter,
+        observe_scatter,
+        without_last_rank,
+    )
+
+    comm = world()
+    last = comm.size - 1
+    judge_scatter(observe_scatter(scatter, comm, 0), 0)
+    with as_mistake(
+        "root-is-fixed",
+        f"with root 0 it is right, but with root {last} it is not. Who deals out must follow "
+        "from `root`",
+    ):
+        judge_scatter(observe_scatter(scatter, comm, last), last)
+    smaller = without_last_rank(comm)
+    with as_mistake(
+        "size-is-fixed",
+        f"on {comm.size} ranks it is right, but on a communicator of {smaller.size} it is not. "
+        "Ask `comm.size` how many ranks there are",
+    ):
+        judge_scatter(observe_scatter(scatter, smaller, 0), 0)
+    return "Every rank has its part, and nobody was sent more than that."
+
+
+# ---- a report without a hang ------------------------------------------------------------------
+
+REPORT_HINTS = [
+    "Which ranks reach the collective call? All of them have to, whatever `comm.rank` is.",
+    "Call the collective first, on every rank, outside any `if`. Then let the `if` decide what "
+    "each rank returns. Which collective leaves the sum with the root alone?",
+    "`total = comm.reduce(loss, root=0)` is the whole communication. On the other ranks "
+    "`total` is None: do not divide there.",
+]
+
+
+@exercise("02.report", function="report", where="engines", hints=REPORT_HINTS)
+def check_report(report) -> str:
+    from torch_mpi4py import world
+
+    from course_lib.teaching.judges.judge_collectives import judge_report
+    from course_lib.teaching.message_log import observe
+
+    comm = world()
+    judge_report(observe(report, comm, 4 * (comm.rank + 1)))
+    return "All ranks make the same call, and only the root is given the sum."
+
+
+# ---- one mean over unequal shares -------------------------------------------------------------
+
+GLOBAL_MEAN_HINTS = [
+    "The mean of the ranks' means is wrong when the ranks have different amounts of data. What "
+    "two numbers does everyone need in order to work out the true mean?",
+    "The sum of all values, and how many there are. Both are sums over the ranks, so both can "
+    "travel in one tensor of two numbers.",
+    "Make `torch.stack([values.sum(), torch.tensor(len(values), dtype=torch.float64)])`, "
+    "all-reduce it with `group=group`, then divide its first number by its second.",
+]
+
+
+@exercise("02.global_mean", function="global_mean", where="engines", hints=GLOBAL_MEAN_HINTS)
+def check_global_mean(global_mean) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import (
+        judge_mean,
+        need_process_group,
+        observe_mean,
+    )
+
+    need_process_group()
+    judge_mean(observe_mean(global_mean, None), dist.get_world_size())
+    p = dist.get_world_size() - 1
+    if p > 1:
+        with as_mistake(
+            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
+        ):
+            judge_mean(observe_mean(global_mean, list(range(p))), p)
+    return "One all-reduce of two numbers per rank, whatever the shares."
+
+
+# ---- transpose by all-to-all ------------------------------------------------------------------
+
+TRANSPOSE_HINTS = [
+    "Rank r needs the columns that become its rows: of every rank's block it needs the columns "
+    "`r * b` to `(r + 1) * b - 1`, where `b = len(rows)`. So cut your block into p pieces along "
+    "the columns: piece r is for rank r.",
+    "`all_to_all_single` cuts the *first* dimension into p equal parts, and joins what it "
+    "receives along the first dimension too, in rank order. Bring your pieces into the shape "
+    "`(p, b, b)` and make them contiguous. Each b × b piece has to be transposed as well, "
+    "before or after it travels.",
+    "```python\n"
+    "b, p = len(rows), dist.get_world_size(group)\n"
+    "blocks = rows.reshape(b, p, b).permute(1, 2, 0).contiguous()  # (p, b, b), transposed\n"
+    "received = torch.empty_like(blocks)\n"
+    "dist.all_to_all_single(received, blocks, group=group)\n"
+    "```\n"
+    "Now `received[s]` came from rank s, and belongs in columns `s * b` to `(s + 1) * b - 1` of "
+    "your result.",
+]
+
+
+@exercise("02.transpose", function="transpose", where="engines", hints=TRANSPOSE_HINTS)
+def check_transpose(transpose) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import (
+        judge_transpose,
+        need_process_group,
+        observe_transpose,
+    )
+
+    need_process_group()
+    p = dist.get_world_size()
+    judge_transpose(observe_transpose(transpose, None, p), p)
+    if p > 2:
+        with as_mistake(
+            "size-is-fixed",
+            f"on {p} ranks it is right, but on a group of {p - 1} it is not. Ask "
+            "`dist.get_world_size(group)`",
+        ):
+            ranks = list(range(p - 1))
+            judge_transpose(observe_transpose(transpose, ranks, p - 1), p - 1)
+    return "One all-to-all, and every rank holds its rows of the transposed matrix."

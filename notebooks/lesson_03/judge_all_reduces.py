@@ -1,0 +1,351 @@
+"""An all-reduce is judged by its sum, then by its steps, its bytes and its partners.
+
+The judges behind the checks of lesson 03. Each rehearses the learner's function on several
+numbers of ranks and raises :class:`WrongAnswer` with the name of the mistake that it recognises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from course_lib.teaching.exercise import WrongAnswer, as_mistake
+from course_lib.teaching.rehearsal import Rehearsal
+
+from .judge_rehearsals import (
+    contribution,
+    counts_of,
+    explain_counts,
+    need_array,
+    need_neighbours,
+    need_new_array,
+    play,
+    total,
+)
+
+__all__ = [
+    "judge_all_gather",
+    "judge_any_world_size",
+    "judge_mended_ring",
+    "judge_reduce_scatter",
+    "the_same_for_real",
+]
+
+LENGTH = 12
+
+
+# ---- recursive doubling for any number of ranks -----------------------------------------------
+
+
+def judge_any_world_size(sum_over_all: Callable) -> None:
+    for p in (4, 8, 2):
+        _judge_steps(_judge_sums(sum_over_all, p), p)
+    for p in (3, 5, 6, 7, 1):
+        with _only_powers_of_two(p):
+            seen = _judge_sums(sum_over_all, p, folded=True)
+        _judge_steps(seen, p)
+
+
+@contextmanager
+def _only_powers_of_two(p: int) -> Iterator[None]:
+    try:
+        yield
+    except WrongAnswer as error:
+        if error.name in ("left-out-not-told", "left-out-not-counted"):
+            raise
+        raise WrongAnswer(
+            "only-powers-of-two",
+            f"for powers of two it is right, but not for {p} ranks ({error})",
+        ) from None
+
+
+def _judge_sums(function: Callable, p: int, folded: bool = False) -> Rehearsal:
+    given = [contribution(rank, LENGTH) for rank in range(p)]
+    before = [array.copy() for array in given]
+    seen = play(function, given)
+    results = [need_array(seen.results[rank], rank, given[rank], before[rank]) for rank in range(p)]
+    _need_length(results, LENGTH)
+    right = total(p, LENGTH)
+    wrong = [rank for rank in range(p) if not np.array_equal(results[rank], right)]
+    if wrong and folded:
+        _explain_fold(results, wrong, p)
+    for rank in wrong:
+        explain_counts(rank, results[rank], LENGTH, p)
+    need_new_array(given, before)
+    return seen
+
+
+def _need_length(results: list[np.ndarray], length: int) -> None:
+    for rank, result in enumerate(results):
+        if result.shape != (length,):
+            raise WrongAnswer(
+                "wrong-shape",
+                f"rank {rank} returns shape {result.shape}, where ({length},) is wanted",
+            )
+
+
+def _explain_fold(results: list[np.ndarray], wrong: list[int], p: int) -> None:
+    m = 2 ** (p.bit_length() - 1)
+    if len(wrong) <= p - m:
+        raise WrongAnswer(
+            "left-out-not-told",
+            f"on {p} ranks all have the sum except rank {', '.join(map(str, wrong))}: those that "
+            "stood aside have to be told the result in the end",
+        )
+    counts = counts_of(results[wrong[0]], LENGTH, p)
+    if counts is not None and sum(counts) == m and max(counts) == 1:
+        raise WrongAnswer(
+            "left-out-not-counted",
+            f"on {p} ranks the sum is over {m} ranks only. Those that stand aside have to hand "
+            "over their numbers first",
+        )
+
+
+def _judge_steps(seen: Rehearsal, p: int) -> None:
+    lg = p.bit_length() - 1
+    enough = lg + (2 if p != 2**lg else 0)
+    if seen.steps <= enough:
+        return
+    for root in range(p):
+        if p > 2 and all(root in (m.source, m.dest) for m in seen.messages):
+            raise WrongAnswer(
+                "naive",
+                f"the sum is right, but every message begins or ends at rank {root}: that is the "
+                f"naive way. On {p} ranks it takes {seen.steps} steps; {enough} are enough",
+            )
+    raise WrongAnswer(
+        "too-many-steps",
+        f"the sum is right, but on {p} ranks it takes {seen.steps} messages one after another. "
+        f"By recursive doubling {enough} are enough: in each step everyone swaps with a partner",
+    )
+
+
+# ---- the two halves of the ring ---------------------------------------------------------------
+
+
+def judge_reduce_scatter(reduce_scatter: Callable) -> None:
+    _judge_chunks(reduce_scatter, 4, LENGTH)
+    for p in (3, 5, 2, 1):
+        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+            _judge_chunks(reduce_scatter, p, 2 * p)
+    for length in (10, 3):
+        with as_mistake(
+            "only-equal-chunks",
+            f"it is right as long as the chunks are equally long, but not for {length} numbers on "
+            "4 ranks. Cut as `np.array_split` does, and make room for what comes, not for what "
+            "goes",
+        ):
+            _judge_chunks(reduce_scatter, 4, length)
+
+
+def _judge_chunks(function: Callable, p: int, length: int) -> None:
+    given = [contribution(rank, length) for rank in range(p)]
+    before = [array.copy() for array in given]
+    seen = play(function, given)
+    chunks = np.array_split(total(p, length), p)
+    starts = np.cumsum([0, *map(len, chunks)])
+    for rank in range(p):
+        result = need_array(seen.results[rank], rank, given[rank], before[rank])
+        if np.array_equal(result, chunks[rank]):
+            continue
+        _explain_chunk(rank, result, chunks, length, p)
+        explain_counts(rank, result, length, p, int(starts[rank]))
+    need_new_array(given, before)
+    need_neighbours(seen, p)
+    _judge_bytes(seen, p, [given[0].nbytes - 8 * len(chunk) for chunk in chunks], given[0].nbytes)
+
+
+def _explain_chunk(rank: int, result: np.ndarray, chunks: list, length: int, p: int) -> None:
+    if p > 1 and np.array_equal(result, np.concatenate(chunks)):
+        raise WrongAnswer(
+            "returns-everything", f"rank {rank} returns the whole sum; only chunk {rank} is its"
+        )
+    others = [index for index, chunk in enumerate(chunks) if np.array_equal(result, chunk)]
+    if others and length >= p:
+        raise WrongAnswer(
+            "wrong-chunk",
+            f"rank {rank} returns chunk {others[0]} of the sum, complete and right, but chunk "
+            f"{rank} is its. A chunk ends at the rank before the one where it began: so where "
+            "must chunk r begin?",
+        )
+    if result.shape != chunks[rank].shape:
+        raise WrongAnswer(
+            "wrong-shape",
+            f"on {p} ranks, with {length} numbers, rank {rank} returns shape {result.shape}; its "
+            f"chunk has shape {chunks[rank].shape}",
+        )
+    start = sum(len(chunk) for chunk in chunks[:rank])
+    of_two = contribution(rank, length) + contribution((rank - 1) % p, length)
+    if p > 3 and np.array_equal(result, of_two[start : start + len(result)]):
+        raise WrongAnswer(
+            "passes-its-own",
+            f"rank {rank}'s chunk holds its own numbers and rank {(rank - 1) % p}'s only. Pass on "
+            "the chunk that you have just added to, not always your own numbers",
+        )
+
+
+def _judge_bytes(seen: Rehearsal, p: int, enough: list[int], whole: int) -> None:
+    for rank in range(p):
+        sent = seen.bytes_sent(rank)
+        if sent <= enough[rank]:
+            continue
+        factor = sent / enough[rank]
+        if sent >= (p - 1) * whole:
+            raise WrongAnswer(
+                "whole-arrays",
+                f"the result is right, but whole arrays go round: on {p} ranks rank {rank} sends "
+                f"{sent} bytes where {enough[rank]} are enough, {factor:.3g} times as many. Send "
+                "one chunk in each step",
+            )
+        if p > 2 and len(seen.sent(rank)) == p:
+            raise WrongAnswer(
+                "one-step-too-many",
+                f"the result is right, but on {p} ranks it takes {p} steps, and the last one "
+                f"brings nothing new: p - 1 = {p - 1} are enough",
+            )
+        if abs(factor - 2) < 0.1:
+            raise WrongAnswer(
+                "goes-round-twice",
+                f"the result is right, but rank {rank} sends {sent} bytes where {enough[rank]} "
+                "are enough, twice as many. Once round is enough",
+            )
+        raise WrongAnswer(
+            "too-many-bytes",
+            f"the result is right, but on {p} ranks rank {rank} sends {sent} bytes where "
+            f"{enough[rank]} are enough, {factor:.3g} times as many",
+        )
+
+
+def judge_all_gather(all_gather: Callable) -> None:
+    _judge_gathered(all_gather, 4)
+    for p in (3, 5, 2, 1):
+        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+            _judge_gathered(all_gather, p)
+
+
+def _judge_gathered(function: Callable, p: int, length: int = 3) -> None:
+    given = [10 * (rank + 1) + np.arange(length) for rank in range(p)]
+    before = [array.copy() for array in given]
+    seen = play(function, given)
+    expected = np.concatenate(before)
+    for rank in range(p):
+        result = seen.results[rank]
+        if isinstance(result, list):
+            raise WrongAnswer("not-an-array", f"rank {rank} returns a list of chunks, not an array")
+        result = need_array(result, rank, given[rank], before[rank])
+        if result.shape != expected.shape:
+            raise WrongAnswer(
+                "wrong-shape",
+                f"on {p} ranks rank {rank} returns shape {result.shape}, where {expected.shape} "
+                "is wanted: one array, the chunks end to end",
+            )
+        if not np.array_equal(result, expected):
+            _explain_gathered(rank, result, before, p)
+    need_new_array(given, before)
+    need_neighbours(seen, p)
+    one = given[0].nbytes
+    _judge_bytes(seen, p, [(p - 1) * one] * p, p * one)
+
+
+def _explain_gathered(rank: int, result: np.ndarray, chunks: list[np.ndarray], p: int) -> None:
+    expected = np.concatenate(chunks)
+    got = result.reshape(p, -1)
+    if sorted(result.tolist()) == sorted(expected.tolist()):
+        raise WrongAnswer(
+            "wrong-order",
+            f"on {p} ranks rank {rank} has all chunks, but in the order "
+            f"{[int(row[0]) // 10 - 1 for row in got]}. Chunk r belongs in place r, whoever "
+            "holds it",
+        )
+    if not np.array_equal(got[rank], chunks[rank]):
+        raise WrongAnswer(
+            "own-chunk-missing", f"rank {rank}'s own chunk is not in its place, place {rank}"
+        )
+    left = (rank - 1) % p
+    others = [row for index, row in enumerate(got) if index != rank]
+    if p > 2 and all(np.array_equal(row, chunks[left]) for row in others):
+        raise WrongAnswer(
+            "keeps-sending-its-own",
+            f"rank {rank} gets rank {left}'s chunk again and again: everyone sends its own each "
+            "time. Pass on what has just arrived",
+        )
+    wrong = [index for index in range(p) if not np.array_equal(got[index], chunks[index])]
+    raise WrongAnswer(
+        "chunk-missing",
+        f"on {p} ranks rank {rank} has no right chunk in place "
+        f"{', '.join(map(str, wrong))}. How many steps does the last chunk need to get there?",
+    )
+
+
+# ---- the published ring, mended ---------------------------------------------------------------
+
+
+def judge_mended_ring(mended_ring: Callable) -> float:
+    """Return how many times the bytes of a ring all-reduce it sends, on 4 ranks."""
+    factor = _judge_mended(mended_ring, 4)
+    for p in (3, 2, 5, 1):
+        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+            _judge_mended(mended_ring, p)
+    return factor
+
+
+def _judge_mended(function: Callable, p: int) -> float:
+    given = [contribution(rank, LENGTH) for rank in range(p)]
+    before = [array.copy() for array in given]
+    seen = play(function, given)
+    results = [need_array(seen.results[rank], rank, given[rank], before[rank]) for rank in range(p)]
+    _need_length(results, LENGTH)
+    for rank, result in enumerate(results):
+        if np.array_equal(result, total(p, LENGTH)):
+            continue
+        if not any(message.content.any() for message in seen.messages):
+            raise WrongAnswer(
+                "zeros-travel",
+                "all that goes round is zeros: nobody ever puts its own numbers into the array "
+                "that it sends",
+            )
+        explain_counts(rank, result, LENGTH, p)
+    need_new_array(given, before)
+    need_neighbours(seen, p)
+    enough = 2 * (p - 1) * given[0].nbytes / p
+    most = max(seen.bytes_sent(rank) for rank in range(p))
+    if p > 1 and most > (p - 1) * given[0].nbytes:
+        raise WrongAnswer(
+            "goes-round-twice",
+            f"the sum is right, but on {p} ranks a rank sends {most} bytes: more than p - 1 arrays",
+        )
+    return most / enough if enough else 1.0
+
+
+# ---- on the real ranks ------------------------------------------------------------------------
+
+
+def the_same_for_real(function: Callable, given: Callable, expected: Callable) -> None:
+    """Run it on all engines, with arrays too long for MPI to buffer.
+
+    ``given(rank, p)`` and ``expected(rank, p)`` return what rank r passes in and has to get.
+    """
+    from torch_mpi4py import world
+
+    from course_lib.teaching.message_log import observe
+
+    comm = world()
+    rank, p = comm.rank, comm.size
+
+    def equal(logged) -> bool:
+        return np.array_equal(function(logged, given(rank, p)), expected(rank, p))
+
+    seen = observe(equal, comm)
+    failed = seen.own_error()
+    if failed is not None:
+        text = f"{type(failed[1]).__name__}: {failed[1]}"
+        raise WrongAnswer(
+            "fails-for-real", f"rehearsed it is right; rank {failed[0]} raised {text}"
+        )
+    if seen.hung or not all(seen.results):
+        what = "it does not end" if seen.hung else "the result is wrong"
+        raise WrongAnswer(
+            "fails-for-real", f"rehearsed it is right, but with large arrays on real ranks {what}"
+        )

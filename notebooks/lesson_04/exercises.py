@@ -1,0 +1,137 @@
+"""A gradient is a sum over samples, so every mistake is a wrong weight in a sum.
+
+The checks of lesson 04. Two run in the notebook, two on the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import as_mistake, exercise
+
+# Each check imports its judges when it is called: a notebook's kernel imports this module too.
+
+# ---- backward by hand -------------------------------------------------------------------------
+
+BACKWARD_HINTS = [
+    "Write the forward pass as four lines, `u`, `h`, `e` and `loss`, and go back through them in "
+    "the opposite order. `w` occurs in two places, so two contributions are added up for it.",
+    "Start with `d_e = 2 * e`. Then `d_h = d_e`. A ReLU hands on what it gets where `u` is "
+    "positive, and nothing where it is not. What is left is `u = w * x + b`, and the `w ** 2`.",
+    "```python\n"
+    "u = w * x + b\n"
+    "h = max(u, 0)\n"
+    "e = h - y\n"
+    "d_u = 2 * e if u > 0 else 0\n"
+    "d_w = ...  # through u: d_u times the local derivative; directly: that of w ** 2\n"
+    "d_b = ...\n"
+    "return e**2 + w**2, d_w, d_b\n"
+    "```",
+]
+
+
+@exercise("04.gradients", function="gradients", where="notebook", hints=BACKWARD_HINTS)
+def check_gradients(gradients: Callable) -> str:
+    from .judge_gradients import judge_gradients
+
+    judge_gradients(gradients)
+    return "All three are exact, on both sides of the ReLU."
+
+
+# ---- gradient accumulation --------------------------------------------------------------------
+
+ACCUMULATE_HINTS = [
+    "`backward()` *adds* to `parameter.grad`; it does not replace it. So the pieces add up by "
+    "themselves, if each is given its weight before `backward()`. Which weight has a piece of "
+    "2 samples in a batch of 10?",
+    "Clear the gradients once, at the start. Cut with `images.split(most)` and "
+    "`labels.split(most)`: the last piece may be smaller. The mean over a piece, times "
+    "`len(piece) / len(images)`, is its part of the mean over the batch.",
+    "```python\n"
+    "model.zero_grad()\n"
+    "for x, y in zip(images.split(most), labels.split(most)):\n"
+    "    loss = loss_function(model(x), y) * ...  # this piece's weight\n"
+    "    loss.backward()\n"
+    "```",
+]
+
+
+@exercise(
+    "04.accumulate_gradient",
+    function="accumulate_gradient",
+    where="notebook",
+    hints=ACCUMULATE_HINTS,
+)
+def check_accumulate_gradient(accumulate_gradient: Callable) -> str:
+    from .judge_gradients import judge_accumulation
+
+    judge_accumulation(accumulate_gradient)
+    return "The gradient of the whole batch, with at most 4 samples in the model at a time."
+
+
+# ---- the mean over uneven shards --------------------------------------------------------------
+
+MEAN_GRADIENT_HINTS = [
+    "From a mean over n samples you get back to the sum over them: multiply by n. Sums may be "
+    "added up over the ranks. What must the total be divided by, and how does a rank find out?",
+    "The number of samples is a sum over the ranks too. It can travel in the same all-reduce, as "
+    "one more element at the end of the gradient.",
+    "```python\n"
+    "count = gradient.new_tensor([samples])\n"
+    "flat = torch.cat([gradient * samples, count])\n"
+    "dist.all_reduce(flat, group=group)\n"
+    "return ...  # all but the last element, divided by the last one\n"
+    "```",
+]
+
+
+@exercise("04.mean_gradient", function="mean_gradient", where="engines", hints=MEAN_GRADIENT_HINTS)
+def check_mean_gradient(mean_gradient: Callable) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_splitting import judge_mean_gradient, observe_mean_gradient
+
+    need_process_group()
+    p = dist.get_world_size()
+    judge_mean_gradient(observe_mean_gradient(mean_gradient, None), p)
+    if p > 2:
+        with as_mistake(
+            "size-is-fixed", f"on {p} ranks it is right, but on a group of {p - 1} it is not"
+        ):
+            few = observe_mean_gradient(mean_gradient, list(range(p - 1)))
+            judge_mean_gradient(few, p - 1)
+    return "One all-reduce, and every sample counts the same."
+
+
+# ---- clipping ---------------------------------------------------------------------------------
+
+CLIP_HINTS = [
+    "What would one process do with the whole batch? It has one gradient, takes its norm, and "
+    "shortens it if that is more than `largest`. The rank's own gradient has another norm.",
+    "So first average, then clip: after the all-reduce every rank holds the same gradient, and "
+    "can work out its norm without asking anybody.",
+    "```python\n"
+    "mean = gradient.clone()\n"
+    "dist.all_reduce(mean, group=group)\n"
+    "mean /= dist.get_world_size(group)\n"
+    "norm = mean.norm()\n"
+    "return ...  # mean as it is, or scaled by largest / norm\n"
+    "```",
+]
+
+
+@exercise("04.clipped_mean", function="clipped_mean", where="engines", hints=CLIP_HINTS)
+def check_clipped_mean(clipped_mean: Callable) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_splitting import CLIPPING_CASES, judge_clipped_mean, observe_clipped_mean
+
+    need_process_group()
+    p = dist.get_world_size()
+    for case in CLIPPING_CASES:
+        judge_clipped_mean(observe_clipped_mean(clipped_mean, case), case, p)
+    return "As one process would clip it, for one all-reduce."

@@ -1,0 +1,207 @@
+"""R gradients have one right mean, and a usual mistake gives one other vector.
+
+The judges of the exercises of lesson 04 that run on the ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from course_lib.teaching.collective_log import observe_distributed
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_collectives import _judge_errors, _judge_group
+from course_lib.teaching.message_log import Observation
+
+LENGTH = 6
+
+
+def observe_with_input_kept(function, gradient, *rest, ranks=None) -> Observation:
+    """Observe ``function(gradient, *rest, group)``; results come with "is the input unchanged"."""
+
+    def call(gradient, *rest_and_group):
+        before = gradient.clone()
+        result = function(gradient, *rest_and_group)
+        return result, torch.equal(gradient, before)
+
+    return observe_distributed(call, gradient, *rest, ranks=ranks)
+
+
+def judge_one_all_reduce(seen: Observation, p: int, length: int) -> None:
+    """What can be said of the calls, once the results are right."""
+    calls = seen.logs[0]
+    if len(calls) != 1:
+        names = ", ".join(event.call for event in calls)
+        raise WrongAnswer(
+            "too-many-collectives",
+            f"the result is right, but it took {len(calls)} calls ({names}); one all-reduce does",
+        )
+    if calls[0].call != "all_reduce":
+        raise WrongAnswer(
+            "gathers-everything",
+            f"the result is right, but `dist.{calls[0].call}` brings every rank the gradients of "
+            f"all others: {p} times {length} numbers, where an all-reduce brings their sum",
+        )
+
+
+def _results(seen: Observation, p: int) -> list[torch.Tensor]:
+    _judge_errors(seen)
+    if seen.hung:
+        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
+    _judge_group(seen)
+    vectors = []
+    for rank, (result, unchanged) in enumerate(seen.results[:p]):
+        if not unchanged:
+            raise WrongAnswer(
+                "changes-its-input",
+                f"on rank {rank} `gradient` is not what it was before the call. An all-reduce "
+                "works in place: give it a tensor of your own",
+            )
+        if not isinstance(result, torch.Tensor) or tuple(result.shape) != (LENGTH,):
+            shape = tuple(result.shape) if isinstance(result, torch.Tensor) else repr(result)
+            raise WrongAnswer(
+                "wrong-shape",
+                f"rank {rank} returned {shape}, not a tensor of shape ({LENGTH},) like `gradient`",
+            )
+        vectors.append(result.double())
+    return vectors
+
+
+def _all(vectors: list[torch.Tensor], wanted) -> bool:
+    """``wanted``: one vector for all ranks, or a list with one each."""
+    each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
+    return all(
+        torch.allclose(v, w, rtol=1e-10, atol=1e-10) for v, w in zip(vectors, each, strict=True)
+    )
+
+
+# ---- the mean over uneven shards --------------------------------------------------------------
+
+
+def _uneven_shards(p: int) -> tuple[list[torch.Tensor], list[int]]:
+    gradients = [torch.arange(LENGTH).double() * (r + 1) - 3 * r for r in range(p)]
+    return gradients, [2**r for r in range(p)]
+
+
+def observe_mean_gradient(mean_gradient, ranks: list[int] | None) -> Observation:
+    gradients, samples = _uneven_shards(dist.get_world_size())
+    rank = dist.get_rank()
+    return observe_with_input_kept(mean_gradient, gradients[rank], samples[rank], ranks=ranks)
+
+
+def judge_mean_gradient(seen: Observation, p: int) -> None:
+    vectors = _results(seen, p)
+    gradients, samples = _uneven_shards(p)
+    total = sum(samples)
+    weighted = sum(n * g for n, g in zip(samples, gradients, strict=True))
+    mistakes = {
+        "mean-of-means": (
+            sum(gradients) / p,
+            f"it is the plain mean over the ranks. The ranks have {samples} samples, so a sample "
+            f"of rank 0 then counts {samples[-1]} times as much as one of rank {p - 1}",
+        ),
+        "sum-of-means": (
+            sum(gradients),
+            f"it is the sum of the {p} ranks' means: it is not weighted, and {p} ranks take about "
+            f"{p} times the step of one",
+        ),
+        "sum-not-mean": (
+            weighted,
+            f"it is the gradient of the *sum* over all {total} samples. The mean is asked for: "
+            "divide by the number of all samples",
+        ),
+        "divided-by-ranks": (
+            weighted / p,
+            f"the weighted sum is right, but it is divided by the number of ranks, {p}, not by "
+            f"that of all samples, {total}",
+        ),
+        "own-count": (
+            [weighted / n for n in samples],
+            "each rank divides the sum by its *own* number of samples, so that the ranks go on "
+            f"with different gradients. All {total} samples count",
+        ),
+    }
+    if not _all(vectors, weighted / total):
+        for name, (candidate, explanation) in mistakes.items():
+            if _all(vectors, candidate):
+                raise WrongAnswer(name, explanation)
+        raise WrongAnswer(
+            "wrong-value",
+            f"rank 0 returned {vectors[0].tolist()}, and the mean over all samples has the "
+            f"gradient {(weighted / total).tolist()}",
+        )
+    judge_one_all_reduce(seen, p, LENGTH)
+
+
+# ---- clipping ---------------------------------------------------------------------------------
+
+# The largest norm allowed, by case: one where clipping shortens the mean, one where the ranks'
+# own gradients are long but cancel, one where everything is short.
+CLIPPING_CASES = {"long": 2.0, "cancelling": 11.0, "short": 50.0}
+
+
+def _gradients(case: str, p: int) -> list[torch.Tensor]:
+    base = torch.tensor([3.0, 0.0, 0.0, 4.0, 0.0, 0.0]).double()  # of norm 5
+    if case != "cancelling":
+        return [base * (r + 1) for r in range(p)]
+    side = torch.tensor([0.0, 12.0, 0.0, 0.0, 0.0, 0.0]).double()
+    times = [(1 + r // 2) * (-1) ** r for r in range(p)]  # 1, -1, 2, -2, ...
+    if p % 2:
+        times[-1] = 0
+    return [0.5 * base + t * side for t in times]
+
+
+def _shortened(vector: torch.Tensor, largest: float) -> torch.Tensor:
+    return vector * min(1.0, largest / vector.norm().item())
+
+
+def observe_clipped_mean(clipped_mean, case: str) -> Observation:
+    gradient = _gradients(case, dist.get_world_size())[dist.get_rank()]
+    return observe_with_input_kept(clipped_mean, gradient, CLIPPING_CASES[case])
+
+
+def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
+    vectors = _results(seen, p)
+    gradients, largest = _gradients(case, p), CLIPPING_CASES[case]
+    total, mean = sum(gradients), sum(gradients) / p
+    if _all(vectors, _shortened(mean, largest)):
+        return judge_one_all_reduce(seen, p, LENGTH)
+    norms = [gradient.norm().item() for gradient in gradients]
+    mean_norm = sum(norms) / p
+    told = f"the ranks' gradients have norms {[round(n, 1) for n in norms]}, their mean has norm "
+    told += f"{mean.norm():.3g}, and {largest:g} is allowed"
+    by_own_norm = [mean * min(1.0, largest / norm) for norm in norms]
+    mistakes = {
+        "clips-before-averaging": (
+            sum(_shortened(gradient, largest) for gradient in gradients) / p,
+            "every rank clips its own gradient, and the clipped ones are averaged. One process "
+            "would clip the mean. Average first",
+        ),
+        "no-clipping": (mean, "the mean is right, but it is not shortened"),
+        "scales-small-ones-up": (
+            mean * largest / mean.norm(),
+            "a gradient that is short enough is made longer. It has to stay as it is",
+        ),
+        "sum-not-mean": (_shortened(total, largest), "it clips the sum of the gradients"),
+        "clips-the-sum": (
+            _shortened(total, largest) / p,
+            "it clips the sum, and divides by the number of ranks after that. Divide first",
+        ),
+        "own-norm": (
+            by_own_norm,
+            "each rank shortens the mean by the norm of its *own* gradient, so that the ranks go "
+            "on with different gradients",
+        ),
+        "mean-of-norms": (
+            mean * min(1.0, largest / mean_norm),
+            "it takes the mean of the ranks' norms for the norm of the mean",
+        ),
+    }
+    for name, (candidate, explanation) in mistakes.items():
+        if _all(vectors, candidate):
+            raise WrongAnswer(name, f"{told}. {explanation}")
+    raise WrongAnswer(
+        "wrong-value",
+        f"{told}. Rank 0 returned {vectors[0].tolist()}, and it should be "
+        f"{_shortened(mean, largest).tolist()}",
+    )

@@ -1,0 +1,126 @@
+"""A training step on R ranks is judged by what one process makes of the same data.
+
+The checks of lesson 05. One runs in the notebook, three on the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import as_mistake, exercise
+
+# Each check imports its judges when it is called: a notebook's kernel imports this module too.
+
+# ---- gradient sync with one collective --------------------------------------------------------
+
+SYNC_HINTS = [
+    "Ten small messages or one large one: lay all gradients end to end in one long vector, "
+    "all-reduce that, and put the pieces back where they came from.",
+    "`torch.cat([gradient.flatten() for gradient in gradients])` makes the vector, and "
+    "`flat.split([gradient.numel() for gradient in gradients])` takes it apart. Leave out "
+    "parameters whose `grad` is None at the very start.",
+    "```python\n"
+    "gradients = [p.grad for p in model.parameters() if p.grad is not None]\n"
+    "flat = torch.cat([gradient.flatten() for gradient in gradients])\n"
+    "dist.all_reduce(flat, group=group)\n"
+    "flat /= dist.get_world_size(group)\n"
+    "for gradient, part in zip(gradients, flat.split([...]), strict=True):\n"
+    "    gradient.copy_(...)  # the part, in the shape of the gradient\n"
+    "```",
+]
+
+
+@exercise("05.sync_gradients", function="sync_gradients", where="engines", hints=SYNC_HINTS)
+def check_sync_gradients(sync_gradients: Callable) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_steps import judge_sync, observe_sync
+
+    need_process_group()
+    p = dist.get_world_size()
+    judge_sync(observe_sync(sync_gradients, None), p)
+    if p > 2:
+        with as_mistake(
+            "size-is-fixed", f"on {p} ranks it is right, but on a group of {p - 1} it is not"
+        ):
+            judge_sync(observe_sync(sync_gradients, list(range(p - 1))), p - 1)
+    return "The mean gradient on every rank, for one collective."
+
+
+# ---- a training step to mend ------------------------------------------------------------------
+
+STEP_HINTS = [
+    "Follow one gradient: where is it made, where is it averaged, where is it used? And then "
+    "follow the number that is returned.",
+    "The optimizer steps before the gradients are averaged, so every rank goes its own way, and "
+    "the averaged gradients are thrown away. And what the all-reduce leaves in `loss` is a sum.",
+    "The order is: loss, `zero_grad`, `backward`, average the gradients, `step`. At the end, "
+    "after `dist.all_reduce(loss, group=group)`, divide by `dist.get_world_size(group)`.",
+]
+
+
+@exercise("05.train_step", function="train_step", where="engines", hints=STEP_HINTS)
+def check_train_step(train_step: Callable) -> str:
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_steps import judge_train_step, observe_train_step
+
+    need_process_group()
+    judge_train_step(observe_train_step(train_step))
+    return "Three steps, and every rank is where one process would be."
+
+
+# ---- as many batches on every rank ------------------------------------------------------------
+
+BATCHES_HINTS = [
+    "First find the number of steps: it must be the same for all ranks, so it may depend on "
+    "`samples`, `batch_size` and `world_size` alone. In one step the ranks together take at most "
+    "`batch_size * world_size` samples.",
+    "Steps times ranks is the number of batches in all, on all ranks. Cut the samples into that "
+    "many parts whose sizes differ by at most one; part i begins at `samples * i // parts`.",
+    "```python\n"
+    "steps = -(-samples // (batch_size * world_size))  # rounded up\n"
+    "parts = steps * world_size\n"
+    "ends = [samples * part // parts for part in range(parts + 1)]\n"
+    "return [list(range(...)) for part in range(rank, parts, world_size)]\n"
+    "```",
+]
+
+
+@exercise("05.batches_of_rank", function="batches_of_rank", where="notebook", hints=BATCHES_HINTS)
+def check_batches_of_rank(batches_of_rank: Callable) -> str:
+    from .judge_batches import CASES, judge_batches
+
+    for samples, batch_size, world_size in CASES:
+        given = [batches_of_rank(samples, batch_size, r, world_size) for r in range(world_size)]
+        judge_batches(given, samples, batch_size)
+    return "Every sample once, and as many steps on every rank."
+
+
+# ---- back from a checkpoint -------------------------------------------------------------------
+
+ROOT_HINTS = [
+    "Which three things must be equal for replicas to stay in step? The gradient will be, thanks "
+    "to the all-reduce. Which two are left?",
+    "Weights and the optimizer's state. On the other ranks the optimizer has no momentum buffers "
+    "yet, so there is nothing to receive into: hand the whole state out as an object.",
+    "```python\n"
+    "states = [model.state_dict(), optimizer.state_dict()]\n"
+    "dist.broadcast_object_list(states, src=0, group=group)\n"
+    "model.load_state_dict(states[0])\n"
+    "...  # and the optimizer\n"
+    "```",
+]
+
+
+@exercise("05.sync_from_root", function="sync_from_root", where="engines", hints=ROOT_HINTS)
+def check_sync_from_root(sync_from_root: Callable) -> str:
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_steps import judge_restore, observe_restore
+
+    need_process_group()
+    judge_restore(observe_restore(sync_from_root))
+    return "Weights and momentum: all ranks go on as rank 0 would have alone."

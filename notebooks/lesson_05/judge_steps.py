@@ -1,0 +1,344 @@
+"""Weights after a few steps tell which usual mistake a training step makes.
+
+The judges of the exercises of lesson 05 that run on the ranks. Models are small and in float64,
+so that what a mistake leads to is far from what is right.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.teaching.collective_log import observe_distributed
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_collectives import _first_line, _judge_errors, _judge_group
+from course_lib.teaching.message_log import Observation
+
+
+def flat(tensors) -> torch.Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def _all_close(vectors: list[torch.Tensor], wanted) -> bool:
+    each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
+    pairs = zip(vectors, each, strict=True)
+    return all(torch.allclose(v, w, rtol=1e-9, atol=1e-9) for v, w in pairs)
+
+
+def _talked(seen: Observation) -> None:
+    _judge_errors(seen)
+    if seen.hung:
+        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective calls")
+    _judge_group(seen)
+
+
+# ---- gradient sync with one collective --------------------------------------------------------
+
+
+def _with_gradients(rank: int) -> nn.Module:
+    """A model with a frozen bias; every other gradient tells its rank and its place."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False)).double()
+    model[0].bias.requires_grad_(False)
+    for index, parameter in enumerate(model.parameters()):
+        parameter.data.fill_(7 * rank)  # whoever averages weights gets something else
+        if parameter.requires_grad:
+            places = torch.arange(parameter.numel()).double().view_as(parameter)
+            parameter.grad = (rank + 1) ** 2 * (places + 10 * index)
+    return model
+
+
+def _gradient(rank: int) -> torch.Tensor:
+    return flat(p.grad for p in _with_gradients(rank).parameters() if p.grad is not None)
+
+
+def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
+    model = _with_gradients(dist.get_rank())
+
+    def call(group):
+        sync_gradients(model, group)
+        parameters = list(model.parameters())
+        frozen_alone = parameters[1].grad is None
+        gradients = [p.grad for p in parameters if p.requires_grad]
+        lost = any(gradient is None for gradient in gradients)
+        return None if lost else flat(gradients), flat(parameters), frozen_alone
+
+    return observe_distributed(call, ranks=ranks)
+
+
+def judge_sync(seen: Observation, p: int) -> None:
+    for error in seen.errors:
+        if isinstance(error, (AttributeError, TypeError)) and "None" in str(error):
+            raise WrongAnswer(
+                "stumbles-over-frozen",
+                f"it raised {type(error).__name__}: {_first_line(error)}. One parameter of this "
+                "model is frozen, and its `grad` is None",
+            )
+    _judge_errors(seen)
+    if not any(seen.logs):
+        raise WrongAnswer(
+            "no-communication",
+            "no call of `dist` was seen, so nothing was averaged. Is there an `if` that never "
+            "holds? Parameters are of type `nn.Parameter`",
+        )
+    _talked(seen)
+    if any(result[0] is None for result in seen.results[:p]):
+        raise WrongAnswer("no-gradient", "a gradient that was there is None afterwards")
+    given = [gradients for gradients, _, _ in seen.results[:p]]
+    weights = [weights for _, weights, _ in seen.results[:p]]
+    if not _all_close(weights, [torch.full_like(w, 7 * r) for r, w in enumerate(weights)]):
+        raise WrongAnswer(
+            "averages-weights",
+            "the *weights* changed. Gradients are to be averaged; the step comes afterwards, and "
+            "is the optimizer's",
+        )
+    own = [_gradient(rank) for rank in range(p)]
+    if _all_close(given, own) and p > 1:
+        raise WrongAnswer(
+            "not-copied-back",
+            "there was a collective, but `parameter.grad` is as before on every rank: "
+            "`torch.cat` makes a copy, and the result has to be written back",
+        )
+    if _all_close(given, sum(own)) and p > 1:
+        raise WrongAnswer("sum-not-mean", f"it leaves the sum over the {p} ranks: divide by {p}")
+    if not _all_close(given, sum(own) / p):
+        raise WrongAnswer(
+            "wrong-value",
+            f"on rank 0 the gradients are {given[0].tolist()}, and their mean over the ranks is "
+            f"{(sum(own) / p).tolist()}",
+        )
+    if not all(alone for _, _, alone in seen.results[:p]):
+        raise WrongAnswer("wakes-frozen", "the frozen parameter has got a gradient")
+    calls = seen.logs[0]
+    if len(calls) != 1:
+        raise WrongAnswer(
+            "too-many-collectives",
+            f"the gradients are right, but it took {len(calls)} collectives. One is the budget",
+        )
+    if calls[0].call != "all_reduce":
+        raise WrongAnswer(
+            "gathers-everything",
+            f"the gradients are right, but `dist.{calls[0].call}` brings every rank all gradients "
+            "of all others, where their sum is enough",
+        )
+
+
+# ---- a training step to mend ------------------------------------------------------------------
+
+STEPS, SHARE = 3, 4
+
+
+def _task() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A linear model, and the batches of all ranks and steps."""
+    generator = torch.Generator().manual_seed(5)
+    model = nn.Linear(3, 4).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    p = dist.get_world_size()
+    images = torch.randn(STEPS, p, SHARE, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(4, (STEPS, p, SHARE), generator=generator)
+    return model, images, labels
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def observe_train_step(train_step) -> Observation:
+    model, images, labels = _task()
+    optimizer, rank = _sgd(model), dist.get_rank()
+
+    def call(group):
+        losses = [
+            train_step(model, optimizer, images[step, rank], labels[step, rank], group)
+            for step in range(STEPS)
+        ]
+        return flat(model.parameters()), losses
+
+    return observe_distributed(call)
+
+
+def _serial_runs() -> tuple[dict[str, torch.Tensor | list], list, list]:
+    """Weights after the right steps and after usual mistakes, and the losses, by rank and whole."""
+    p = dist.get_world_size()
+
+    def train(choose, *, scale=1.0, clear=True) -> tuple[torch.Tensor, list]:
+        model, images, labels = _task()
+        optimizer, losses = _sgd(model), []
+        for step in range(STEPS):
+            loss = F.cross_entropy(model(choose(images[step])), choose(labels[step]))
+            losses.append(loss.item())
+            if clear:
+                optimizer.zero_grad()
+            (scale * loss).backward()
+            optimizer.step()
+        return flat(model.parameters()), losses
+
+    def whole(tensor):
+        return tensor.flatten(0, 1)
+
+    right, losses = train(whole)
+    alone = [train(lambda tensor, r=r: tensor[r]) for r in range(p)]
+    weights = {
+        "right": right,
+        "steps-before-sync": [weights for weights, _ in alone],
+        "sum-not-mean": train(whole, scale=p)[0],
+        "divides-twice": train(whole, scale=1 / p)[0],
+        "forgets-to-clear": train(whole, clear=False)[0],
+    }
+    return weights, losses, [own for _, own in alone]
+
+
+def judge_train_step(seen: Observation) -> None:
+    _talked(seen)
+    p = len(seen.results)
+    vectors = [weights for weights, _ in seen.results]
+    weights, whole, _ = _serial_runs()
+    texts = {
+        "steps-before-sync": "every rank goes its own way: the step is made before the gradients "
+        "are averaged, or without it",
+        "sum-not-mean": f"the steps are {p} times too long: the gradients are added up and not "
+        "divided",
+        "divides-twice": f"the steps are {p} times too short: the mean is divided by the number "
+        "of ranks once more",
+        "forgets-to-clear": "gradients of earlier steps are still there when `backward` adds new "
+        "ones: clear them",
+    }
+    if not _all_close(vectors, weights["right"]):
+        for name, text in texts.items():
+            if _all_close(vectors, weights[name]):
+                raise WrongAnswer(name, text)
+        start = flat(_task()[0].parameters())
+        if _all_close(vectors, start):
+            raise WrongAnswer("makes-no-step", "after three steps the weights are as before")
+        if not _all_close(vectors, vectors[0]):
+            raise WrongAnswer("ranks-differ", "after three steps the ranks' weights differ")
+        raise WrongAnswer(
+            "wrong-value",
+            "all ranks agree, but after three steps the weights are not those of one process with "
+            "the whole batch",
+        )
+    _judge_losses([losses for _, losses in seen.results], whole)
+
+
+def _judge_losses(given: list, whole: list[float]) -> None:
+    p = len(given)
+    for rank, losses in enumerate(given):
+        if not all(isinstance(loss, float) for loss in losses):
+            kind = type(losses[0]).__name__
+            raise WrongAnswer("loss-not-a-number", f"the weights are right; the loss is a {kind}")
+        if _near(losses, whole):
+            continue
+        if _near(losses, [p * loss for loss in whole]):
+            raise WrongAnswer(
+                "loss-is-a-sum",
+                f"the weights are right. The loss of the whole batch was {whole[0]:.4f}, and it "
+                f"returned {losses[0]:.4f}, the sum over the ranks",
+            )
+        if len({round(own[0], 9) for own in given}) > 1:
+            raise WrongAnswer(
+                "own-loss-only",
+                f"the weights are right, but rank {rank} returned {losses[0]:.4f}, the loss of "
+                f"its own share; that of the whole batch was {whole[0]:.4f}",
+            )
+        raise WrongAnswer(
+            "wrong-loss",
+            f"the weights are right. The loss of the whole batch was {whole[0]:.4f}, and it "
+            f"returned {losses[0]:.4f}",
+        )
+
+
+def _near(losses: list, wanted: list) -> bool:
+    return all(abs(a - b) < 1e-9 for a, b in zip(losses, wanted, strict=True))
+
+
+# ---- back from a checkpoint -------------------------------------------------------------------
+
+
+def _interrupted() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """What rank 0 has after a few steps, and every other rank: something new."""
+    rank = dist.get_rank()
+    model = _task()[0]
+    if rank != 0:
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, float(rank))
+        return model, _sgd(model)
+    optimizer = _sgd(model)
+    for step in range(2):
+        _step(model, optimizer, step)
+    return model, optimizer
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """One step with a gradient that is the same on every rank."""
+    for index, parameter in enumerate(model.parameters()):
+        places = torch.arange(parameter.numel()).double().view_as(parameter)
+        parameter.grad = torch.cos(places + index + step)
+    optimizer.step()
+
+
+def observe_restore(sync_from_root) -> Observation:
+    model, optimizer = _interrupted()
+
+    def call(group):
+        sync_from_root(model, optimizer, group)
+        weights = flat(model.parameters())
+        _step(model, optimizer, 2)
+        return weights, flat(model.parameters())
+
+    return observe_distributed(call)
+
+
+def judge_restore(seen: Observation) -> None:
+    _talked(seen)
+    p = len(seen.results)
+    start = _task()[0]
+    optimizer = _sgd(start)
+    for step in range(2):
+        _step(start, optimizer, step)
+    restored = flat(start.parameters())
+    fresh = copy.deepcopy(start)
+    without, diluted = _sgd(fresh), copy.deepcopy(start)
+    averaged = _sgd(diluted)
+    averaged.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for state in averaged.state.values():
+        state["momentum_buffer"] /= p
+    _step(start, optimizer, 2)
+    _step(fresh, without, 2)
+    _step(diluted, averaged, 2)
+    right, cleared, thin = (flat(m.parameters()) for m in (start, fresh, diluted))
+    weights = [w for w, _ in seen.results]
+    after = [a for _, a in seen.results]
+    if not _all_close(weights, restored):
+        if _all_close(weights[:1], restored):
+            raise WrongAnswer(
+                "weights-differ", "the other ranks do not have the weights of rank 0 afterwards"
+            )
+        raise WrongAnswer(
+            "spoils-the-checkpoint",
+            "rank 0 itself no longer has the weights of its checkpoint: give, do not average",
+        )
+    if _all_close(after, right):
+        return
+    if _all_close(after, [right] + [cleared] * (p - 1)):
+        raise WrongAnswer(
+            "weights-only",
+            "the weights are equal, but one step later they are not: rank 0's optimizer goes on "
+            "with its momentum, and the others begin with none",
+        )
+    if _all_close(after, cleared):
+        raise WrongAnswer(
+            "momentum-lost",
+            "all ranks agree, but the momentum is gone on all of them: the run does not go on as "
+            "it would have without the interruption",
+        )
+    if _all_close(after, thin):
+        raise WrongAnswer(
+            "momentum-averaged",
+            f"all ranks agree, but the momentum is only 1/{p} of what it was: it was averaged with "
+            "the other ranks', who have none",
+        )
+    raise WrongAnswer("wrong-value", "one step later the ranks are not where rank 0 alone would be")

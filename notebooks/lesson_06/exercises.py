@@ -1,0 +1,145 @@
+"""Whether more ranks pay is arithmetic, and whether they overlap is when they send.
+
+The checks of lesson 06. Four run in the notebook, one on the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import as_mistake, exercise
+
+# Each check imports its judges when it is called: a notebook's kernel imports this module too.
+
+EPOCH_HINTS = [
+    "Two questions: how many steps does an epoch have when R ranks take B samples each at the same "
+    "time, and how long does one step take?",
+    "There are N / (R B) steps. A step takes T_comp, and T_sync on top if there is anybody to "
+    "synchronise with.",
+    "```python\n"
+    "steps = samples / (ranks * batch)\n"
+    "step_seconds = comp + ...  # sync, but not for one rank alone\n"
+    "return steps * step_seconds\n"
+    "```",
+]
+
+
+@exercise("06.epoch_seconds", function="epoch_seconds", where="notebook", hints=EPOCH_HINTS)
+def check_epoch_seconds(epoch_seconds: Callable) -> str:
+    from .judge_pays import judge_epoch
+
+    judge_epoch(epoch_seconds)
+    return "With one rank and with several."
+
+
+FEWEST_HINTS = [
+    "Try R = 2, 3, 4, ... one after the other and stop at the first that pays. T_sync is another "
+    "one for each R.",
+    "R pays if `sync_of(R) / comp < R - 1`. Equal is not enough. If the loop comes to its end, "
+    "`most` included, nothing pays.",
+    "```python\n"
+    "for ranks in range(2, most + 1):\n"
+    "    if ...:  # the condition\n"
+    "        return ranks\n"
+    "return None\n"
+    "```",
+]
+
+
+@exercise("06.fewest_ranks", function="fewest_ranks", where="notebook", hints=FEWEST_HINTS)
+def check_fewest_ranks(fewest_ranks: Callable) -> str:
+    from .judge_pays import judge_fewest
+
+    judge_fewest(fewest_ranks)
+    return "Also where two ranks do not pay but fourteen do, and where no number does."
+
+
+BUCKETS_HINTS = [
+    "The hooks are called in the order in which backward makes the gradients. So the list of "
+    "gradients that wait for their bucket fills itself; you only have to say when it leaves.",
+    "In the hook: append the parameter; if the list holds `bucket_bytes` or more, flatten its "
+    "gradients into one tensor, start an all-reduce with `async_op=True`, remember handle, tensor "
+    "and parameters, and empty the list. In `finish`: send the rest, wait for all handles, divide, "
+    "copy the parts back, forget the handles.",
+    "```python\n"
+    "waiting, sent = [], []\n\n"
+    "def send():\n"
+    "    flat = torch.cat([p.grad.flatten() for p in waiting])\n"
+    "    handle = dist.all_reduce(flat, group=group, async_op=True)\n"
+    "    sent.append((handle, flat, list(waiting)))\n"
+    "    waiting.clear()\n\n"
+    "def hook(parameter):\n"
+    "    waiting.append(parameter)\n"
+    "    ...  # send if it is full\n\n"
+    "def finish():\n"
+    "    ...  # send what is left; for each of sent: wait, divide, split, copy_\n"
+    "    sent.clear()\n"
+    "```\n"
+    "Then `parameter.register_post_accumulate_grad_hook(hook)` for each, and `return finish`.",
+]
+
+
+@exercise("06.bucketed_sync", function="bucketed_sync", where="engines", hints=BUCKETS_HINTS)
+def check_bucketed_sync(bucketed_sync: Callable) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.judge_ddp import on_each_rank
+
+    from .judge_buckets import judge_buckets, try_buckets
+
+    need_process_group()
+    p = dist.get_world_size()
+    judge_buckets(on_each_rank(lambda group: try_buckets(bucketed_sync, group)), p)
+    if p > 2:
+        found = on_each_rank(lambda group: try_buckets(bucketed_sync, group), list(range(p - 1)))
+        with as_mistake(
+            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
+        ):
+            judge_buckets(found, p - 1)
+    return "Three messages for five parameters, two of them on their way before backward has ended."
+
+
+WAITING_HINTS = [
+    "A step begins for all ranks together and ends when the slowest has done its part. How long "
+    "is it, and how much of that did each rank compute?",
+    "All ranks together spend R times the maximum of each step. They compute the sum of all "
+    "numbers. The rest is waiting.",
+    "```python\n"
+    "ranks = len(times[0])\n"
+    "spent = ranks * sum(max(step) for step in times)\n"
+    "computed = ...\n"
+    "return (spent - computed) / spent\n"
+    "```",
+]
+
+
+@exercise("06.waiting_share", function="waiting_share", where="notebook", hints=WAITING_HINTS)
+def check_waiting_share(waiting_share: Callable) -> str:
+    from .judge_pays import judge_waiting
+
+    judge_waiting(waiting_share)
+    return "Each step has a slowest rank of its own."
+
+
+EFFICIENCY_HINTS = [
+    "An efficiency compares samples per second *per rank*, of the large run and of the baseline. "
+    "The baseline may have had several ranks, too.",
+    "e = (rate / ranks) / (base_rate / base_ranks). Relative to a baseline that loses nothing, "
+    "e = T_comp / (T_comp + T_sync): solve that for T_sync / T_comp.",
+    "```python\n"
+    "efficiency = (rate / ranks) / (base_rate / base_ranks)\n"
+    "ratio = ...  # from efficiency = 1 / (1 + ratio)\n"
+    "return efficiency, ratio\n"
+    "```",
+]
+
+
+@exercise(
+    "06.read_efficiency", function="read_efficiency", where="notebook", hints=EFFICIENCY_HINTS
+)
+def check_read_efficiency(read_efficiency: Callable) -> str:
+    from .judge_pays import judge_efficiency
+
+    judge_efficiency(read_efficiency)
+    return "Per rank, against whatever baseline, and back to T_sync / T_comp."

@@ -1,0 +1,318 @@
+"""A formula with a usual mistake in it gives numbers of its own in every case.
+
+The judges of the exercises of lesson 06 that run in the notebook. Each mistake is written as the
+function that makes it; an answer that agrees with it in all cases makes it, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from course_lib.teaching.exercise import WrongAnswer
+
+__all__ = ["judge_efficiency", "judge_epoch", "judge_fewest", "judge_waiting"]
+
+
+class Mistake(NamedTuple):
+    """A mistake's name, the function that makes it, and what to tell."""
+
+    name: str
+    makes: Callable
+    explanation: str
+
+
+def _judge(
+    function: Callable, right: Callable, mistakes: Sequence[Mistake], cases: Sequence[tuple]
+) -> None:
+    given = [function(*case) for case in cases]
+    wanted = [right(*case) for case in cases]
+    wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
+    if not wrong:
+        return
+    for name, makes, explanation in mistakes:
+        # A mistake that gives the right answers in all cases would explain nothing.
+        if all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True)):
+            raise WrongAnswer(name, explanation)
+    first = wrong[0]
+    raise WrongAnswer(
+        "wrong-value",
+        f"for {_written(cases[first])} it returned {given[first]!r}, not {_rounded(wanted[first])}",
+    )
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, (tuple, list)) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if one is None or other is None:
+        return one is other
+    try:
+        return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-12)
+    except (TypeError, ValueError):
+        return False
+
+
+def _rounded(value: object) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_rounded, value)) + ")"
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+def _written(case: tuple) -> str:
+    return ", ".join("sync_of" if callable(value) else repr(value) for value in case)
+
+
+# ---- an epoch ---------------------------------------------------------------------------------
+
+
+def _epoch(samples, batch, comp, sync, ranks):
+    return samples / (ranks * batch) * (comp + (sync if ranks > 1 else 0))
+
+
+_EPOCH_CASES = ((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4), (4096, 32, 3, 7, 8))
+
+_EPOCH_MISTAKES = (
+    Mistake(
+        "one-rank-synchronises",
+        lambda n, b, c, s, r: n / (r * b) * (c + s),
+        "for several ranks it is right, but one rank alone has nobody to synchronise with: its "
+        "step takes T_comp",
+    ),
+    Mistake(
+        "steps-not-shared",
+        lambda n, b, c, s, r: n / b * (c + (s if r > 1 else 0)),
+        "every rank goes through the whole data set. R ranks share it: in one step they take "
+        "R * B samples together",
+    ),
+    Mistake(
+        "sync-once-per-epoch",
+        lambda n, b, c, s, r: n / (r * b) * c + (s if r > 1 else 0),
+        "it pays T_sync once in an epoch. Gradients are averaged in *every* step",
+    ),
+    Mistake(
+        "forgets-sync",
+        lambda n, b, c, s, r: n / (r * b) * c,
+        "T_sync does not occur: that would be R ranks that never talk to each other",
+    ),
+    Mistake(
+        "sync-not-shared",
+        lambda n, b, c, s, r: n / (r * b) * c + n / b * (s if r > 1 else 0),
+        "it pays N/B times T_sync: once for each rank's batch, or as if the batch B were cut into "
+        "R parts. Every rank has B samples of its own, and all synchronise at the same time: "
+        "N/(R B) steps, one T_sync in each",
+    ),
+)
+
+
+def judge_epoch(epoch_seconds: Callable) -> None:
+    _judge(epoch_seconds, _epoch, _EPOCH_MISTAKES, _EPOCH_CASES)
+
+
+# ---- the boundary -----------------------------------------------------------------------------
+
+
+def _fewest(comp, sync_of, most, pays=lambda r, ratio: ratio < r - 1, first=2, end=1):
+    ranks = range(first, most + end)
+    return next((r for r in ranks if pays(r, sync_of(r) / comp)), None)
+
+
+def _two_and_a_half(ranks):
+    return 2.5 if ranks > 1 else 0.0
+
+
+def _three(ranks):
+    return 3.0 if ranks > 1 else 0.0
+
+
+def _ring(ranks):  # alpha 0.39, n beta 1.5
+    return 2 * (ranks - 1) * (0.39 + 1.5 / ranks)
+
+
+def _slow_ring(ranks):
+    return 2 * (ranks - 1) * (0.6 + 1.5 / ranks)
+
+
+_FEWEST_CASES = (
+    (1.0, _two_and_a_half, 100),
+    (1.0, _three, 100),
+    (1.0, _ring, 100),
+    (1.0, _ring, 14),
+    (2.0, _ring, 100),
+    (1.0, _slow_ring, 100),
+)
+
+
+def _best(comp, sync_of, most):
+    good = [r for r in range(2, most + 1) if sync_of(r) / comp < r - 1]
+    return max(good, key=lambda r: r / (1 + sync_of(r) / comp)) if good else None
+
+
+_FEWEST_MISTAKES = (
+    Mistake(
+        "counts-equality",
+        lambda c, s, m: _fewest(c, s, m, lambda r, ratio: ratio <= r - 1),
+        "with T_sync / T_comp = R - 1 exactly, R ranks are just as fast as one. That does not pay: "
+        "use `<`",
+    ),
+    Mistake(
+        "ranks-instead-of-ranks-minus-one",
+        lambda c, s, m: _fewest(c, s, m, lambda r, ratio: ratio < r),
+        "it compares T_sync / T_comp with R. The bound is R - 1: one of the R ranks would have "
+        "done the work of one anyhow",
+    ),
+    Mistake(
+        "sync-of-two-ranks",
+        lambda c, s, m: _fewest(c, lambda _: s(2), m),
+        "it takes T_sync of two ranks for every R. Synchronising more ranks takes longer: call "
+        "`sync_of(ranks)` anew",
+    ),
+    Mistake(
+        "stops-too-early",
+        lambda c, s, m: _fewest(c, s, m, end=0),
+        "the largest R that is allowed, `most`, is never tried: `range(2, most + 1)`",
+    ),
+    Mistake(
+        "ignores-comp",
+        lambda c, s, m: _fewest(1.0, s, m),
+        "it compares T_sync itself with R - 1. It is the *ratio* T_sync / T_comp that counts",
+    ),
+    Mistake(
+        "not-none",
+        lambda c, s, m: _fewest(c, s, m) or m,
+        "where no R up to `most` pays, it returns `most`. Return None, or somebody will buy them",
+    ),
+    Mistake(
+        "best-not-fewest",
+        _best,
+        "it returns the R with the largest speed-up. Asked for is the smallest that pays at all",
+    ),
+)
+
+
+def judge_fewest(fewest_ranks: Callable) -> None:
+    _judge(fewest_ranks, _fewest, _FEWEST_MISTAKES, _FEWEST_CASES)
+
+
+# ---- stragglers -------------------------------------------------------------------------------
+
+
+def _waiting(times):
+    ranks = len(times[0])
+    return 1 - sum(map(sum, times)) / (ranks * sum(map(max, times)))
+
+
+def _totals(times):
+    return [sum(column) for column in zip(*times, strict=True)]
+
+
+_WAITING_CASES = (
+    ([[1, 1, 2], [2, 1, 1], [1, 3, 1]],),
+    ([[4, 1], [1, 1]],),
+    ([[2, 2, 2, 6]],),
+)
+
+_WAITING_MISTAKES = (
+    Mistake(
+        "slowest-rank-of-all",
+        lambda t: 1 - sum(map(sum, t)) / (len(t[0]) * max(_totals(t))),
+        "it adds up each rank's times and waits for the slowest *rank*. In synchronous SGD the "
+        "ranks meet in every step, and a different one may be the slowest: take the maximum of "
+        "each step",
+    ),
+    Mistake(
+        "mean-of-shares",
+        lambda t: sum(1 - sum(step) / len(step) / max(step) for step in t) / len(t),
+        "it averages the steps' shares, so that a short step counts as much as a long one. Add up "
+        "seconds, and divide once",
+    ),
+    Mistake(
+        "slowdown",
+        lambda t: len(t[0]) * sum(map(max, t)) / sum(map(sum, t)) - 1,
+        "it divides the waiting by the time *computed*. Asked for is its share of all the time "
+        "that the ranks spend",
+    ),
+    Mistake(
+        "seconds",
+        lambda t: sum(len(step) * max(step) - sum(step) for step in t),
+        "these are the seconds that all ranks wait. Divide by all the seconds that they spend",
+    ),
+    Mistake(
+        "busy-share",
+        lambda t: 1 - _waiting(t),
+        "this is the share in which the ranks compute. Asked for is the rest",
+    ),
+    Mistake(
+        "only-rank-0",
+        lambda t: 1 - sum(step[0] for step in t) / sum(map(max, t)),
+        "it looks at rank 0 alone. All ranks wait, each for another time",
+    ),
+    Mistake(
+        "forgets-the-ranks",
+        lambda t: 1 - sum(map(sum, t)) / sum(map(max, t)),
+        "a step lasts as long as its slowest rank *for each of the R ranks*: together they spend "
+        "R times that",
+    ),
+)
+
+
+def judge_waiting(waiting_share: Callable) -> None:
+    _judge(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES)
+
+
+# ---- a published efficiency -------------------------------------------------------------------
+
+
+def _efficiency(base_ranks, base_rate, ranks, rate):
+    efficiency = (rate / ranks) / (base_rate / base_ranks)
+    return efficiency, 1 / efficiency - 1
+
+
+_EFFICIENCY_CASES = ((8, 1_000, 256, 28_800), (1, 100, 4, 200), (4, 900, 16, 2_400))
+
+_EFFICIENCY_MISTAKES = (
+    Mistake(
+        "baseline-is-one-rank",
+        lambda b, s, r, t: (t / r / s, 1 / (t / r / s) - 1),
+        "it takes the baseline for a run on one rank. It had `base_ranks`: compare samples/s *per "
+        "rank*",
+    ),
+    Mistake(
+        "speed-up",
+        lambda b, s, r, t: (t / s, 1 / (t / s) - 1),
+        "this is the speed-up over the baseline. The efficiency also divides by how many times "
+        "more ranks there are",
+    ),
+    Mistake(
+        "upside-down",
+        lambda b, s, r, t: ((s / b) / (t / r), (t / r) / (s / b) - 1),
+        "the efficiency is the wrong way up: the large run's samples/s per rank over the "
+        "baseline's",
+    ),
+    Mistake(
+        "loss-instead-of-ratio",
+        lambda b, s, r, t: (_efficiency(b, s, r, t)[0], 1 - _efficiency(b, s, r, t)[0]),
+        "the efficiency is right. 1 - efficiency is the lost part of the *long* step; asked for is "
+        "the lost time over T_comp. From e = 1 / (1 + x) follows x = 1 / e - 1",
+    ),
+    Mistake(
+        "inverse-instead-of-ratio",
+        lambda b, s, r, t: (_efficiency(b, s, r, t)[0], 1 / _efficiency(b, s, r, t)[0]),
+        "the efficiency is right. 1 / e is (T_comp + T_sync) / T_comp: subtract the 1 of T_comp",
+    ),
+    Mistake(
+        "per-cent",
+        lambda b, s, r, t: (100 * _efficiency(b, s, r, t)[0], _efficiency(b, s, r, t)[1]),
+        "the efficiency is in per cent. Return it as a fraction, 0.9 for 90 %",
+    ),
+)
+
+
+def judge_efficiency(read_efficiency: Callable) -> None:
+    given = read_efficiency(*_EFFICIENCY_CASES[0])
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise WrongAnswer(
+            "not-two-numbers",
+            f"it returned {given!r}; return two numbers: the efficiency, and T_sync / T_comp",
+        )
+    _judge(read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES)

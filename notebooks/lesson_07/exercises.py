@@ -1,0 +1,120 @@
+"""All devices work on one step, so what one of them gets wrong is in the weights.
+
+The checks of lesson 07. All run in the notebook: DataParallel is one process, and this is it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import exercise
+
+# ---- deal out, evenly -------------------------------------------------------------------------
+
+SCATTER_HINTS = [
+    "10 samples on 4 devices: two devices get 3, two get 2. In general `N // p` each, and the "
+    "first `N % p` devices get one more.",
+    "Work out the list of sizes first. `torch.split(batch, sizes)` cuts a tensor into pieces of "
+    "exactly these sizes, in order. What it returns still looks into the memory of the batch: "
+    "`clone()` makes a copy.",
+    "```python\n"
+    "size, rest = divmod(len(batch), p)\n"
+    "sizes = [size + 1] * rest + [size] * (p - rest)\n"
+    "```\n"
+    "Split by these sizes, and clone every piece.",
+]
+
+
+@exercise("07.scatter", function="scatter_evenly", where="notebook", hints=SCATTER_HINTS)
+def check_scatter(scatter_evenly: Callable) -> str:
+    from .judge_data_parallel import judge_scatter
+
+    return judge_scatter(scatter_evenly)
+
+
+# ---- one loss from all shards -----------------------------------------------------------------
+
+LOSS_HINTS = [
+    "Two shards: one sample with loss 9, three samples with mean loss 1. The mean over the four "
+    "samples is (9 + 1 + 1 + 1) / 4 = 3. The mean of the two means is 5. What does a mean have to "
+    "be multiplied by, before you may add it to another one?",
+    "A mean times its number of samples is a sum. Add up the sums, divide by the number of all "
+    "samples. Stay with tensors: a loss that went through `item()` has no gradient.",
+    "`sum(loss * size for loss, size in zip(losses, sizes) if size)` is the sum over all samples: "
+    "a shard of no samples has a mean of 0 / 0, so it has to be left out, not multiplied by 0.",
+]
+
+
+@exercise("07.mean_loss", function="mean_loss", where="notebook", hints=LOSS_HINTS)
+def check_mean_loss(mean_loss: Callable) -> str:
+    from .judge_data_parallel import judge_mean_loss
+
+    return judge_mean_loss(mean_loss)
+
+
+# ---- the master is updated --------------------------------------------------------------------
+
+UPDATE_HINTS = [
+    "Replicas are thrown away after the step. What has to be changed so that the next step's "
+    "replicas are any better? And what are the replicas good for, when their backward is done?",
+    "For each parameter of the master: add the gradients of the same parameter of all replicas to "
+    "the master's own `grad`. Then the optimizer, which holds the master's parameters, makes the "
+    "step. Replica 0 is the master itself: its gradient is there already.",
+    "```python\n"
+    "for replica in replicas[1:]:\n"
+    "    for own, other in zip(model.parameters(), replica.parameters()):\n"
+    "        if other.grad is not None:\n"
+    "            ...  # own.grad may still be None\n"
+    "optimizer.step()\n"
+    "```",
+]
+
+
+@exercise("07.update", function="update", where="notebook", hints=UPDATE_HINTS)
+def check_update(update: Callable) -> str:
+    from .judge_data_parallel import judge_update
+
+    return judge_update(update)
+
+
+# ---- bytes through the master -----------------------------------------------------------------
+
+BYTES_HINTS = [
+    "Go through the step and ask of each tensor: does it leave the master, or does it reach it, "
+    "and to or from how many devices? The master sends nothing to itself.",
+    "Out: parameters and buffers, to each of the p - 1 others; their shards of the inputs; their "
+    "shards of the gradient of the outputs. In: their shards of the outputs; a gradient from each "
+    "of them, for each parameter that has one. `tensor.nbytes` is the size of a tensor in bytes.",
+    "```python\n"
+    "weights = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])\n"
+    "trained = sum(t.nbytes for t in model.parameters() if t.requires_grad)\n"
+    "```\n"
+    "The others' shards of a tensor are `tensor.nbytes * (p - 1) // p` together.",
+]
+
+
+@exercise("07.master_bytes", function="master_bytes", where="notebook", hints=BYTES_HINTS)
+def check_master_bytes(master_bytes: Callable) -> str:
+    from .judge_data_parallel import judge_master_bytes
+
+    return judge_master_bytes(master_bytes)
+
+
+# ---- many threads, one sum --------------------------------------------------------------------
+
+ACCUMULATE_HINTS = [
+    "`shared.write(shared.read() + gradient)` is three things: read, add, write. What if another "
+    "thread writes after you have read?",
+    "A lock lets one thread in at a time: `with lock:`. It has to be closed from the reading to "
+    "the writing. What takes long and needs no lock should stay outside, or the threads work one "
+    "after another.",
+    "First `gradient = compute()`, without the lock. Then `with lock:`, and in that block the "
+    "line with `shared.write(shared.read() + gradient)`.",
+]
+
+
+@exercise("07.accumulate", function="accumulate", where="notebook", hints=ACCUMULATE_HINTS)
+def check_accumulate(accumulate: Callable) -> str:
+    from .judge_accumulate import judge_accumulate
+
+    return judge_accumulate(accumulate)

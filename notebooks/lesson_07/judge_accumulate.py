@@ -1,0 +1,181 @@
+"""A race that happens once in a million runs is made to happen in each one.
+
+Used by :mod:`notebooks.lesson_07.exercises`. A thread that reads the shared sum is kept
+until all threads have read, or a short time has passed: threads without a lock then all start
+from the same sum, while with one there is only ever a single reader. The lock says of each read
+and write whether it was closed, so that nobody is right by luck.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from course_lib.teaching.exercise import WrongAnswer
+
+THREADS = 4
+# Threads that may read at the same time do so within milliseconds. Behind a lock this time passes
+# in vain, once for each thread but the last.
+READERS_WITHIN_S = 0.15
+LOCK_WITHIN_S = 4.0
+
+
+class Lock:
+    """A lock that is given out in the order of asking, and knows which time it is closed."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._asked = self.used = 0
+        self._open = True
+        self._holder: int | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        with self._changed:
+            if self._holder == threading.get_ident():
+                raise WrongAnswer(
+                    "locked-twice",
+                    "a thread closes the lock that it has closed itself: it would wait for ever",
+                )
+            mine, self._asked = self._asked, self._asked + 1
+            if not self._changed.wait_for(lambda: self._open and self.used == mine, LOCK_WITHIN_S):
+                raise WrongAnswer(
+                    "never-opened",
+                    "a thread waits for the lock, and nobody opens it again: use `with lock:`",
+                )
+            self.used += 1
+            self._open, self._holder = False, threading.get_ident()
+            return True
+
+    def release(self) -> None:
+        with self._changed:
+            self._open, self._holder = True, None
+            self._changed.notify_all()
+
+    def locked(self) -> bool:
+        return not self._open
+
+    def mine(self) -> int | None:
+        """Which time it is closed, if by the thread that asks."""
+        with self._changed:
+            return self.used if self._holder == threading.get_ident() else None
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exception) -> None:
+        self.release()
+
+
+class Shared:
+    """A sum that threads share. ``pairs``: what the lock said at a thread's read and write."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.value = torch.zeros(2, dtype=torch.float64)
+        self.pairs: list[tuple[int | None, int | None]] = []
+        self._lock = lock
+        self._at_read = threading.local()
+        self._readers = 0
+        self._moved = threading.Condition()
+
+    def read(self) -> torch.Tensor:
+        self._at_read.hold = self._lock.mine()
+        with self._moved:
+            value = self.value.clone()
+            self._readers += 1
+            self._moved.notify_all()
+            self._moved.wait_for(lambda: self._readers >= THREADS, READERS_WITHIN_S)
+        return value
+
+    def write(self, value: torch.Tensor) -> None:
+        hold = self._lock.mine()
+        with self._moved:
+            if hold is None:  # a thread that is unlucky: the others come first
+                self._moved.wait_for(lambda: self._readers >= THREADS, LOCK_WITHIN_S)
+            self.value = value
+            self.pairs.append((getattr(self._at_read, "hold", None), hold))
+
+
+def judge_accumulate(accumulate: Callable) -> str:
+    lock = Lock()
+    shared = Shared(lock)
+    computed: list[tuple[int, int | None]] = []
+
+    def gradient_of(r: int) -> Callable[[], torch.Tensor]:
+        def compute() -> torch.Tensor:
+            computed.append((r, lock.mine()))
+            return torch.tensor([1.0, 10.0], dtype=torch.float64) * 2**r
+
+        return compute
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        futures = [pool.submit(accumulate, shared, gradient_of(r), lock) for r in range(THREADS)]
+    errors = [future.exception() for future in futures]
+    for kind in (NotImplementedError, WrongAnswer):
+        for error in errors:
+            if isinstance(error, kind):
+                raise error
+    for error in errors:
+        if error is not None:
+            raise WrongAnswer("it-raises", f"a thread raised {type(error).__name__}: {error}")
+    _judge_computing(computed)
+    _judge_adding(shared, lock)
+    return "Nothing is lost, and the threads wait for each other only while they add up."
+
+
+def _judge_computing(computed: list[tuple[int, int | None]]) -> None:
+    if not computed:
+        raise WrongAnswer("computes-nothing", "`compute()` is never called: it gives the gradient")
+    if len(computed) > THREADS:
+        raise WrongAnswer(
+            "computes-twice", "a thread calls `compute()` more than once. Keep what it returns"
+        )
+    if any(hold is not None for _, hold in computed):
+        raise WrongAnswer(
+            "computes-behind-the-lock",
+            "the gradient is computed while the lock is closed: the threads work one after "
+            "another, and all the devices are no faster than one",
+        )
+
+
+def _judge_adding(shared: Shared, lock: Lock) -> None:
+    everything = torch.tensor([1.0, 10.0], dtype=torch.float64) * (2**THREADS - 1)
+    if not shared.pairs:
+        raise WrongAnswer(
+            "never-written",
+            "nothing was written back. `shared.read()` returns a copy: adding to it in place "
+            "changes nothing for the others, `shared.write(...)` does",
+        )
+    if len(shared.pairs) != THREADS:
+        raise WrongAnswer(
+            "not-one-write-each", f"{THREADS} threads wrote {len(shared.pairs)} times"
+        )
+    found, wanted = shared.value.tolist(), everything.tolist()
+    lost = f"the sum is {found}, not {wanted}" if found != wanted else "the sum is right by luck"
+    if not lock.used:
+        raise WrongAnswer(
+            "no-lock",
+            f"{lost}: the lock is never closed. All threads read before any of them had written, "
+            "and the last one to write won. The GIL does not prevent that",
+        )
+    for at_read, at_write in shared.pairs:
+        if at_read is None:
+            raise WrongAnswer(
+                "read-outside-the-lock",
+                f"{lost}: the sum is read while the lock is open. Until it is closed, others write",
+            )
+        if at_write is None:
+            raise WrongAnswer(
+                "written-outside-the-lock",
+                f"{lost}: the lock is opened before the new sum is written. Others read the old "
+                "one in between",
+            )
+        if at_read != at_write:
+            raise WrongAnswer(
+                "two-locks-a-gap",
+                f"{lost}: the lock is closed to read, and closed to write, but open in between",
+            )
+    if found != wanted:
+        raise WrongAnswer("wrong-value", f"{lost}: write what you have read plus the gradient")

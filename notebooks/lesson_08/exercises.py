@@ -1,0 +1,156 @@
+"""DDP does as one process does; what you hand to it decides whether it still does.
+
+The checks of lesson 08. Each tries the learner's function with real replicas, and judges the
+numbers first and then the collectives that it took.
+"""
+
+from __future__ import annotations
+
+from course_lib.teaching.exercise import as_mistake, exercise
+
+EPOCHS_HINTS = [
+    "The sampler does not know that an epoch is over. One call tells it, and where that call "
+    "stands matters.",
+    "`DistributedSampler` shuffles with the seed `seed + epoch`. It looks at that number when the "
+    "loop over the loader *begins*. All ranks must use the same one.",
+    "Put `sampler.set_epoch(epoch)` between the two `for` lines.",
+]
+
+
+@exercise("08.train_epochs", function="train_epochs", where="notebook", hints=EPOCHS_HINTS)
+def check_train_epochs(train_epochs) -> str:
+    from .judge_epochs import REPLICAS, epochs_of, judge_epochs
+
+    judge_epochs([epochs_of(train_epochs, rank) for rank in range(REPLICAS)])
+    return "Each epoch has every sample once, in an order of its own, and the ranks agree on it."
+
+
+ACCURACY_HINTS = [
+    "The sampler repeats samples until all ranks have equally many. Which entries of `right` are "
+    "such repeats? They must count neither above nor below the fraction line.",
+    "Without shuffling, entry k of rank r is sample `r + k * p` of the test set, p being the "
+    "number of ranks in the group. It is a repeat if that is not below `samples`.",
+    "```python\n"
+    "p, r = dist.get_world_size(group), dist.get_rank(group)\n"
+    "real = r + p * torch.arange(len(right)) < samples\n"
+    "count = (right & real).sum()\n"
+    "```\n"
+    "Now one all-reduce of `count`, and a division by `samples`.",
+]
+
+
+@exercise("08.global_accuracy", function="global_accuracy", where="engines", hints=ACCURACY_HINTS)
+def check_global_accuracy(global_accuracy) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.judge_ddp import on_each_rank
+
+    from .judge_samplers import judge_accuracy, try_accuracy
+
+    need_process_group()
+    p = dist.get_world_size()
+    samples = 2 * p + 2
+    found = on_each_rank(lambda group: try_accuracy(global_accuracy, samples, group))
+    judge_accuracy(found, samples, p)
+    if p > 2:
+        ranks, samples = list(range(p - 1)), 3 * p - 2
+        found = on_each_rank(lambda group: try_accuracy(global_accuracy, samples, group), ranks)
+        with as_mistake(
+            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
+        ):
+            judge_accuracy(found, samples, p - 1)
+    return "One number per rank in one all-reduce, and each test sample counts once."
+
+
+ACCUMULATE_HINTS = [
+    "Gradients add up in `.grad` by themselves from one `backward()` to the next. What has to be "
+    "kept from happening is the all-reduce, in all backward passes but the last.",
+    "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, those "
+    "of the last one outside. Each loss is a mean over its micro-batch: what is the mean over "
+    "all?",
+    "```python\n"
+    "optimizer.zero_grad()\n"
+    "*first, last = batches\n"
+    "with ddp.no_sync():\n"
+    "    for inputs, targets in first:\n"
+    "        ...  # forward and backward, of the loss divided by len(batches)\n"
+    "...  # the same for the last one, then one step\n"
+    "```",
+]
+
+
+@exercise("08.accumulate", function="accumulate", where="engines", hints=ACCUMULATE_HINTS)
+def check_accumulate(accumulate) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.judge_ddp import (
+        judge_accumulation,
+        on_each_rank,
+        try_accumulation,
+    )
+
+    need_process_group()
+    found = on_each_rank(lambda group: try_accumulation(accumulate, group))
+    judge_accumulation(found, dist.get_world_size())
+    return "Four micro-batches, one round of all-reduce, and the gradient of one large batch."
+
+
+HOOK_HINTS = [
+    "A hook replaces DDP's all-reduce of one bucket. `bucket.buffer()` holds this rank's own "
+    "gradients, neither summed nor divided. It has to return a future of their mean.",
+    "Four steps: turn the buffer into bfloat16, divide by the size of the group, all-reduce with "
+    "`async_op=True`, and turn the result back into float32 in a callback of the future.",
+    "```python\n"
+    "compressed = bucket.buffer().to(torch.bfloat16) / dist.get_world_size(group)\n"
+    "work = dist.all_reduce(compressed, group=group, async_op=True)\n"
+    "return work.get_future().then(lambda done: ...)  # done.value() is a list of one tensor\n"
+    "```\n"
+    "`bucket.buffer().copy_(tensor)` converts the dtype, and returns the buffer.",
+]
+
+
+@exercise("08.bfloat16_hook", function="bfloat16_hook", where="engines", hints=HOOK_HINTS)
+def check_bfloat16_hook(bfloat16_hook) -> str:
+    import torch.distributed as dist
+
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.judge_ddp import judge_hook, on_each_rank, try_hook
+
+    need_process_group()
+    p = dist.get_world_size()
+    judge_hook(on_each_rank(lambda group: try_hook(bfloat16_hook, group)), p)
+    if p > 2:
+        found = on_each_rank(lambda group: try_hook(bfloat16_hook, group), list(range(p - 1)))
+        with as_mistake(
+            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
+        ):
+            judge_hook(found, p - 1)
+    return "The mean in float32, two bytes a number handed over, and nobody waits for it."
+
+
+RESUME_HINTS = [
+    "Three things besides the weights decide how a run goes on: what the optimizer remembers, "
+    "what the random generator will draw next, and where in the data it stands.",
+    "Every rank loads the file. The weights belong into `ddp.module`, whose names have no "
+    "`module.` in front. Each rank has a random state of its own.",
+    "```python\n"
+    "checkpoint = torch.load(path)\n"
+    'ddp.module.load_state_dict(checkpoint["model"])\n'
+    "...  # the optimizer, in the same way\n"
+    'torch.set_rng_state(checkpoint["rng"][...])  # whose?\n'
+    'return checkpoint["step"]\n'
+    "```",
+]
+
+
+@exercise("08.resume", function="resume", where="engines", hints=RESUME_HINTS)
+def check_resume(resume) -> str:
+    from course_lib.teaching.judges.judge_collectives import need_process_group
+
+    from .judge_samplers import judge_resume, try_resume
+
+    need_process_group()
+    judge_resume(try_resume(resume))
+    return "Weights, momentum and every rank's random state are back, to the bit."

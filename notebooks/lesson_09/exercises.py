@@ -1,0 +1,245 @@
+"""An asynchronous program is judged by what was said, and never by when.
+
+The checks of lesson 09. Three run on the real ranks, against a server or workers of the
+check's own; two are arithmetic and run in the notebook.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import WrongAnswer, exercise
+
+# ---- the worker's side ------------------------------------------------------------------------
+
+WORK_HINTS = [
+    "One round is five lines, in the order of the list: compute, send, receive, send, receive. "
+    "Everything goes to rank 0 and comes from rank 0.",
+    "`dist.recv` fills the tensor that you give it, so make one of one number for ready, and "
+    "receive the parameters into `parameters` itself: then the next `compute(parameters)` sees "
+    "them. The loss is the last number of what `compute` returned.",
+    "```python\n"
+    "losses, ready = [], torch.zeros(1)\n"
+    "for _ in range(rounds):\n"
+    "    message = compute(parameters)\n"
+    "    dist.send(torch.ones(1), 0, group=group, tag=1)\n"
+    "    ...  # receive ready, tag 2\n"
+    "    ...  # send the message, tag 3\n"
+    "    ...  # receive the parameters, tag 4\n"
+    "    losses.append(message[-1].item())\n"
+    "return losses\n"
+    "```",
+]
+
+
+@exercise("09.work", function="work", where="engines", hints=WORK_HINTS)
+def check_work(work) -> str:
+    from .judge_parameter_server import ROUNDS, attempted, judge_work, observe_work
+
+    attempted(work, None, None, 0, None)
+    judge_work(observe_work(work))
+    return f"Every worker knocked, was served alone, and handed in {ROUNDS} gradients."
+
+
+# ---- the server's side ------------------------------------------------------------------------
+
+SERVE_HINTS = [
+    "The loop runs once per gradient, not once per worker. The only receive without a source is "
+    "that of the hello; everything after it is between you and the one who said it.",
+    "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns who it was. The "
+    "gradient message has `len(parameters) + 1` numbers: the last one is the loss.",
+    "```python\n"
+    "served = []\n"
+    "hello, message = torch.zeros(1), torch.zeros(len(parameters) + 1)\n"
+    "for _ in range(rounds):\n"
+    "    worker = dist.recv(hello, group=group, tag=1)\n"
+    "    ...  # ready, tag 2\n"
+    "    dist.recv(message, worker, group=group, tag=3)\n"
+    "    update(parameters, message[:-1])\n"
+    "    ...  # the parameters, tag 4\n"
+    "    served.append(worker)\n"
+    "return served\n"
+    "```",
+]
+
+
+@exercise("09.serve", function="serve", where="engines", hints=SERVE_HINTS)
+def check_serve(serve) -> str:
+    from .judge_parameter_server import attempted, judge_serve, observe_serve
+
+    attempted(serve, [], None, 0, None)
+    judge_serve(observe_serve(serve))
+    return "Whoever came was served, one at a time, and nobody waited for the straggler."
+
+
+# ---- staleness from the order -----------------------------------------------------------------
+
+STALENESS_HINTS = [
+    "For each worker remember one number: at which version it fetched its parameters. In the "
+    "beginning that is 0 for everybody.",
+    "Update v is made when the server is at version v. The staleness is v minus the version that "
+    "this worker had fetched. After the update the server is at version v + 1, and that is what "
+    "the worker fetches now.",
+    "```python\n"
+    "fetched, result = {}, []\n"
+    "for version, worker in enumerate(order):\n"
+    "    result.append(version - fetched.get(worker, 0))\n"
+    "    fetched[worker] = ...\n"
+    "return result\n"
+    "```",
+]
+
+
+def _orders() -> list[list[int]]:
+    generator = random.Random(9)
+    chance = [[generator.choice([1, 1, 2, 3]) for _ in range(12)] for _ in range(5)]
+    return [[1, 2, 3, 1, 2, 3], [1, 1, 1], [2, 1, 1, 2], *chance]
+
+
+def _staleness(order: list[int], *, first_is_fresh=False, at_end=1, forget=False) -> list[int]:
+    fetched: dict[int, int] = {}
+    result = []
+    for version, worker in enumerate(order):
+        result.append(version - fetched.get(worker, version if first_is_fresh else 0))
+        fetched[worker] = 0 if forget else version + at_end
+    return result
+
+
+def _own_updates(order: list[int]) -> list[int]:
+    return [order[:version].count(worker) for version, worker in enumerate(order)]
+
+
+STALENESS_MISTAKES: dict[str, tuple[Callable, str]] = {
+    "counts-its-own-update": (
+        lambda order: _staleness(order, at_end=0),
+        "it counts the worker's own update too. The worker fetches after that update, so the "
+        "version that it gets is one higher",
+    ),
+    "counts-itself": (
+        lambda order: [s + 1 for s in _staleness(order)],
+        "every number is too large by one: the update that the gradient itself makes does not "
+        "count, it comes after",
+    ),
+    "first-is-fresh": (
+        lambda order: _staleness(order, first_is_fresh=True),
+        "a worker's first gradient is taken for fresh. It was computed at version 0, and others "
+        "may have updated since",
+    ),
+    "never-fetches": (
+        lambda order: _staleness(order, forget=True),
+        "it counts from version 0 every time. A worker fetches anew after each of its updates",
+    ),
+    "counts-own-updates": (
+        _own_updates,
+        "it counts how often this worker has updated; what makes a gradient stale is how often "
+        "the *others* have",
+    ),
+}
+
+
+@exercise("09.staleness", function="staleness", where="notebook", hints=STALENESS_HINTS)
+def check_staleness(staleness) -> str:
+    given = [list(order) for order in _orders()]
+    found = [staleness(order) for order in given]
+    right = [_staleness(order) for order in _orders()]
+    first = found[0]
+    if isinstance(first, (int, float)):
+        raise WrongAnswer(
+            "one-number", f"it returned {first!r}; return a list, with a number for each gradient"
+        )
+    if first is None:
+        raise WrongAnswer("returns-nothing", "it returned None; return a list")
+    if given != _orders():
+        raise WrongAnswer("changes-its-input", "`order` was changed; only read it")
+    for name, (mistake, words) in STALENESS_MISTAKES.items():
+        if found != right and found == [mistake(order) for order in _orders()]:
+            raise WrongAnswer(name, f"for {_orders()[0]} it returned {first}: {words}")
+    for order, got, expected in zip(_orders(), found, right, strict=True):
+        if list(got) != expected:
+            raise WrongAnswer(
+                "wrong-value", f"for the order {order} it returned {got}, not {expected}"
+            )
+    return "And the mean of a long list is just below the number of workers, minus one."
+
+
+# ---- the rate over staleness ------------------------------------------------------------------
+
+RATE_HINTS = [
+    "The rule is `base / staleness`. For which staleness can that not be worked out, and what "
+    "should come out there?",
+    "A fresh gradient, of staleness 0, is the best there is: it gets `base`. So does staleness 1. "
+    "Only from 2 on the rate falls.",
+    "`max(1, staleness)` is 1 for staleness 0 and 1, and the staleness itself from there on.",
+]
+
+
+@exercise("09.rate_for", function="rate_for", where="notebook", hints=RATE_HINTS)
+def check_rate_for(rate_for) -> str:
+    try:
+        fresh = rate_for(0.5, 0)
+    except ZeroDivisionError:
+        raise WrongAnswer(
+            "division-by-zero",
+            "a fresh gradient has staleness 0, and it divides by that. It would be the first "
+            "gradient of all that stops the training",
+        ) from None
+    found = {s: rate_for(0.5, s) for s in (1, 2, 4, 10)}
+    values = [fresh, *found.values()]
+    if any(value is None for value in values):
+        raise WrongAnswer("returns-nothing", "it returned None for some staleness; return a number")
+    mistakes = {
+        "plus-one": lambda s: 0.5 / (s + 1),
+        "multiplies": lambda s: 0.5 * max(1, s),
+        "square-root": lambda s: 0.5 / max(1, s) ** 0.5,
+        "whole-numbers": lambda s: 0.5 // max(1, s),
+        "constant": lambda s: 0.5,
+    }
+    words = {
+        "plus-one": "it divides by staleness + 1, so a gradient of staleness 1 gets half the rate. "
+        "The rule divides by the staleness itself; only 0 is special",
+        "multiplies": "the rate grows with the staleness. The older a gradient, the less it counts",
+        "square-root": "it divides by the square root of the staleness",
+        "whole-numbers": "`//` rounds down to a whole number, which is 0 for a learning rate",
+        "constant": "the rate is the same whatever the staleness",
+    }
+    for name, mistake in mistakes.items():
+        if _close([fresh, *found.values()], [mistake(s) for s in (0, *found)]):
+            raise WrongAnswer(name, f"rate_for(0.5, 4) is {found[4]:g}: {words[name]}")
+    if not _close([fresh], [0.5]):
+        raise WrongAnswer(
+            "fresh-is-special",
+            f"rate_for(0.5, 0) is {fresh:g}. A fresh gradient gets the base rate, 0.5",
+        )
+    if not _close(list(found.values()), [0.5 / s for s in found]):
+        raise WrongAnswer("wrong-value", f"rate_for(0.5, s) for s = 1, 2, 4, 10 is {found}")
+    return "Fresh gradients keep the full rate, and the older one is, the less it counts."
+
+
+def _close(values: list, expected: list) -> bool:
+    return all(abs(v - e) <= 1e-9 for v, e in zip(values, expected, strict=True))
+
+
+# ---- gossip -----------------------------------------------------------------------------------
+
+GOSSIP_HINTS = [
+    "Both ranks run the same lines, so both would send first. What can a rank *start* without "
+    "waiting for its end? And into what do you receive, if `value` is still being sent?",
+    "`sending = dist.isend(value, partner, group=group)` goes on at once. Then receive into a new "
+    "tensor, then `sending.wait()`, then the mean of both as a new tensor.",
+    "```python\n"
+    "theirs = torch.empty_like(value)\n"
+    "sending = dist.isend(value, partner, group=group)\n"
+    "...  # receive from the partner into `theirs`\n"
+    "sending.wait()\n"
+    "return ...  # the mean of value and theirs\n"
+    "```",
+]
+
+
+@exercise("09.gossip", function="gossip", where="engines", hints=GOSSIP_HINTS)
+def check_gossip(gossip) -> str:
+    from .judge_gossip import judge_gossip, observe_gossip
+
+    judge_gossip(observe_gossip(gossip))
+    return "Both partners hold their mean, so the mean over all ranks is what it was."

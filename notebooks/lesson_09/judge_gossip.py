@@ -1,0 +1,102 @@
+"""A gossip step is right if two ranks end with the mean of what both held before.
+
+The judge behind exercise 5 of lesson 09.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_common import explain_hang, own_error
+from course_lib.teaching.message_log import Observation
+from course_lib.teaching.send_recv_log import observe_messages
+
+from .judge_parameter_server import judge_first
+
+LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
+
+
+def observe_gossip(gossip: Callable) -> Observation:
+    """Per rank of a pair: the result as a number (None: no such tensor), and its own afterwards."""
+
+    def call(group):
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        if rank ^ 1 >= size:
+            return None
+        value = torch.full((LENGTH,), start_of(rank), dtype=torch.float64)
+        result = gossip(value, rank ^ 1, group)
+        shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
+        number = result.unique().tolist() if shape == (LENGTH,) else repr(result)[:60]
+        return number, value.unique().tolist()
+
+    return observe_messages(call)
+
+
+def start_of(rank: int) -> float:
+    return float(4 ** (rank + 1))
+
+
+def judge_gossip(seen: Observation) -> None:
+    judge_first(seen)
+    logs = [log for log in seen.logs if log]
+    if seen.hung and logs and all(log[0].call == "send" for log in logs):
+        raise WrongAnswer(
+            "both-send-first",
+            "both ranks of a pair are stuck in `dist.send`. A large message leaves only when "
+            "somebody receives it, and neither has got that far: a deadlock. Start the send with "
+            "`dist.isend`, or let the lower rank send first",
+        )
+    if seen.hung and logs and all(log[0].call == "recv" for log in logs):
+        raise WrongAnswer(
+            "both-receive-first",
+            "both ranks of a pair wait in `dist.recv`, and nobody has sent: a deadlock",
+        )
+    explain_hang(seen)
+    own_error(seen)
+    pairs = [(rank, rank + 1) for rank in range(0, len(seen.results) - 1, 2)]
+    for pair in pairs:
+        _judge_pair(seen, *pair)
+    for rank, log in enumerate(seen.logs):
+        for event in log:
+            if not event.waited:
+                raise WrongAnswer(
+                    "does-not-wait",
+                    f"rank {rank} never waits for its `dist.{event.call}`. Until `wait()` has "
+                    "returned, the tensor still belongs to the message",
+                )
+
+
+def _judge_pair(seen: Observation, low: int, high: int) -> None:
+    one, other = start_of(low), start_of(high)
+    mean = (one + other) / 2
+    for rank, own, theirs in ((low, one, other), (high, other, one)):
+        number, after = seen.results[rank]
+        what = {(one + other): "sum-not-mean", theirs: "swaps", own: "keeps-its-own"}
+        if number == [mean]:
+            pass
+        elif isinstance(number, list) and len(number) == 1 and number[0] in what:
+            raise WrongAnswer(
+                what[number[0]],
+                f"rank {rank} held {own:g} and its partner {theirs:g}. It returned "
+                f"{number[0]:g}, not the mean, {mean:g}",
+            )
+        elif isinstance(number, list):
+            kept = [seen.results[r][0] for r in (low, high)]
+            raise WrongAnswer(
+                "mean-not-kept",
+                f"ranks {low} and {high} held {one:g} and {other:g} and returned "
+                f"{kept[0]} and {kept[1]}: not the mean of what both held *before*. Send the old "
+                "value, never one that is averaged already",
+            )
+        else:
+            raise WrongAnswer("returns-no-tensor", f"rank {rank} returned {number}")
+        if after != [own]:
+            raise WrongAnswer(
+                "changes-its-own",
+                f"right, but rank {rank}'s `value` was changed in place, from {own:g} to "
+                f"{after[0]:g}. While it is being sent nobody may write to it: make a new tensor",
+            )

@@ -1,0 +1,329 @@
+"""A server and its workers are right if they say the right things in the right order.
+
+The judges behind the checks of lesson 09 that run on the ranks. Each is given what happened on
+every rank and raises :class:`WrongAnswer` with the name of the mistake it recognises. Nothing is
+judged by how long it took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch_mpi4py import world
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_common import explain_hang, not_attempted, own_error
+from course_lib.teaching.message_log import Observation
+from course_lib.teaching.send_recv_log import observe_messages, recorded_messages
+
+HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
+WORDS = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
+N = 5  # parameters
+BYTES = 4 * (N + 1)
+ROUNDS = 3  # of each worker
+_NOWHERE = object()  # no group: every message is refused
+
+
+def judge_first(seen: Observation) -> None:
+    """What is wrong in any of these exercises, and recognised first."""
+    not_attempted(seen)
+    for error in seen.errors:
+        if type(error).__name__ == "OutsideTheGroupError" or "OutsideTheGroupError" in str(error):
+            raise WrongAnswer(
+                "forgets-the-group",
+                "a message was about to go to the whole world. The function is given a `group`: "
+                "pass `group=group` on with every call",
+            )
+    used = [event.call for _, event in seen.events("collective")]
+    if used:
+        raise WrongAnswer(
+            "uses-a-collective",
+            f"it calls `dist.{used[0]}`, a collective, in which all ranks have to take part. Here "
+            "two ranks talk, and the others are busy: use send and receive",
+        )
+
+
+def attempted(function: Callable, *args) -> None:
+    """Find out without any message whether the function is still the stub."""
+    with recorded_messages(only=_NOWHERE):
+        try:
+            function(*args)
+        except NotImplementedError:
+            raise
+        except Exception:  # whatever else is wrong with it comes out later
+            return
+
+
+# ---- the worker's side ------------------------------------------------------------------------
+
+
+def gradient_at(parameters: torch.Tensor, worker: int) -> torch.Tensor:
+    """Whole numbers that tell at which parameters they were computed, and by whom."""
+    loss = parameters.sum().view(1) + 100 * worker
+    return torch.cat([parameters + worker, loss])
+
+
+def observe_work(work: Callable) -> Observation:
+    """Per worker: losses, the parameters each compute saw, when, and the parameters at the end."""
+
+    def call(group):
+        if dist.get_rank(group) == 0:
+            return _reference_server(group, ROUNDS * (dist.get_world_size(group) - 1))
+        parameters, inputs, times = torch.ones(N), [], []
+
+        def compute(at: torch.Tensor) -> torch.Tensor:
+            inputs.append(at.tolist())
+            times.append(time.perf_counter())
+            return gradient_at(at, dist.get_rank(group))
+
+        losses = work(compute, parameters, ROUNDS, group)
+        return losses, inputs, times, parameters.tolist()
+
+    return observe_messages(call)
+
+
+def _reference_server(group, rounds: int) -> list[list]:
+    """Serve with parameters that are different each time; return what each worker was sent."""
+    sent: list[list] = [[] for _ in range(dist.get_world_size(group))]
+    hello, message = torch.zeros(1), torch.zeros(N + 1)
+    for version in range(1, rounds + 1):
+        worker = dist.recv(hello, group=group, tag=HELLO)
+        dist.send(torch.ones(1), worker, group=group, tag=READY)
+        dist.recv(message, worker, group=group, tag=GRADIENT)
+        parameters = torch.arange(N).float() + 10 * version
+        dist.send(parameters, worker, group=group, tag=PARAMETERS)
+        sent[worker].append(parameters.tolist())
+    return sent
+
+
+def judge_work(seen: Observation) -> None:
+    judge_first(seen)
+    for worker in range(1, len(seen.logs)):
+        _judge_conversation(seen, worker)
+    explain_hang(seen)
+    own_error(seen)
+    for worker in range(1, len(seen.logs)):
+        _judge_worked(seen, worker, seen.results[0][worker])
+
+
+def _judge_conversation(seen: Observation, worker: int) -> None:
+    log = [event for event in seen.logs[worker] if event.kind in ("send", "recv")]
+    said = [event.tag for event in log if event.kind == "send"]
+    who = f"worker {worker}"
+    strange = [event for event in log if event.tag not in WORDS]
+    if strange:
+        raise WrongAnswer(
+            "wrong-tag",
+            f"{who} uses tag {strange[0].tag}. The tags are 1 for hello, 2 for ready, 3 for the "
+            "gradient, 4 for the parameters; a message waits for a receive of its own tag",
+        )
+    if GRADIENT in said and HELLO not in said[: said.index(GRADIENT)]:
+        raise WrongAnswer(
+            "no-hello",
+            f"{who} sends its gradient without a hello, so the server never learns that it is "
+            "there: it listens for hellos (tag 1) and serves whoever knocks",
+        )
+    if any(event.kind == "recv" and event.any_source for event in log):
+        raise WrongAnswer(
+            "from-anyone", f"{who} receives from any source; only the server, rank 0, answers it"
+        )
+    hello_open = False  # said, and not answered yet
+    for event in log:
+        if event.tag == READY:
+            hello_open = False
+        elif event.tag == HELLO:
+            hello_open = True
+        elif event.tag == GRADIENT and hello_open:
+            raise WrongAnswer(
+                "does-not-wait-for-ready",
+                f"{who} sends its gradient before it has heard that the server is ready for it",
+            )
+    for event in log:
+        if event.kind == "send" and event.tag == HELLO and event.content != [1.0]:
+            raise WrongAnswer(
+                "wrong-words", f"{who} says {event.content}; a hello is the tensor `[1.0]`"
+            )
+        if event.kind == "send" and event.tag == GRADIENT and event.nbytes == BYTES - 4:
+            raise WrongAnswer(
+                "forgets-the-loss",
+                f"{who} sends {N} numbers, the gradient alone. Gradient and loss travel in one "
+                f"message of {N + 1} numbers, just as `compute` returns them",
+            )
+    rounds = said.count(GRADIENT)
+    fetched = sum(event.kind == "recv" and event.tag == PARAMETERS for event in log)
+    if rounds and not fetched:
+        raise WrongAnswer(
+            "never-fetches", f"{who} hands gradients in, but never receives the new parameters"
+        )
+
+
+def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
+    losses, inputs, times, parameters = seen.results[worker]
+    log, who = seen.logs[worker], f"worker {worker}"
+    if len(inputs) != ROUNDS:
+        raise WrongAnswer(
+            "wrong-number-of-gradients",
+            f"{who} calls `compute` {len(inputs)} times in {ROUNDS} rounds. Every round needs a "
+            "gradient of its own, at the parameters that came last",
+        )
+    if inputs[1:] != sent[:-1]:
+        raise WrongAnswer(
+            "computes-at-old-parameters",
+            f"{who} computes its second gradient at {inputs[1]}, but the server had sent "
+            f"{sent[0]}. Receive into the tensor `parameters`, and compute at it",
+        )
+    if parameters != sent[-1]:
+        raise WrongAnswer(
+            "computes-at-old-parameters",
+            f"{who} ends with {parameters} in `parameters`, but the server had sent {sent[-1]}",
+        )
+    hellos = [event.start for event in log if event.kind == "send" and event.tag == HELLO]
+    if any(computed > hello for computed, hello in zip(times, hellos, strict=False)):
+        raise WrongAnswer(
+            "keeps-the-server-waiting",
+            f"right, but {who} knocks first and computes then. The server is ready for this worker "
+            "alone, and everybody else waits until it has computed. Compute before the hello",
+        )
+    expected = [sum(at) + 100 * worker for at in inputs]
+    if not isinstance(losses, list) or [_number(loss) for loss in losses] != expected:
+        raise WrongAnswer(
+            "wrong-losses",
+            f"{who} returns {losses!r} instead of the losses {expected}: the last number of what "
+            "`compute` returned in each round",
+        )
+    if any(not isinstance(loss, float) for loss in losses):
+        raise WrongAnswer(
+            "wrong-losses", f"{who} returns {losses!r}; make Python floats with `.item()`"
+        )
+
+
+def _number(value) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+# ---- the server's side ------------------------------------------------------------------------
+
+
+def observe_serve(serve: Callable) -> Observation:
+    """Rank 0: who was served, lengths given to update, parameters. Workers: what they were sent."""
+
+    def call(group):
+        size = dist.get_world_size(group)
+        if dist.get_rank(group) > 0:
+            return _reference_worker(group, dist.get_rank(group), size)
+        parameters, lengths = torch.zeros(N), []
+
+        def update(values: torch.Tensor, gradient: torch.Tensor) -> None:
+            lengths.append(len(gradient))
+            values += gradient[:N]
+
+        served = serve(parameters, update, 2 * (size - 1), group)
+        return served, lengths, parameters.tolist()
+
+    return observe_messages(call)
+
+
+def _reference_worker(group, rank: int, size: int) -> list[list]:
+    """Bring two gradients; worker 1 is the straggler, who waits until the others are done."""
+    comm, tag = world(), 77
+    if rank == 1:
+        for other in range(2, size):
+            comm.recv(source=other, tag=tag)
+    try:
+        return _two_gradients(group, rank)
+    finally:
+        if rank != 1:
+            comm.send(None, dest=1, tag=tag)  # also if this one failed: nobody hangs in the world
+
+
+def _two_gradients(group, rank: int) -> list[list]:
+    ready, parameters, got = torch.zeros(1), torch.zeros(N), []
+    for _ in range(2):
+        dist.send(torch.ones(1), 0, group=group, tag=HELLO)
+        dist.recv(ready, 0, group=group, tag=READY)
+        message = torch.full((N + 1,), 10.0**rank)
+        dist.send(message, 0, group=group, tag=GRADIENT)
+        dist.recv(parameters, 0, group=group, tag=PARAMETERS)
+        got.append(parameters.tolist())
+    return got
+
+
+def judge_serve(seen: Observation) -> None:
+    judge_first(seen)
+    log = [event for event in seen.logs[0] if event.kind in ("send", "recv")]
+    _judge_listening(seen, log)
+    explain_hang(seen)
+    own_error(seen)
+    served, lengths, parameters = seen.results[0]
+    if any(length == N + 1 for length in lengths):
+        raise WrongAnswer(
+            "loss-in-the-gradient",
+            f"`update` was given {N + 1} numbers for {N} parameters: the last one is the loss. "
+            "Give it the gradient alone, `message[:-1]`",
+        )
+    _judge_parameters(seen, log, lengths, parameters)
+    order = [event.peer for event in log if event.kind == "recv" and event.tag == GRADIENT]
+    if served != order:
+        raise WrongAnswer(
+            "wrong-order", f"it returned {served!r}, but the workers were served as {order}"
+        )
+
+
+def _judge_listening(seen: Observation, log: list) -> None:
+    heard = [event for event in log if event.kind == "recv" and event.tag == HELLO]
+    if not heard:
+        raise WrongAnswer("nobody-listens", "the server never receives a hello (tag 1)")
+    if not any(event.any_source for event in heard):
+        raise WrongAnswer(
+            "fixed-order",
+            f"the server waits for a hello of worker {heard[0].peer or 1} by name. In this check "
+            "worker 1 does not come before the others are done, so everybody waits for it, for "
+            "ever. Name no source, and ask `dist.recv` who it was: it returns the rank",
+        )
+    if any(e.kind == "recv" and e.tag == GRADIENT and e.any_source for e in log):
+        raise WrongAnswer(
+            "gradient-from-anyone",
+            "the server takes a gradient from any source. It has just told one worker that it is "
+            "ready for *that one*: receive from it by name",
+        )
+    if not any(event.kind == "send" and event.tag == READY for event in log):
+        raise WrongAnswer(
+            "no-answer", "a worker says hello and never hears that the server is ready (tag 2)"
+        )
+    finished = all(seen.errors[worker] is None for worker in range(1, len(seen.logs)))
+    if seen.hung and finished:
+        raise WrongAnswer(
+            "serves-too-many",
+            "all gradients are in, and the server still waits for a hello. `rounds` counts the "
+            "gradients of all workers together",
+        )
+
+
+def _judge_parameters(seen: Observation, log, lengths: list[int], parameters: list) -> None:
+    total = sum(2 * 10.0**worker for worker in range(1, len(seen.logs)))
+    if not lengths:
+        raise WrongAnswer("never-updates", "`update` was never called")
+    if parameters != [total] * N:
+        raise WrongAnswer(
+            "wrong-parameters",
+            f"after all gradients the parameters are {parameters}, not {[total] * N}. Every "
+            "gradient has to be applied once, in place",
+        )
+    so_far, heard = 0.0, 0.0
+    for event in log:
+        if event.kind == "recv" and event.tag == GRADIENT:
+            heard = 10.0**event.peer
+        elif event.kind == "send" and event.tag == PARAMETERS:
+            if event.content == [so_far] * N:
+                raise WrongAnswer(
+                    "sends-before-updating",
+                    f"worker {event.peer} is sent the parameters as they were before its own "
+                    "gradient. Update first, then send",
+                )
+            so_far += heard

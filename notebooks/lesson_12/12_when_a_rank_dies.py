@@ -1,0 +1,917 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 When a rank dies
+#
+# **The one idea.** In synchronous training every living replica is a complete copy of the run, so a death costs one replica and not the training. A checkpoint is for the day when too many die: it must hold everything that the next step depends on, and it must be there whole.
+#
+# **You will be able to**
+# - notice the death of a rank, shrink to the survivors and go on from the same weights, with a loss curve that does not show it;
+# - say what changes for batch size and learning rate with one rank less;
+# - write a checkpoint from which training goes on bit for bit, and know what each part of it is for;
+# - choose how often to save, for four ranks and for a hundred thousand;
+# - use `torchrun --max-restarts`, and say what it does differently;
+# - read a hang report and name the bug.
+#
+# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP).
+#
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its five exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %% [markdown]
+# ## 1. How often does something break?
+#
+# Your laptop hardly ever does. A server fails every few years, and so does a GPU. Let $L$ be the mean *lifetime* of one rank: the mean time until it fails. Of $N$ ranks some one fails $N$ times as often, so the mean time to the next failure of the whole job is $M = L / N$. (If they fail independently, and a broken one is replaced.)
+#
+# *Published*: Meta counted 419 unexpected interruptions in 54 days of training Llama 3 on 16,384 GPUs [1].
+#
+# **Predict.** After how many hours did the next interruption come, on average? And what lifetime, in years, is that for a single GPU? Write `[hours, years]`.
+
+# %%
+prediction = None
+
+# %%
+hours_to_next = 54 * 24 / 419
+lifetime_hours = hours_to_next * 16_384
+compare(prediction, [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)], within=0.1)
+
+# %% [markdown]
+# One GPU lasts nearly six years, which is no bad machine; and sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
+
+# %%
+for ranks in (4, 1_000, 10_000, 100_000):
+    hours = lifetime_hours / ranks
+    print(f"{ranks:7,} ranks: {hours:9.1f} hours")
+
+# %% [markdown]
+# A training of weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. Nobody can sit beside it and press *restart*.
+#
+# ## 2. A training to break
+#
+# A small network, the digits, DDP. Two things are arranged so that you can *prove* something later:
+#
+# - numbers are float64, whose roundings are $10^{-16}$ of a number;
+# - the batch of step $t$ depends on $t$ alone, not on how many ranks there are. It has 96 samples, which 4, 3, 2 or 1 ranks can share evenly.
+
+# %%
+# %%px
+import os
+import signal
+import time
+from datetime import timedelta
+
+import torch_mpi4py as mpi  # lets torch.distributed talk through MPI
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.parallel.survivors import catch_up, unwrapped
+from course_lib.training import data
+from course_lib.training.loops import batches
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+training, test = data.load("digits")
+
+# %%
+# %%px
+BATCH, STEPS_PER_EPOCH = 96, 14
+
+
+def network():
+    torch.manual_seed(0)
+    layers = (nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    return nn.Sequential(nn.Flatten(), *layers).double()
+
+
+def batch_of_step(step):
+    """The numbers of the samples of this step's batch, whoever computes it."""
+    epoch, within = divmod(step, STEPS_PER_EPOCH)
+    return next(batches(len(training), BATCH, seed=epoch, first=within))
+
+
+def my_share(step):
+    """This rank's part of the batch, among the ranks that there are *now*."""
+    images, labels = training[batch_of_step(step)[dist.get_rank() :: dist.get_world_size()]]
+    return images.double(), labels
+
+
+# %% [markdown]
+# One step, and a list of the losses. The loss of a step is a mean over the whole batch, so the ranks add up theirs. It is done *before* the update, and you will see why.
+
+
+# %%
+# %%px
+def train_step(ddp, optimizer, step):
+    images, labels = my_share(step)
+    optimizer.zero_grad()
+    loss = F.cross_entropy(ddp(images), labels)
+    loss.backward()  # DDP averages the gradients
+    total = loss.detach() / dist.get_world_size()
+    dist.all_reduce(total)
+    losses[step] = total.item()
+    optimizer.step()
+
+
+def dies_in_backward(gradient):
+    os.kill(os.getpid(), signal.SIGKILL)  # at once: nothing is tidied up, nobody is told
+
+
+# %% [markdown]
+# For later, the truth: a single process that trains on the same batches, 42 steps, and that nobody disturbs.
+
+# %%
+# %%px
+serial, serial_losses = network(), []
+optimizer = torch.optim.SGD(serial.parameters(), lr=0.1, momentum=0.9)
+for step in range(42):
+    images, labels = training[batch_of_step(step)]
+    optimizer.zero_grad()
+    loss = F.cross_entropy(serial(images.double()), labels)
+    loss.backward()
+    optimizer.step()
+    serial_losses.append(loss.item())
+assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
+
+# %% [markdown]
+# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and then leaves a file behind. It also does all 40 in one go, and you write down the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both.
+
+# %%
+# %%px
+import runpy
+import tempfile
+from pathlib import Path
+
+import course_lib
+
+script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+elastic = runpy.run_path(str(script))  # its functions, by name
+folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)  # on several hosts: a shared one
+
+undisturbed = elastic["train"](Path(folder, "undisturbed.pt"), steps=40, every=40)
+halfway = elastic["train"](Path(folder, "run.pt"), steps=20, every=5)
+assert undisturbed["checksum"] != halfway["checksum"]
+
+# %%
+folder = cluster.view["folder"][0]
+undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
+
+# %% [markdown]
+# ## 3. A rank dies
+#
+# In step 12 rank 2 kills itself in the *middle of backward*, by the signal that no program can catch, `SIGKILL`. That is also what happens if the system runs out of memory and picks a process, or somebody pulls a plug. With its tiny `bucket_cap_mb`, DDP sends the gradients in two messages. The first one has left when rank 2 dies, the second never will.
+#
+# **Predict.** What will the other three ranks do: wait for 30 s, the deadline of their group; get an error at once; or go on with wrong gradients?
+
+# %%
+prediction = None
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px
+model, losses, step = network(), {}, 0
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+ddp = DDP(model, bucket_cap_mb=0.001)
+while step < 26:
+    if step == 12:
+        comm.barrier()  # so that all have done step 11
+    if rank == 2 and step == 12:
+        model[1].weight.register_hook(dies_in_backward)  # its gradient is the last to be ready
+    train_step(ddp, optimizer, step)
+    step += 1
+
+# %% [markdown]
+# An error at once: `RankFailedError`, which names the dead. How do they know? Processes of one job are looked after by their launcher, here `mpiexec`. The system tells it that a child has died, and it tells the others; an MPI with *fault tolerance* (the standard extension ULFM [2]) makes an error of that, where a plain MPI would end everybody. On another machine the connection breaks, or a *heartbeat* stays away.
+#
+# What have the survivors got? Ask them; and note that rank 2 can't be asked. `cluster.shrink()` makes a new world of those who live. They are numbered anew, from 0 without a gap, and keep everything they had.
+
+# %%
+cluster.shrink()
+compare(prediction, "get an error at once")
+
+# %%
+# %%px
+print(f"{step} steps done, {len(losses)} losses remembered, rank {rank} of {world_size}")
+assert (world_size, step, len(losses)) == (3, 12, 12)
+assert_replicas_equal(model)
+momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
+assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentum)})
+
+# %% [markdown]
+# Nothing is lost but rank 2's share of one batch. The replicas are equal to the bit, momentum included, because the step that failed has not been taken: some of the gradients were averages already and some were not, but `optimizer.step()` comes after all of them. So: throw the gradients away (the loop's `zero_grad` does), wrap the model anew, and do step 12 again. (`unwrapped` takes the old DDP's hooks off the model first: they belong to a group with a dead rank in it.) `my_share` sees that there are three now.
+#
+# **Predict.** How far will the weights after step 20 be from those of the single process that nobody disturbed? Write the order of magnitude, such as `1e-3`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ddp = DDP(unwrapped(ddp), bucket_cap_mb=0.001)
+while step < 20:
+    train_step(ddp, optimizer, step)
+    step += 1
+assert_replicas_equal(model)
+far = max(abs(losses[step] - serial_losses[step]) for step in range(20))
+assert 0 < far < 1e-10
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view["far"][0], within=10)
+
+# %% [markdown]
+# Roundings only. ($10^{-10}$ leaves room for the roundings of 20 steps; a batch left out, or taken twice, shows as $10^{-3}$ and more.)
+#
+# ## 4. What is different with one rank less
+#
+# We kept the *global* batch of 96, so that each survivor now takes 32 samples instead of 24. That is one of three ways:
+#
+# | with R - 1 ranks | batch | learning rate | the run |
+# |---|---|---|---|
+# | keep the global batch | the same | the same | as if nobody had died; a step takes R/(R - 1) times as long |
+# | keep the batch per rank | (R - 1)/R of it | times (R - 1)/R (linear rule, lesson 05) | another run, about as good; a step takes as long as before, an epoch has more of them |
+# | keep R shares, do without one | (R - 1)/R of it | *divided by R all the same* | a bug: the gradient is too small, and the dead one's samples are never seen |
+#
+# Keeping the global batch needs memory for larger shares, or gradient accumulation; and the shares have to come out even, or be weighted (lesson 04).
+#
+# **Predict.** Suppose we had kept 24 samples per rank. With which learning rate would three ranks go on, if four had 0.1? And how many steps has an epoch of 1,437 samples then, if the rest is dropped? Write `[rate, steps]`.
+
+# %%
+prediction = None
+
+# %%
+rate, steps = 0.1 * (3 * 24) / (4 * 24), 1437 // (3 * 24)
+compare(prediction, [rate, steps], within=1e-9)
+before, after = 0.1 * (1437 // 96), rate * steps
+print(f"learning rate times steps in an epoch: before {before:.3g}, after {after:.3g}")
+
+# %% [markdown]
+# The last line is why the rule is linear: over an epoch the weights are moved by about as much as before.
+#
+# ### Exercise 1: the rest of the epoch
+#
+# In the middle of an epoch there is one more question: *whose* are the samples that are left? `DistributedSampler` gave each of R ranks a list of its own. The list of the dead is in nobody's hands, and a new sampler for R - 1 ranks would begin the epoch again.
+#
+# Write `rest_of_epoch`. `order` is a list: the samples of this epoch in the order in which *all ranks together* go through it. `done` of them were done before the death. Return the list of those that this rank has to do, among `world_size` ranks that there are now. Every sample that is left has to come once, and the ranks' k-th samples together have to be the k-th group of `world_size` in what is left.
+
+
+# %% tags=["exercise"] exercise="12.rest_of_epoch"
+def rest_of_epoch(order, done, rank, world_size):
+    """Return the samples that this rank still has to do in this epoch, a list."""
+    ### BEGIN SOLUTION
+    return order[done:][rank::world_size]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.rest_of_epoch")
+
+# %% [markdown]
+# Stuck? `hint("12.rest_of_epoch")`, `solution("12.rest_of_epoch")`.
+#
+# ## 5. A death at a worse moment
+#
+# We were lucky: all survivors stood at the same step. Now let a rank die while it *sends* its part of the last all-reduce. Some of the others have everything they need, finish the step and update their weights; others have not, and get the error. Then the survivors are no replicas of each other.
+#
+# **Predict.** By how many steps can two survivors differ at most?
+
+# %%
+prediction = None
+
+# %%
+compare(prediction, 1)
+
+# %% [markdown]
+# By one: who is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
+#
+# ### Exercise 2: go on
+#
+# Write `go_on`, which every survivor calls after the shrink, each with its own plain `model`, its `optimizer`, the number of steps that it has done, and the group of the survivors. It returns a DDP of the model in that group, and the number of the next step, the same on all ranks. The check has one survivor a step ahead of the others, and you do not know which.
+
+
+# %% tags=["exercise"] exercise="12.go_on"
+# %%px
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def go_on(model, optimizer, steps_done, group):
+    """Make the survivors equal to the one furthest on; return (ddp, next_step)."""
+    ### BEGIN SOLUTION
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    furthest = steps.index(max(steps))
+    state = [model.state_dict(), optimizer.state_dict()]
+    dist.broadcast_object_list(state, group=group, group_src=furthest)
+    model.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
+    return DDP(model, process_group=group), max(steps)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.go_on")
+
+# %% [markdown]
+# Stuck? `hint("12.go_on")`, `solution("12.go_on")`.
+#
+# With that, a loop can survive by itself, with nobody at the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; `catch_up` is the library's version of your exercise. `noted` writes down what takes how long.
+
+# %%
+# %%px
+import json
+from contextlib import contextmanager
+
+spans = []  # (what, start, end), in seconds of a clock that all processes of a machine share
+
+
+@contextmanager
+def noted(what):
+    started = time.perf_counter()
+    try:
+        yield
+        spans.append((what, started, time.perf_counter()))
+    except mpi.CommunicationError:
+        spans.append(("waits in vain", started, time.perf_counter()))
+        raise
+
+
+def dies_and_tells(gradient):
+    Path(folder, "last_words.json").write_text(json.dumps([spans, time.perf_counter()]))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# %%
+# %%px
+def train_whoever_dies(model, optimizer, step, last):
+    ddp = DDP(model, bucket_cap_mb=0.001)
+    while step < last:
+        try:
+            with noted("step"):
+                train_step(ddp, optimizer, step)
+            step += 1
+        except mpi.CommunicationError:
+            with noted("shrink"):
+                mpi.shrink()
+            with noted("catch up, wrap"):
+                step = catch_up(unwrapped(ddp), optimizer, step)
+                ddp = DDP(model, bucket_cap_mb=0.001)
+    return step
+
+
+# %% [markdown]
+# Three ranks go on from step 20. In step 26 rank 1 of them dies, and the two others finish all 42 steps.
+#
+# **Predict.** How many milliseconds pass between the death and the end of the next complete step of the survivors?
+
+# %%
+prediction = None
+
+
+# %% tags=["nbval-ignore-output", "raises-exception"]
+# %%px
+def arm(step):
+    """Let rank 1 die in the backward pass of this step, and not before."""
+    passes = iter(range(20, step + 1))
+    model[1].weight.register_hook(lambda g: dies_and_tells(g) if next(passes) == step else None)
+
+
+if rank == 1:
+    arm(26)
+step = train_whoever_dies(unwrapped(ddp), optimizer, step, last=42)
+
+# %% [markdown]
+# The cell itself reports that rank 1 died; the others came to its end. Now the notebook has to learn of the new world too:
+
+# %%
+cluster.shrink()
+assert len(cluster) == 2
+
+# %%
+# %%px
+assert (world_size, step) == (2, 42)
+assert_replicas_equal(model)
+assert_matches_serial(model, serial, rtol=0, atol=1e-10)
+everyones = [None] * world_size
+dist.all_gather_object(everyones, losses)
+curve = [next(seen[s] for seen in everyones if s in seen) for s in range(42)]
+assert max(abs(a - b) for a, b in zip(curve, serial_losses, strict=True)) < 1e-10
+
+# %% [markdown]
+# Two deaths, and after 42 steps the weights are those of the single process that nobody disturbed, to $10^{-10}$ as above. The next picture shows what the survivors did around the second death, and the last words of the dead one, all from the clock readings of this very run.
+
+# %% tags=["nbval-ignore-output"]
+import json
+from pathlib import Path
+
+last_words, died = json.loads(Path(folder, "last_words.json").read_text())
+survivors = cluster.view["spans"]
+noticed = min(end for spans in survivors for what, _, end in spans if what == "waits in vain")
+back = min(end for what, start, end in survivors[0] if what == "step" and start > died)
+compare(prediction, round(1e3 * (back - died)), within=0.5, unit="ms")
+assert died < noticed < back < died + 10, "generous, as the machine may be busy"
+print(f"measured here: noticed after {1e3 * (noticed - died):.0f} ms")
+
+# %% tags=["nbval-ignore-output"]
+begin, end = died - 0.01, back + 0.01
+lanes = {
+    rank: [(what, max(a, begin), min(b, end)) for what, a, b in spans if b > begin and a < end]
+    for rank, spans in enumerate((survivors[0], last_words, survivors[1]))
+}
+lanes = {r: [s for s in spans if s[0] != "waits in vain"] for r, spans in lanes.items()}
+figures.timeline(
+    lanes,
+    start=begin,
+    end=end,
+    marks={"rank 1 dies": died, "noticed": noticed},
+    moves={"shrink", "catch up, wrap"},
+    title="detection, shrink, going on",
+    alt="Timeline of three ranks. All do steps. Rank 1 dies, and its lane is empty from there. "
+    "Ranks 0 and 2 wait, notice it, shrink, catch up and wrap the model, and do steps again.",
+)
+
+# %% [markdown]
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will not come; then they shrink, and their steps go on. What takes longest here is noticing the death, and the shrink itself: milliseconds. And the loss, of all 42 steps?
+
+# %% tags=["nbval-ignore-output"]
+serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
+figures.loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
+
+# %% [markdown]
+# The points lie on the line of the single process. Someone who is shown only the loss curve can't tell that half of the ranks are gone.
+#
+# ## 6. What a checkpoint must hold
+#
+# Shrinking needs a survivor. Against a power cut, or a job that runs out of its time, only a file helps. What has to be in it? *Everything that the next step depends on.* Let us find out what that is, by leaving things out. This training has one of everything: weights, momentum, a learning-rate schedule, a place in the order of the samples, and dropout, which draws random numbers (each rank its own).
+
+
+# %%
+# %%px
+import copy
+
+
+class Run:
+    """A training that can be asked for all of its state, and be given it back."""
+
+    def __init__(self):
+        torch.manual_seed(rank)  # dropout differs from rank to rank
+        layers = (nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10))
+        self.ddp = DDP(nn.Sequential(nn.Flatten(), *layers).double())
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.1, momentum=0.9)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 15, gamma=0.5)
+        self.step = 0
+
+    def train(self, last):
+        for step in range(self.step, last):
+            images, labels = my_share(step)
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.ddp(images), labels).backward()
+            self.optimizer.step()
+            self.scheduler.step()
+        self.step = last
+
+
+# %%
+# %%px
+def state_of(run):
+    parts = {
+        "model": run.ddp.module.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "schedule": run.scheduler.state_dict(),
+        "place in the data": run.step,
+        "random generators": torch.get_rng_state(),
+    }
+    return copy.deepcopy(parts)  # on disk it would be a copy anyway
+
+
+def resume(parts):
+    """Return a fresh run that goes on from those parts of a state that are there."""
+    run = Run()
+    if "model" in parts:
+        run.ddp.module.load_state_dict(parts["model"])
+    if "optimizer" in parts:
+        run.optimizer.load_state_dict(parts["optimizer"])
+    if "schedule" in parts:
+        run.scheduler.load_state_dict(parts["schedule"])
+    run.step = parts.get("place in the data", 0)
+    if "random generators" in parts:
+        torch.set_rng_state(parts["random generators"])
+    return run
+
+
+# %% [markdown]
+# 20 steps, a copy of the state, 20 more without interruption. Then the last 20 once more from the copy, once with everything and five times with one part left out.
+#
+# **Predict.** In how many of the five cases do other weights come out than without the interruption?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def flat(run):
+    return nn.utils.parameters_to_vector(run.ddp.parameters()).detach()
+
+
+whole_run = Run()
+whole_run.train(20)
+saved = state_of(whole_run)
+whole_run.train(40)
+
+off = {}
+for left_out in ("nothing", *saved):
+    parts = {name: part for name, part in copy.deepcopy(saved).items() if name != left_out}
+    resumed = resume(parts)
+    resumed.train(resumed.step + 20)  # from step 0 again, if the place was lost
+    off[left_out] = (flat(resumed) - flat(whole_run)).abs().max().item()
+assert off.pop("nothing") == 0, "to the last bit"
+assert min(off.values()) > 1e-6
+
+# %% tags=["nbval-ignore-output"]
+off = cluster.view["off"][0]
+compare(prediction, sum(difference > 0 for difference in off.values()))
+print("left out               largest difference of a weight after 20 more steps (measured here)")
+for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
+    print(f"{left_out:20} {difference:8.2g}")
+
+# %% [markdown]
+# All five matter, and only one of them would raise suspicion. Without the model the loss jumps to where it began, and you notice. Without momentum, schedule, place or generators the loss goes on nearly as before, only the run is another one: it sees samples twice in an epoch, jumps back to a larger learning rate, or can't be repeated when you look for a bug.
+#
+# | part | without it |
+# |---|---|
+# | model (parameters *and* buffers) | training begins again |
+# | optimizer | momentum, or Adam's averages, begin at zero: the first steps have the wrong size |
+# | schedule | warm-up comes again, or the large learning rate of the beginning |
+# | place in the data: epoch, step, seed of the order | samples come twice, others never |
+# | random generators *of every rank* | other dropout masks and augmentations; no exact repetition |
+#
+# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10) saves a part per rank: `torch.distributed.checkpoint`.
+#
+# ### Exercise 3: the file is there, or it is not
+#
+# And when does a process like to die? In the middle of writing a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which makes sure that at `path` there is always a whole file: the old one, until the new one is complete. `write(file)` writes everything into an open binary file. If it fails, let the error out. `path` is a `pathlib.Path`.
+
+
+# %% tags=["exercise"] exercise="12.save_whole"
+import os
+
+
+def save_whole(path, write):
+    """Replace the file at path by what write(file) writes; never leave less than a whole file."""
+    ### BEGIN SOLUTION
+    beside = path.with_name(path.name + ".partial")
+    with open(beside, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.save_whole")
+
+# %% [markdown]
+# Stuck? `hint("12.save_whole")`, `solution("12.save_whole")`. The course's `save_checkpoint` in `course_lib.training.checkpoint` writes like that, holds all five parts with every rank's generators, and tells all ranks if rank 0 could not write.
+#
+# ## 7. Restart
+#
+# The file from section 2 was written by four ranks after 20 of 40 steps. Two ranks are left. Can they go on from it exactly?
+
+# %%
+# %%px
+from course_lib.training.checkpoint import CheckpointError
+
+refused = None
+try:
+    elastic["train"](Path(folder, "run.pt"), steps=40, every=5)
+except CheckpointError as error:
+    refused = str(error.__cause__)
+assert refused is not None
+if rank == 0:
+    print(refused)
+
+# %% [markdown]
+# Not exactly: the file has the random generators of four ranks, and two ranks can't draw the random numbers of four. `load_checkpoint(..., restore_generators=False)` would go on, with other dropout masks. For the same bits we need four ranks. So give up the survivors, and start afresh:
+
+# %% tags=["nbval-ignore-output"]
+cluster.restart()
+cluster.view["folder"] = folder
+
+# %% [markdown]
+# Everything on the ranks is gone: variables, functions, imports. That is why a training that is meant to survive is a *program in a file* with its state in another file, and not a heap of cells. The program finds the checkpoint and goes on by itself.
+#
+# **Predict.** In how many of the 16 digits will its checksum differ from that of the run that nobody disturbed?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+import runpy
+from datetime import timedelta
+from pathlib import Path
+
+import torch_mpi4py
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+elastic = runpy.run_path(str(script))
+resumed = elastic["train"](Path(folder, "run.pt"), steps=40, every=5)
+print(f"began with step {resumed['began_with_step']}")
+assert resumed["began_with_step"] == 20
+
+# %%
+pairs = zip(cluster.view["resumed"][0]["checksum"], undisturbed_checksum, strict=True)
+differing = sum(one != other for one, other in pairs)
+compare(prediction, differing)
+assert differing == 0
+
+# %% [markdown]
+# Other processes, half of the steps done in another life, and every bit is the same.
+#
+# ## 8. How often to save
+#
+# Save rarely, and a failure costs much work. Save often, and saving costs much. Let $\delta$ be the time that one save takes, $M$ the mean time between failures of the whole job (section 1) and $t$ the time between saves, all in seconds. Every interval of $t$ pays $\delta$; every failure, one in $M$, costs half an interval on average. So the share of time that is lost is about
+#
+# $$\frac{\delta}{t} + \frac{t}{2M}, \qquad \text{smallest at} \quad t = \sqrt{2\,\delta M}.$$
+#
+# That is Young's formula [3]; Daly's [4] is more exact where $t$ is no longer small against $M$.
+#
+# ### Exercise 4: the best interval
+#
+# Write `best_interval(save_s, lifetime_s, ranks)`: seconds from save to save by Young's formula, if one save takes `save_s` seconds and a single rank lives `lifetime_s` seconds on average.
+
+
+# %% tags=["exercise"] exercise="12.best_interval"
+def best_interval(save_s, lifetime_s, ranks):
+    """Return the seconds between saves that lose the least time."""
+    ### BEGIN SOLUTION
+    between_failures = lifetime_s / ranks
+    return (2 * save_s * between_failures) ** 0.5
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.best_interval")
+
+# %% [markdown]
+# Stuck? `hint("12.best_interval")`, `solution("12.best_interval")`.
+#
+# Is the formula true? Here is a *simulation* of a training that needs `work` seconds of pure computing, on a machine that fails at random times (exponentially distributed, as for failures that do not know of each other). After a failure a restart takes a while, and everything since the last save is done again.
+
+# %%
+import numpy as np
+
+
+def share_lost(interval, save_s, between_failures, restart_s, work, seed=0):
+    """Simulate one training; return the share of its time that was no progress."""
+    chance = np.random.default_rng(seed)
+    clock, done, failure = 0.0, 0.0, chance.exponential(between_failures)
+    while done < work:
+        finished = clock + interval + save_s
+        if finished <= failure:
+            clock, done = finished, done + interval
+        else:
+            clock = failure + restart_s
+            failure = clock + chance.exponential(between_failures)
+    return 1 - done / clock
+
+
+def share_expected(interval, save_s, between_failures, restart_s):
+    """The exact mean: an interval takes (M + restart) (exp((t + save) / M) - 1) on average."""
+    tries = np.expm1((interval + save_s) / between_failures)
+    return 1 - interval / ((between_failures + restart_s) * tries)
+
+
+# %% [markdown]
+# *Assumed*: a save of 60 s and a restart of 5 minutes; lifetimes as published for Llama 3. The simulated trainings are long, 1,500 mean times between failures.
+#
+# **Predict.** What share of the time is lost at the best interval with 10,000 ranks, and with 100,000? Write two fractions, `[a, b]`.
+
+# %%
+prediction = None
+
+# %%
+SAVE, RESTART = 60.0, 300.0
+simulated, formula, best = {}, {}, {}
+for ranks in (10_000, 100_000):
+    label, between = f"{ranks:,} ranks", lifetime_hours * 3600 / ranks
+    settings = (SAVE, between, RESTART)
+    best[label] = (2 * SAVE * between) ** 0.5
+    intervals = best[label] * np.geomspace(0.1, 6, 10)
+    losses = [share_lost(t, *settings, work=1500 * between) for t in intervals]
+    simulated[label] = (intervals, losses)
+    formula[label] = lambda t, settings=settings: share_expected(t, *settings)
+    assert np.allclose(losses, formula[label](intervals), rtol=0.1)
+compare(prediction, [float(round(formula[label](best[label]), 2)) for label in best], within=0.2)
+
+# %% tags=["nbval-ignore-output"]
+figures.saving_interval(simulated, formula, best)
+
+# %% [markdown]
+# The points are the simulation, the lines the exact mean, the dashed lines Young's interval: it hits the lowest point for 10,000 ranks, and is still close for 100,000. (1,500 failures give a mean to about $1/\sqrt{1500}$, 3%; we allow 10%.)
+#
+# With 10,000 ranks a good interval costs a tenth of the time. With 100,000 ranks, the same lifetimes and the same 60 s, more than a third is lost *at best*. Then something else has to change:
+#
+# - a cheaper save: into the memory of a neighbour, or in the background while training goes on; a tenth of $\delta$ means about a third of the saving cost;
+# - a cheaper failure: go on with the survivors (sections 3 to 5), or keep spare machines warm, so that the restart takes seconds;
+# - fewer failures: replace what fails often.
+#
+# The Llama 3 training spent more than 90% of its time training [1, *published*], with failures every three hours.
+#
+# ## 9. By comparison: `torchrun`
+#
+# `torchrun` starts one process per GPU, and an *agent* on each machine looks after them. If one dies, the agent ends *all* of them and starts all of them again, up to `--max-restarts` times. Nothing in their memory survives; the program has to find its checkpoint, as `scripts/elastic.py` does. With `--die-at 12` its last rank kills itself in step 12, once. It saves every 5 steps.
+#
+# **Predict.** With which step will the second life of the ranks begin?
+
+# %%
+prediction = None
+
+# %%
+import subprocess
+import sys
+import time
+
+import course_lib
+from torch_mpi4py import launch
+
+script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", str(script)]
+
+
+def terminal(*options):
+    """Run torchrun as a terminal would, at most 90 s; return its result and its complaints."""
+    variables = launch.environment() | {"CUDA_VISIBLE_DEVICES": ""}  # on the processor
+    command = [*torchrun, *map(str, options)]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=90)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return json.loads(ran.stdout.strip().splitlines()[-1]), ran.stderr
+
+
+# %% tags=["nbval-ignore-output"]
+print("$ torchrun --nproc-per-node 2 --max-restarts 1 scripts/elastic.py run2.pt --die-at 12")
+started = time.perf_counter()
+by_torchrun, complaints = terminal(Path(folder, "run2.pt"), "--die-at", 12)
+for line in complaints.splitlines():
+    if "exitcode" in line:
+        print("the agent says:", line.partition("] ")[2].partition(" of binary")[0])
+print(by_torchrun)
+print(f"measured here: {time.perf_counter() - started:.1f} s in all")
+
+# %%
+compare(prediction, by_torchrun["began_with_step"])
+assert (by_torchrun["restarts"], by_torchrun["began_with_step"]) == (1, 10)
+
+# %% [markdown]
+# Steps 10 and 11 were done twice. Is the result right all the same? Two of our engines do the same training over MPI, and nobody dies. (With two ranks there is one order of summation only, so MPI and gloo give the same bits: lesson 08.)
+
+# %%
+# %%px
+pair = dist.new_group([0, 1])
+if rank < 2:
+    of_two = elastic["train"](Path(folder, "of_two.pt"), steps=40, every=40, group=pair)
+
+# %%
+assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
+
+# %% [markdown]
+# | | shrink (sections 3 to 5) | `torchrun --max-restarts` |
+# |---|---|---|
+# | who notices | MPI, which tells every rank | the agent, which looks at its children |
+# | the survivors | keep weights and variables, go on | are ended too |
+# | lost | the step under way | everything since the last checkpoint, and the time to start again |
+# | number of ranks after | one less | the same; with `--nnodes 2:4` any from 2 to 4 machines |
+# | your program | catches an error, shrinks, catches up | finds a checkpoint when it starts |
+# | needs | an MPI with fault tolerance | nothing; works with NCCL and gloo |
+#
+# One trap, met while this lesson was written: the agent's store still has the addresses of the ranks' first life, and PyTorch 2.13 may give them to the second, which then can't connect. `course_lib.parallel.launching` asks under another name in each life; for programs of your own start `torchrun` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
+#
+# Frameworks offer the first column too (elastic Horovod keeps the state in memory and goes on with whoever is there), and large trainings use both: survivors for a single death, checkpoints for the rest.
+#
+# ## 10. When nobody dies, and nothing moves
+#
+# A death is at least noticed. Worse is a rank that lives and does not come: a *hang*. Here is a cell in which two ranks mean different messages. `--limit 3` gives it 3 s instead of 60.
+#
+# **Predict.** How many of the four ranks will be waiting after 3 s, and in how many ranks' code is the bug? Write `[waiting, guilty]`.
+
+# %%
+prediction = None
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px --limit 3
+message = torch.zeros(3)
+if rank == 0:
+    dist.send(message, dst=1, tag=5)
+if rank == 1:
+    dist.recv(message, src=0, tag=6)
+dist.barrier()
+print("done")
+
+# %%
+compare(prediction, [4, 2])
+
+# %% [markdown]
+# After 3 s comes a *hang report*, and the ranks are free again. It has one line per rank: what it was doing, with whom, with what, and in which line of your cell. Then it tries to name the bug. How to read one:
+#
+# 1. **Who is not waiting?** If one rank has finished, has raised an error, computes or is dead, then the others wait for it, directly or through a chain. Follow the chain: 2 waits for 1, 1 waits for 0, 0 waits for 3.
+# 2. **Does the chain close?** If everybody waits for somebody, and it goes round in a circle, it is a *deadlock*.
+# 3. **Which two calls were meant for each other?** Compare peer, tag, shape, dtype, line, word by word.
+# 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier; they are innocent.
+#
+# The variables are all there, and the ranks can talk again:
+
+# %%
+# %%px
+total = torch.ones(())
+dist.all_reduce(total)
+assert total == world_size
+assert resumed["began_with_step"] == 20
+
+# %% [markdown]
+# ### Exercise 5: name the bugs
+#
+# Three reports from four ranks. The sentence that names the bug has been taken away.
+
+# %%
+from notebooks.lesson_12.judge_reports import BUGS, REPORTS
+
+for name, report in REPORTS.items():
+    print(f"report {name}\n{report}\n")
+print("possible bugs:", ", ".join(BUGS))
+
+# %% [markdown]
+# Write `name_the_bugs`, which returns for each report the bug and the set of ranks whose lines of code you would have to change, for example `{"A": ("deadlock", {0, 1}), ...}`.
+
+
+# %% tags=["exercise"] exercise="12.name_the_bugs"
+def name_the_bugs():
+    """Return {"A": (bug, ranks), "B": ..., "C": ...}; ranks is a set of numbers."""
+    ### BEGIN SOLUTION
+    return {
+        "A": ("skipped collective", {2}),
+        "B": ("endless loop", {3}),
+        "C": ("wrong tag", {0, 1}),
+    }
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.name_the_bugs")
+
+# %% [markdown]
+# Stuck? `hint("12.name_the_bugs")`, `solution("12.name_the_bugs")`.
+
+# %%
+# %%px
+import shutil
+
+comm.barrier()
+if rank == 0:
+    shutil.rmtree(folder)
+
+# %% [markdown]
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | $M = L/N$ | the job fails $N$ times as often as one of its $N$ ranks |
+# | detection | the launcher sees it; survivors get `RankFailedError` at once |
+# | `cluster.shrink()`, `mpi.shrink()` | a new world of the survivors; variables stay; ranks are numbered anew |
+# | going on | same step for all, from the one furthest on; weights *and* momentum; new DDP; batch shared out anew |
+# | R - 1 ranks | same global batch, same rate; or smaller batch, rate times (R - 1)/R |
+# | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |
+# | writing it | beside, flush, `fsync`, rename |
+# | how often | $t = \sqrt{2 \delta M}$ |
+# | `torchrun --max-restarts` | all are ended and started again; the program finds its checkpoint |
+# | hang report | who is not waiting? does the chain close? which two calls do not fit? |
+#
+# **Break it on purpose.** *Symptom*: after a death the loss goes on as it should for some steps, and then the replicas' losses drift apart. *Diagnosis*: `assert_replicas_equal(model)` after each step; the weights differ first one step after the new DDP was made, so they began equal and were moved differently: the momentum was not taken over. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
+#
+# **Next:** lesson 13 takes all this to several machines.
+#
+# ## References and further reading
+#
+# 1. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.4 and table 5: what broke, and how often.
+# 2. W. Bland, A. Bouteiller, T. Herault, G. Bosilca and J. Dongarra, "Post-failure recovery of MPI communication capability: Design and rationale", *International Journal of High Performance Computing Applications* 27(3), 244–254, 2013. ULFM: revoke, shrink, agree.
+# 3. J. W. Young, "A first order approximation to the optimum checkpoint interval", *Communications of the ACM* 17(9), 530–531, 1974.
+# 4. J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", *Future Generation Computer Systems* 22(3), 303–312, 2006.
+# 5. PyTorch, "torchrun (Elastic Launch)", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/elastic/run.html); and "Reproducibility", for what else keeps two runs from being equal.

@@ -1,0 +1,134 @@
+"""In a hang report, look for the rank that is not waiting, or for what cannot match.
+
+The three reports of lesson 12's exercise, as real cells gave them on four ranks, and what each
+wrong diagnosis of them overlooks. No rank is needed.
+"""
+
+from __future__ import annotations
+
+from course_lib.teaching.exercise import WrongAnswer
+
+__all__ = ["BUGS", "REPORTS", "judge_diagnoses"]
+
+BUGS = (
+    "death",
+    "deadlock",
+    "endless loop",
+    "missing send",
+    "skipped collective",
+    "wrong tag",
+)
+
+REPORTS = {
+    "A": """\
+rank  state     what                           where           for
+0     waiting   all_reduce, SUM of 64 float32  cell 4, line 9  4.0 s
+1     waiting   all_reduce, SUM of 64 float32  cell 4, line 9  4.0 s
+2     finished
+3     waiting   all_reduce, SUM of 64 float32  cell 4, line 9  4.0 s""",
+    "B": """\
+rank  state      what                                   where            for
+0     waiting    recv from rank 3, tag 0, (1,) float32  cell 5, line 5   4.0 s
+1     waiting    recv from rank 0, tag 0, (1,) float32  cell 5, line 5   4.0 s
+2     waiting    recv from rank 1, tag 0, (1,) float32  cell 5, line 5   4.0 s
+3     computing                                         cell 5, line 10""",
+    "C": """\
+rank  state    what                                         where            for
+0     waiting  send to rank 1, tag 5, (1000000,) float32    cell 6, line 4   4.0 s
+1     waiting  recv from rank 0, tag 6, (1000000,) float32  cell 6, line 8   4.0 s
+2     waiting  barrier                                      cell 6, line 12  4.0 s
+3     waiting  barrier                                      cell 6, line 12  4.0 s""",
+}
+
+_RIGHT = {
+    "A": ("skipped collective", {2}),
+    "B": ("endless loop", {3}),
+    "C": ("wrong tag", {0, 1}),
+}
+
+
+def judge_diagnoses(answer: object) -> None:
+    """Raise :class:`WrongAnswer` for the first report that is read wrongly."""
+    if not isinstance(answer, dict) or set(answer) != set(REPORTS):
+        raise WrongAnswer("not-all-three", 'return a dict with the keys "A", "B" and "C"')
+    for report, diagnosis in answer.items():
+        if not (isinstance(diagnosis, tuple) and len(diagnosis) == 2):
+            raise WrongAnswer("not-a-pair", f"report {report}: give `(bug, ranks)`")
+        bug, ranks = diagnosis
+        if bug not in BUGS:
+            raise WrongAnswer(
+                "unknown-bug", f"report {report}: {bug!r} is none of {', '.join(BUGS)}"
+            )
+        _judge(report, bug, {ranks} if isinstance(ranks, int) else set(ranks))
+
+
+def _judge(report: str, bug: str, ranks: set[int]) -> None:
+    right, guilty = _RIGHT[report]
+    if (bug, ranks) == (right, guilty):
+        return
+    for known, (mistake, explanation) in _RECOGNISED[report].items():
+        if known == bug and (bug != right or ranks != guilty):
+            raise WrongAnswer(mistake, f"report {report}: {explanation}")
+    raise WrongAnswer(
+        "does-not-fit",
+        f"report {report}: a {bug} would look different. Which rank is *not* waiting, or which "
+        "two calls were meant for each other and cannot meet?",
+    )
+
+
+# By report and by the bug that was named. The right bug stands here for wrong ranks.
+_RECOGNISED = {
+    "A": {
+        "skipped collective": (
+            "blames-the-waiting",
+            "the bug is right, the rank is not. Those who wait have made their call; who has "
+            "finished without it?",
+        ),
+        "deadlock": (
+            "no-circle",
+            "in a deadlock everybody waits for somebody. Rank 2 waits for nobody: it has finished",
+        ),
+        "death": ("finished-is-not-dead", "rank 2 is not dead. It came to its cell's end, alive"),
+        "missing send": (
+            "a-collective-is-no-message",
+            "nobody receives here. All three wait in the same collective",
+        ),
+    },
+    "B": {
+        "deadlock": (
+            "no-circle",
+            "2 waits for 1, 1 for 0, 0 for 3, and there the chain ends: rank 3 waits for nobody, "
+            "so it is no circle",
+        ),
+        "missing send": (
+            "stops-too-early",
+            "true of ranks 0, 1 and 2, and a consequence. Follow the chain to its end: rank 3 "
+            "would send, if it ever got out of line 10",
+        ),
+        "endless loop": (
+            "blames-the-waiting",
+            "the bug is right, the rank is not. Who is computing?",
+        ),
+        "death": ("computing-is-not-dead", "a dead rank is called dead. Rank 3 computes"),
+    },
+    "C": {
+        "skipped collective": (
+            "takes-the-consequence",
+            "ranks 2 and 3 do wait in a barrier without 0 and 1, but those two are on the way "
+            "there: what holds *them* up?",
+        ),
+        "missing send": (
+            "overlooks-the-send",
+            "the send is there: rank 0 waits in it. Compare it with rank 1's receive, word by word",
+        ),
+        "deadlock": (
+            "sees-a-circle",
+            "0 sends to 1, and 1 receives from 0: that would fit. Two that both send or both "
+            "receive would be a deadlock. Compare the two calls, word by word",
+        ),
+        "wrong tag": (
+            "blames-the-waiting",
+            "the bug is right, the ranks are not. Whose two calls were meant for each other?",
+        ),
+    },
+}

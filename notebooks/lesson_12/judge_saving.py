@@ -1,0 +1,146 @@
+"""Whoever dies while writing must leave the old file, whole.
+
+The judge behind the check of lesson 12 about writing a checkpoint. The learner's function is
+interrupted in the middle of writing, and watched while it renames. No rank is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from course_lib.teaching.exercise import WrongAnswer
+
+OLD, NEW = b"old checkpoint", b"the new checkpoint, which is longer"
+
+
+class Died(Exception):
+    """Stands for the death of the process in the middle of a write."""
+
+
+def judge_saving(save_whole) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.pt")
+        seen = _watch(save_whole, path, NEW)
+        if not path.exists() or path.read_bytes() != NEW:
+            raise WrongAnswer(
+                "nothing-is-there",
+                "after a call that nobody disturbed, the file is not there, or not complete",
+            )
+        _judge_way(seen, path)
+        left = sorted(entry.name for entry in Path(folder).iterdir() if entry != path)
+        if left:
+            raise WrongAnswer("leaves-files-behind", f"besides run.pt there is now {left[0]}")
+    _judge_death(save_whole)
+
+
+def _judge_death(save_whole) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.pt")
+        path.write_bytes(OLD)
+        died = False
+        try:
+            _watch(save_whole, path, NEW[:5], then_die=True)
+        except Died:
+            died = True
+        if not path.exists():
+            raise WrongAnswer(
+                "removes-the-old-one-first",
+                "a death in the middle of writing left no file at all: the old one was gone, and "
+                "the new one not yet there",
+            )
+        if path.read_bytes() != OLD:
+            raise WrongAnswer(
+                "writes-in-place",
+                f"a death in the middle of writing left {path.read_bytes()!r} in run.pt: the old "
+                "checkpoint is lost, and this is none",
+            )
+        if not died:
+            raise WrongAnswer(
+                "swallows-the-error",
+                "`write` failed, and `save_whole` returned as if all were well. Nobody would learn "
+                "that checkpoints are no longer written",
+            )
+
+
+def _judge_way(seen: dict[str, Any], path: Path) -> None:
+    if seen["name"] == path:
+        raise WrongAnswer(
+            "writes-in-place",
+            "it writes into run.pt itself. Whoever dies in the middle of that has lost the old "
+            "checkpoint, and has no new one",
+        )
+    if seen["name"].parent != path.parent:
+        raise WrongAnswer(
+            "on-another-disk",
+            "it writes into another folder than that of run.pt. That may be another disk, and "
+            "then a rename is no rename but a copy, which can be cut in the middle",
+        )
+    if path.stat().st_ino != seen["inode"]:
+        raise WrongAnswer(
+            "copies-instead",
+            "the bytes get into run.pt by being copied: a death in the middle of copying leaves "
+            "half a checkpoint. `os.replace` changes the name in one step",
+        )
+    if not seen["renames"]:
+        return  # renamed by a function that nobody watches, so the rest is not known
+    content, synced = seen["renames"][0]
+    if content != NEW:
+        raise WrongAnswer(
+            "not-flushed",
+            f"when the file got its name, {len(content)} of {len(NEW)} bytes were in it; the rest "
+            "was still in Python's buffer",
+        )
+    if not synced:
+        raise WrongAnswer(
+            "no-fsync",
+            "it never calls `os.fsync`: after a power cut the new name may be on the disk, and the "
+            "bytes not. Call `file.flush()` and `os.fsync(file.fileno())` before the rename",
+        )
+
+
+def _watch(save_whole, path: Path, data: bytes, then_die: bool = False) -> dict[str, Any]:
+    seen: dict[str, Any] = {"renames": [], "synced": False, "name": None, "inode": 0}
+
+    def write(file) -> None:
+        name = getattr(file, "name", None)
+        if not isinstance(name, (str, os.PathLike)):
+            raise WrongAnswer("not-a-file", "`write` has to be given an open file with a name")
+        seen["name"], seen["inode"] = Path(name).absolute(), os.fstat(file.fileno()).st_ino
+        file.write(data)
+        if then_die:
+            file.flush()
+            raise Died
+
+    with _noted(seen):
+        save_whole(path, write)
+    if seen["name"] is None:
+        raise WrongAnswer("never-writes", "it never called `write(file)`")
+    return seen
+
+
+@contextmanager
+def _noted(seen: dict[str, Any]) -> Iterator[None]:
+    """Write down what is renamed, with its content at that moment, and whether it was synced."""
+    replace, rename, fsync = os.replace, os.rename, os.fsync
+
+    def renamed(how):
+        def call(source, target, **options):
+            seen["renames"].append((Path(source).read_bytes(), seen["synced"]))
+            how(source, target, **options)
+
+        return call
+
+    def synced(descriptor):
+        seen["synced"] = True
+        fsync(descriptor)
+
+    os.replace, os.rename, os.fsync = renamed(replace), renamed(rename), synced
+    try:
+        yield
+    finally:
+        os.replace, os.rename, os.fsync = replace, rename, fsync

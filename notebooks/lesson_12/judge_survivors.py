@@ -1,0 +1,199 @@
+"""After a death, replicas are equal again in weights, momentum and step, or never.
+
+The judge behind the check of lesson 12 about going on with the survivors. Nobody dies in it:
+one rank stays away, as a dead one would, and the last of the others is a step ahead.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.judge_ddp import Findings, no_errors, on_each_rank
+
+DEAD = 1
+BEHIND, AHEAD = 3, 4
+_GROUP_CALLS = (
+    *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *("all_reduce", "broadcast", "all_gather", "reduce", "gather", "scatter", "barrier"),
+    *("send", "recv", "isend", "irecv", "all_gather_into_tensor"),
+)
+
+
+def observe_survivors(go_on) -> Findings:
+    """Let all ranks but one go on from states that are a step apart; every rank calls this."""
+    living = [rank for rank in range(dist.get_world_size()) if rank != DEAD]
+    if len(living) < 2:
+        raise RuntimeError("this check needs at least 3 ranks")
+    _trained(1)  # on all ranks alike: the first optimizer of a process imports for seconds
+    return on_each_rank(functools.partial(_try, go_on), living)
+
+
+def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    done = AHEAD if rank == size - 1 else BEHIND
+    model, optimizer = _trained(done)
+    with _only(group):
+        answer = go_on(model, optimizer, done, group)
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise WrongAnswer("not-a-pair", f"it returned {_kind(answer)}, not `(ddp, step)`")
+    ddp, step = answer
+    if not isinstance(ddp, DistributedDataParallel):
+        raise WrongAnswer("not-wrapped", f"the first value is {_kind(ddp)}, not a DDP of the model")
+    if ddp.process_group is not group:
+        raise _dead_included("DistributedDataParallel(...)")
+    if ddp.module is not model:
+        raise WrongAnswer(
+            "another-model",
+            "the DDP holds another model than it was given; the optimizer still moves the old one",
+        )
+    return {"step": step, "weights": _which(_weights(model)), "momentum": _momentum_of(optimizer)}
+
+
+def judge_survivors(everyone: Findings) -> None:
+    survivors = [found for found in everyone if found is not None]
+    for found in survivors:
+        if isinstance(found.get("error"), WrongAnswer):
+            raise found["error"]
+    no_errors(everyone)
+    weights = [found["weights"] for found in survivors]
+    momenta = [found["momentum"] for found in survivors]
+    steps = [found["step"] for found in survivors]
+    if len(set(weights)) > 1 or None in weights:
+        raise WrongAnswer(
+            "replicas-differ", f"the survivors' weights are those of steps {_told(weights)}"
+        )
+    if len(set(momenta)) > 1 or momenta[0] != weights[0]:
+        raise WrongAnswer(
+            "forgets-the-optimizer",
+            f"all have the weights of step {weights[0]}, but the momentum of steps "
+            f"{_told(momenta)}. DDP broadcasts parameters, never what an optimizer remembers: "
+            "replicas that are equal now would drift apart from the next step on",
+        )
+    if len(set(steps)) > 1:
+        raise WrongAnswer(
+            "steps-differ",
+            f"the replicas are equal, but return steps {_told(steps)}: each rank goes on with the "
+            "number it had itself, so they would take their samples from different batches",
+        )
+    if steps[0] != weights[0]:
+        raise WrongAnswer(
+            "step-and-state-do-not-fit",
+            f"all return step {steps[0]}, with weights after {weights[0]} steps. "
+            + (
+                "A batch would count twice"
+                if weights[0] > steps[0]
+                else "The batch of a step would be left out: rank 0 is not the one that has done "
+                "most"
+            ),
+        )
+    if steps[0] == BEHIND:
+        raise WrongAnswer(
+            "throws-a-step-away",
+            f"all go on correctly, but from step {BEHIND}. One of them had done {AHEAD} already: "
+            "take the state of who is furthest on",
+        )
+
+
+# ---- what the replicas are --------------------------------------------------------------------
+
+
+def _trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a model and its optimizer after some steps that are the same on every rank."""
+    model = nn.Linear(3, 1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((1, 3), 1.0 + step)).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def _weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def _which(weights: list[torch.Tensor]) -> int | None:
+    """After how many steps a model has these weights; None if never."""
+    for steps in (AHEAD, BEHIND):
+        pairs = zip(weights, _weights(_trained(steps)[0]), strict=True)
+        if all(torch.equal(one, other) for one, other in pairs):
+            return steps
+    return None
+
+
+def _momentum_of(optimizer: torch.optim.Optimizer) -> int | None:
+    state = optimizer.state_dict()["state"]
+    for steps in (AHEAD, BEHIND):
+        wanted = _trained(steps)[1].state_dict()["state"]
+        if state.keys() == wanted.keys() and all(
+            torch.equal(state[i]["momentum_buffer"], wanted[i]["momentum_buffer"]) for i in wanted
+        ):
+            return steps
+    return None
+
+
+# ---- who is asked -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _only(group: dist.ProcessGroup) -> Iterator[None]:
+    """Let a call that would wait for the dead rank fail at once."""
+    originals = {name: getattr(dist, name) for name in _GROUP_CALLS}
+    wrap = DistributedDataParallel.__init__
+
+    def checked(self, *args, **kwargs):
+        given = inspect.signature(wrap).bind(self, *args, **kwargs).arguments
+        if given.get("process_group") is not group:
+            raise _dead_included("DistributedDataParallel(...)")
+        wrap(self, *args, **kwargs)
+
+    for name, original in originals.items():
+        setattr(dist, name, _guarded(name, original, group))
+    DistributedDataParallel.__init__ = checked
+    try:
+        yield
+    finally:
+        DistributedDataParallel.__init__ = wrap
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def _guarded(name: str, original, group: dist.ProcessGroup):
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if signature.bind(*args, **kwargs).arguments.get("group") is not group:
+            raise _dead_included(f"dist.{name}")
+        return original(*args, **kwargs)
+
+    return call
+
+
+def _dead_included(call: str) -> WrongAnswer:
+    return WrongAnswer(
+        "waits-for-the-dead",
+        f"`{call}` is not told the group, so it asks the world, in which rank {DEAD} is dead, and "
+        "would never end. Give it the survivors' group",
+    )
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _told(values: list) -> str:
+    return ", ".join("?" if value is None else str(value) for value in values)
