@@ -21,6 +21,7 @@ from typing import NamedTuple
 from benchmarks import (
     async_sgd_report,
     bucketed_sync_report,
+    cold_calls_report,
     engines_report,
     event_log_report,
     failures_report,
@@ -49,6 +50,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS = (
+    Program("cold_calls", 2, cold_calls_report.section),
     Program("bucketed_sync", 2, bucketed_sync_report.section),
     Program("throughput", 2, throughput_report.section),
     Program("async_sgd", 5, async_sgd_report.section),

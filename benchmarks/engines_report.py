@@ -6,8 +6,8 @@ from statistics import median
 
 from benchmarks.report import Section, Target, milliseconds, seconds, table
 
-ROUND_TRIP = 1.2
-START_SECONDS = 10
+ROUND_TRIP = 1.1
+START_SECONDS = 4.5
 
 
 def over_plain(samples: dict[str, list[float]]) -> float:

@@ -6,8 +6,9 @@ from statistics import median
 
 from benchmarks.report import Section, Target, seconds, table
 
-WANTED_SECONDS = 2
-RESTART_SECONDS = 6
+HANG_SECONDS = 1
+DEATH_SECONDS = 0.2
+RESTART_SECONDS = 4
 
 
 def section(measured: dict) -> Section:
@@ -50,10 +51,10 @@ def section(measured: dict) -> Section:
     for what, key in (("limit", "limit"), ("deadline", "deadline")):
         for until, name in (("report", "report"), ("next", "free ranks' next all-reduce")):
             values = [one[until] for one in measured[key]]
-            targets.append(_target(f"hang: from the {what} to the {name}", values, WANTED_SECONDS))
+            targets.append(_target(f"hang: from the {what} to the {name}", values, HANG_SECONDS))
     name = "killed rank: to the survivors' next all-reduce"
-    targets.append(_target(name, alone["seconds"], WANTED_SECONDS))
-    targets.append(_target(f"{name}, by cells", measured["death"], WANTED_SECONDS))
+    targets.append(_target(name, alone["seconds"], DEATH_SECONDS))
+    targets.append(_target(f"{name}, by cells", measured["death"], DEATH_SECONDS))
     targets.append(_target("restart of the engines", measured["restart"], RESTART_SECONDS))
     return Section(lines, targets)
 

@@ -6,9 +6,9 @@ from statistics import median
 
 from benchmarks.report import Section, Target, seconds, table
 
-WARM_SECONDS = 8
-FRESH_SECONDS = 90
-LESSONS_MINUTES = 12
+WARM_SECONDS = 3
+FRESH_SECONDS = 60
+LESSONS_MINUTES = 7
 
 
 def section(measured: dict) -> Section:

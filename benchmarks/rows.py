@@ -9,6 +9,7 @@ MEASURE, RARE = "measure", "rare"
 ROWS = {
     "all_reduce against gloo, float32, 4 B to 64 MiB, 2 and 4 ranks": MEASURE,
     "all_reduce against raw MPI.Allreduce on the same buffer, 2 ranks": MEASURE,
+    "all_reduce against raw MPI.Allreduce, single calls, also in a training step": "cold_calls",
     "mismatch check on against off, 2 and 4 ranks": MEASURE,
     "DDP step against gloo, MLP and LeNet, 2 and 4 ranks": MEASURE,
     "lesson's bucketed, overlapped sync against DDP on the same backend": "bucketed_sync",

@@ -6,7 +6,7 @@ from statistics import median, quantiles
 
 from benchmarks.report import Section, Target, table
 
-WANTED = 1.75
+WANTED = 0.95  # of what two processes reach that never speak
 _NAMES = {
     "one": "one process, the other core idle",
     "apart": "two processes without a word to each other",
@@ -70,16 +70,17 @@ def step_milliseconds(measured: dict, variant: str) -> float:
 
 def _target(measured: dict, variant: str) -> Target:
     name = {"sync": "sync_gradients", "ddp": "DDP"}[variant]
-    ceiling, got = speedup(measured, "apart"), speedup(measured, variant)
-    fastest = max(measured["samples"][variant]) / max(measured["samples"]["one"])
+    ceiling, reached = speedup(measured, "apart"), speedup(measured, variant)
+    got = reached / ceiling
+    fastest = max(measured["samples"][variant]) / max(measured["samples"]["apart"])
     silent, step = step_milliseconds(measured, "apart"), step_milliseconds(measured, variant)
     cause = (
-        f"two processes that never speak reach {ceiling:.2f}x here, and {name} gets "
-        f"{got / ceiling:.0%} of that: to synchronise, and to wait for the later rank, takes "
-        f"{step - silent:.1f} ms of a step of {step:.1f} ms"
+        f"two ranks reach {reached:.2f}x of one process here, two that never speak {ceiling:.2f}x: "
+        f"to synchronise, and to wait for the later rank, takes {step - silent:.1f} ms of a step "
+        f"of {step:.1f} ms"
     )
     return Target(
-        f"LeNet, {measured['batch']} images a step, two ranks against one process, {name}",
+        f"LeNet, {measured['batch']} images a step, two ranks against two silent ones, {name}",
         f">= {WANTED}x",
         f"{got:.2f}x",
         f"{fastest:.2f}x",

@@ -8,12 +8,12 @@ SIZES = (4, 2**20, 64 * 2**20)
 
 
 def result(ours: float, ddp: float = 0.5, check: float = 0.0) -> dict:
-    """Return samples in which gloo takes 10 s, raw MPI 1 s, ours and its check what is asked."""
+    """Return samples in which gloo takes 13 s, raw MPI 1 s, ours and its check what is asked."""
 
     def samples(**seconds: float) -> dict:
         return {name: [value] * 4 for name, value in seconds.items()}
 
-    times = samples(ours=ours, gloo=10, raw=1, checked=ours, unchecked=ours - check)
+    times = samples(ours=ours, gloo=13, raw=1, checked=ours, unchecked=ours - check)
     sweep = [{"bytes": size, "samples": times} for size in SIZES]
     step = {"model": "MLP", "parameters": 7, "samples": samples(ours=ddp, gloo=1, silent=0.4)}
     steps = [step | {"batch": batch} for batch in (8, 256)]
@@ -39,35 +39,36 @@ def test_slow_at_two_ranks_only_misses_what_is_asked_there():
 
 
 def test_slower_than_gloo():
-    found = missed(ours=11)
+    found = missed(ours=14)
     assert "all_reduce against gloo, 2 ranks, every size" in found
     assert "all_reduce against gloo, 4 ranks, geometric mean" in found
 
 
+STEPS = [
+    f"what communication adds to a DDP step, against gloo, MLP, batch {batch}, {n} ranks"
+    for n in (2, 4)
+    for batch in (8, 256)
+]
+
+
 def test_slow_training_step_is_named_with_its_floor():
-    assert missed(ours=1, ddp=0.7) == ["DDP step against gloo, MLP, batch 8, 2 ranks"]
+    assert missed(ours=1, ddp=0.54) == []
+    assert missed(ours=1, ddp=0.56) == STEPS
     text = report.markdown(result(ours=1, ddp=0.7))
-    assert "DDP that sends nothing takes 0.40x of gloo's step, which is the floor" in text
-    assert "communication adds 0.50x of what it adds with gloo" in text
-    assert "0.6x of the step, promised first, is missed" in text
-    assert "promised first, is kept" in report.markdown(result(ours=1, ddp=0.59))
+    assert "the whole step takes 0.70x of gloo's, DDP that sends nothing 0.40x" in text
+    assert "communication adds 300.00 ms" in text
 
 
 def test_each_step_has_its_floor_beside_it_and_the_target_its_scope():
     text = report.markdown(result(ours=1))
     assert "| ours / gloo | silent / gloo | added / added by gloo |" in text
     assert text.count("| 0.50 | 0.40 | 0.17 |") == 4
-    assert text.count("Target: at most 0.55x of gloo's step with 2 ranks, 8 and 32 images") == 2
+    assert text.count("Target: communication adds at most 0.25x of what it adds with gloo") == 2
 
 
 def test_plot_is_written(tmp_path):
     report.plot(result(ours=1), tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
-
-
-def test_the_step_target_is_that_of_two_ranks_and_usual_batches_only():
-    assert missed(ours=1, ddp=0.55) == []
-    assert missed(ours=1, ddp=0.56) == ["DDP step against gloo, MLP, batch 8, 2 ranks"]
 
 
 def test_the_check_may_cost_more_where_messages_are_small():
