@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.teaching.cost.link import Link
+from course_lib.teaching.cost import Link
 
 __all__ = ["Fit", "fit_linear", "fit_link", "student_t_quantile"]
 
@@ -61,7 +61,7 @@ class Fit:
         return float(np.sqrt(np.mean(np.square(self.residuals))))
 
     def link(self) -> Link:
-        """Return the fit as a :class:`~.link.Link`.
+        """Return the fit as a :class:`~course_lib.teaching.cost.Link`.
 
         A parameter that came out at or below zero cannot be told from zero by these points, and
         counts as zero (a latency of 0 s, an infinite rate).
@@ -104,7 +104,7 @@ def fit_linear(columns, seconds, confidence: float = 0.95) -> Fit:
 
     Args:
         columns: name to one number a point, e.g. ``{"alpha": steps, "beta": bytes_sent,
-            "gamma": bytes_reduced}`` (see :mod:`.all_reduce` for the three of an algorithm).
+            "gamma": bytes_reduced}`` (``cost.cost`` gives the three of an algorithm).
         seconds: measured, one a point, each above 0.
         confidence: of the intervals, between 0 and 1.
 

@@ -987,9 +987,7 @@ Markdown(published_runs.reproduced_table())
 # With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
 
 # %%
-from notebooks.lesson_06.gains import gains_table
-
-Markdown(gains_table())
+Markdown(published_runs.gains_table())
 
 # %% [markdown]
 # A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper that has no number, *near-linear scalability using 256 GPUs* [1]: what the formula finds possible there.

@@ -5,9 +5,20 @@ past a critical size buys no fewer steps, and the failures per hour. Sources: cr
 McCandlish et al., "An Empirical Model of Large-Batch Training", 2018, arXiv:1812.06162,
 equations 2.11 and 2.12 (steps needed = least steps * (1 + critical / batch)); failures: "The Llama
 3 Herd of Models", 2024, arXiv:2407.21783, section 3.3.4 (419 unexpected interruptions in 54 days
-of 16,384 GPUs);
-checkpoints: Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
-1974. All rates are extrapolated as if they stayed the same, which is the weakest point.
+of 16,384 GPUs); checkpoints: Young, "A first order approximation to the optimum checkpoint
+interval", CACM 17(9), 1974. All rates are extrapolated as if they stayed the same, which is the
+weakest point.
+
+So many ranks sit in nodes: k ranks on each of h nodes, n bytes, one network card a node that its k
+ranks share. Inside a node bytes are cheap, between nodes dear. Two ways to all-reduce:
+
+- flat ring: each of 2(p-1) steps waits for its slowest link, the one between nodes, which one
+  message a step crosses in each direction: 2(p-1) alpha_b + 2(p-1)/p n beta_b.
+- two levels: reduce-scatter inside, k all-reduces of n/k between the nodes at the same time (they
+  share the card), all-gather inside. Source: the scheme of Goyal et al. 2017, section 4, in the
+  form of Horovod's hierarchical all-reduce.
+
+Times in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -16,14 +27,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.teaching.cost.checked import at_least, count, positive
-from course_lib.teaching.cost.link import Link
-
-from .hierarchy import Hierarchy
+from course_lib.teaching.cost import Link, at_least, cost, count, positive
 
 __all__ = [
     "FAILURES_PER_RANK_HOUR",
     "Far",
+    "Hierarchy",
     "Job",
     "availability",
     "extrapolate",
@@ -36,6 +45,58 @@ _MOST = 10**8
 
 
 @dataclass(frozen=True)
+class Hierarchy:
+    """A cluster of like nodes.
+
+    Attributes:
+        nodes: h.
+        ranks_per_node: k.
+        inside: the link between two ranks of a node.
+        between: the link between two nodes; its bandwidth is that of a whole node.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    inside: Link
+    between: Link
+
+    def __post_init__(self) -> None:
+        count("nodes", self.nodes)
+        count("ranks_per_node", self.ranks_per_node)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    def flat_ring(self, size_bytes: float) -> float:
+        """Return the seconds of one ring through all ranks, node by node."""
+        if self.nodes == 1:
+            return cost("ring", self.ranks, size_bytes).seconds(self.inside)
+        whole = cost("ring", self.ranks, size_bytes)
+        if self.ranks_per_node == 1:
+            return whole.seconds(self.between)
+        # Every step lasts as long as the slower kind of link needs for one chunk.
+        slowest = Link(
+            max(self.inside.latency, self.between.latency),
+            min(self.inside.bandwidth, self.between.bandwidth),
+            min(self.inside.reduce_rate, self.between.reduce_rate),
+        )
+        return whole.seconds(slowest)
+
+    def two_levels(self, size_bytes: float, algorithm: str = "ring") -> float:
+        """Return the seconds of reduce-scatter inside, all-reduces between, all-gather inside.
+
+        Args:
+            algorithm: of the all-reduce between nodes.
+        """
+        # A ring all-reduce is exactly a reduce-scatter and an all-gather.
+        within = cost("ring", self.ranks_per_node, size_bytes).seconds(self.inside)
+        share = self.between.shared_by(self.ranks_per_node)
+        part = size_bytes / self.ranks_per_node
+        return within + cost(algorithm, self.nodes, part).seconds(share)
+
+
+@dataclass(frozen=True)
 class Job:
     """A training job and its cluster.
 
@@ -43,7 +104,7 @@ class Job:
         batch: samples a rank takes in a step.
         comp_seconds: T_comp, seconds.
         gradient_bytes: bytes all-reduced each step.
-        inside, between: links as in :class:`~.hierarchy.Hierarchy`.
+        inside, between: links as in :class:`Hierarchy`.
         ranks_per_node: that share a network card.
         critical_batch: samples; McCandlish et al. measure tens of thousands for ImageNet.
         failures_per_rank_hour: interruptions of the job.

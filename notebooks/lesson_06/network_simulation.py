@@ -1,11 +1,22 @@
-"""Let every rank carry out its steps on a modelled network, and look at the clock.
+"""All-reduces on a modelled network whose links are shared, in simulated time.
 
-The formulas of :mod:`.all_reduce` price the longest path and know nothing of shared links. Here
-the *same schedules* that run on real ranks (:mod:`course_lib.parallel.all_reduces`) run as
-processes of a discrete-event simulation, on a :class:`~.network.Network`. Where links do not
+A network is a tree of levels: ranks sit in nodes, nodes on switches. Each rank has a port; each
+group of a level has one uplink that all its ranks share. Ports and uplinks are full duplex, so
+each is two links, one out and one in. A message crosses the uplinks of those groups that hold only
+one of the two ranks:
+
+- it starts when both sides are ready (a rendezvous), and takes the latency of the outermost level
+  that it crosses, once, whatever other traffic there is;
+- then its bytes flow at the lowest rate that a link on its way grants it, and each link shares its
+  bandwidth equally among the messages that cross it at that moment. What one of them cannot use,
+  because it is held up elsewhere, no other picks up; real networks do somewhat better.
+
+The formulas of :mod:`course_lib.teaching.cost` price the longest path and know nothing of shared
+links. Here the *same schedules* that run on real ranks (:mod:`course_lib.parallel.all_reduces`) run
+as processes of a discrete-event simulation, whose queue of events is simpy's. Where links do not
 contend, both agree to rounding, for every number of ranks (where p divides the elements; other
-chunks differ by one). Where ranks share a network card, or a switch is oversubscribed, the
-simulation shows what the formulas miss.
+chunks differ by one). Where ranks share a network card, the simulation shows what the formulas
+miss.
 
 A rank does step after step; a step ends when what it sends has left and what it receives has come,
 and reducing takes gamma a byte. Ranks compute nothing else and have no noise.
@@ -14,6 +25,8 @@ The ring has 2(p-1) p messages, 33 million for 4,096 ranks. But its steps are al
 step on each lasts as long as the one before. So beyond ``RING_IN_FULL`` ranks only the first
 steps of each half are simulated and the last one's time is taken for the rest, if the last two
 lasted equally long (else it is refused); ``Simulated.extrapolated`` says so. A test compares both.
+
+Seconds, bytes and bytes/s.
 """
 
 from __future__ import annotations
@@ -21,26 +34,207 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import simpy
 
 from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
 from course_lib.parallel.all_reduces import Step, naive_schedule
 from course_lib.parallel.all_reduces.steps import part
-from course_lib.teaching.cost.all_reduce import cost
-from course_lib.teaching.cost.checked import count
-from course_lib.teaching.cost.link import Link
+from course_lib.teaching.cost import Link, cost, count
 
-from .network import Network, Traffic
+from .extrapolation import Hierarchy
 
-__all__ = ["RING_IN_FULL", "Simulated", "simulate", "simulated_table"]
+__all__ = [
+    "RING_IN_FULL",
+    "Level",
+    "Network",
+    "Simulated",
+    "Traffic",
+    "simulate",
+    "simulated_table",
+]
 
+_AFTER_ALL_OTHERS = 2  # priority: simpy's own events of the same moment have 0 and 1
 RING_IN_FULL = 128
 _FIRST_STEPS = 8  # of each half of a ring that is not simulated in full
 _SAME = 1e-9  # relative: times that differ by less are rounding
 Steps = Iterator[tuple[int, Step]]
+
+
+# ---- the network --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Level:
+    """Groups of ranks that share an uplink to the rest.
+
+    Attributes:
+        ranks: in one group, in the order of their places.
+        uplink: latency of a message that leaves the group, and bandwidth of all its ranks together.
+    """
+
+    ranks: int
+    uplink: Link
+
+
+@dataclass(frozen=True)
+class Network:
+    """Who shares what.
+
+    Attributes:
+        ranks: p.
+        port: the link of one rank; its ``reduce_rate`` is the rank's.
+        levels: from the inside out; each group consists of whole groups of the level before.
+        scattered: neighbouring ranks sit in different groups (dealt out like cards) instead of
+            filling one group after the other.
+    """
+
+    ranks: int
+    port: Link
+    levels: tuple[Level, ...] = ()
+    scattered: bool = False
+
+    def __post_init__(self) -> None:
+        count("ranks", self.ranks)
+        inner = 1
+        for level in self.levels:
+            if count("ranks of a group", level.ranks) % inner:
+                raise ValueError(f"a group of {level.ranks} ranks cannot consist of {inner}s")
+            inner = level.ranks
+        if self.scattered and (not self.levels or self.ranks % self.levels[0].ranks):
+            raise ValueError("scattered ranks need a level, and whole groups on it")
+
+    @classmethod
+    def nodes(cls, cluster: Hierarchy, scattered: bool = False) -> Network:
+        """Return nodes whose ranks share a network card; the fabric between them is ideal."""
+        level = Level(cluster.ranks_per_node, cluster.between)
+        return cls(cluster.ranks, cluster.inside, (level,), scattered)
+
+    def place(self, rank: int) -> int:
+        """Return where a rank sits; ranks of one group have places in a row."""
+        if not self.scattered:
+            return rank
+        groups = self.ranks // self.levels[0].ranks
+        return rank % groups * self.levels[0].ranks + rank // groups
+
+    def way(self, source: int, dest: int) -> tuple[float, list[tuple]]:
+        """Return latency and links from one rank to another.
+
+        A link is named (level, group, "out" or "in"); level 0 are the ranks' own ports.
+        """
+        first, last = self.place(source), self.place(dest)
+        latency, links = self.port.latency, [(0, first, "out"), (0, last, "in")]
+        for number, level in enumerate(self.levels, start=1):
+            here, there = first // level.ranks, last // level.ranks
+            if here != there:
+                latency = level.uplink.latency
+                links += [(number, here, "out"), (number, there, "in")]
+        return latency, links
+
+    def bandwidth(self, link: tuple) -> float:
+        """Return bytes/s of a link, named as in :meth:`way`."""
+        return self.levels[link[0] - 1].uplink.bandwidth if link[0] else self.port.bandwidth
+
+
+@dataclass(eq=False)
+class _Flow:
+    """A message whose bytes are under way."""
+
+    links: list[tuple]
+    left: float
+    arrived: simpy.Event
+    rate: float = 0.0
+    since: float = 0.0
+    plan: int = 0  # which of the announced ends is still true
+
+
+@dataclass
+class Traffic:
+    """Messages on a network, in simulated time.
+
+    Attributes:
+        messages: that have arrived, by level of the outermost link that they crossed.
+        bytes: of those messages.
+        most_at_once: messages that shared one link at the same moment, at most, by level.
+    """
+
+    env: simpy.Environment
+    network: Network
+    messages: Counter = field(default_factory=Counter)
+    bytes: Counter = field(default_factory=Counter)
+    most_at_once: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._waiting: dict[tuple, simpy.Event] = {}
+        self._on: dict[tuple, dict[_Flow, None]] = {}  # a set that keeps its order
+        self._changed: dict[tuple, None] = {}
+
+    def post(self, name: tuple, source: int, dest: int, size: float) -> simpy.Event:
+        """Say that one side is ready for a message; returns the event of its arrival.
+
+        Args:
+            name: the same on both sides and for no other message under way.
+        """
+        arrived = self._waiting.pop(name, None)
+        if arrived is None:
+            arrived = self._waiting[name] = self.env.event()
+            return arrived
+        latency, links = self.network.way(source, dest)
+        flow = _Flow(links, size, arrived)
+        self.env.timeout(latency).callbacks.append(lambda _: self._enter(flow))
+        outermost = links[-1][0]
+        self.messages[outermost] += 1
+        self.bytes[outermost] += size
+        return arrived
+
+    def never_met(self) -> list[tuple]:
+        """Return the names of messages for which only one side was ever ready."""
+        return list(self._waiting)
+
+    def _enter(self, flow: _Flow) -> None:
+        flow.since = self.env.now
+        for link in flow.links:
+            crowd = self._on.setdefault(link, {})
+            crowd[flow] = None
+            self.most_at_once[link[0]] = max(self.most_at_once[link[0]], len(crowd))
+        self._touch(flow.links)
+
+    def _leave(self, flow: _Flow, plan: int) -> None:
+        if plan != flow.plan:
+            return  # its rate has changed since this end was announced
+        for link in flow.links:
+            del self._on[link][flow]
+        self._touch(flow.links)
+        flow.arrived.succeed()
+
+    def _touch(self, links: Iterable[tuple]) -> None:
+        """Share these links out anew once everything of this moment has happened."""
+        if not self._changed:
+            event = self.env.event()
+            event._ok, event._value = True, None
+            event.callbacks.append(lambda _: self._share())
+            self.env.schedule(event, priority=_AFTER_ALL_OTHERS)
+        self._changed.update(dict.fromkeys(links))
+
+    def _share(self) -> None:
+        changed, self._changed = self._changed, {}
+        flows = {flow: None for link in changed for flow in self._on[link]}
+        now = self.env.now
+        for flow in flows:
+            rate = min(self.network.bandwidth(link) / len(self._on[link]) for link in flow.links)
+            if rate == flow.rate:
+                continue
+            flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
+            flow.rate, flow.since = rate, now
+            flow.plan += 1
+            end = self.env.timeout(flow.left / rate)
+            end.callbacks.append(lambda _, flow=flow, plan=flow.plan: self._leave(flow, plan))
+
+
+# ---- the all-reduces ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -48,7 +242,7 @@ class Simulated:
     """One all-reduce on a modelled network.
 
     Attributes:
-        algorithm: as in :mod:`.all_reduce`.
+        algorithm: as in :mod:`course_lib.teaching.cost`.
         ranks: p.
         size_bytes: n, on each rank.
         seconds: until the last rank had the result.

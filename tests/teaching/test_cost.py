@@ -172,10 +172,8 @@ def test_link_by_hand():
     link = Link(2e-6, bytes_per_second(8))
     assert link.bandwidth == 1e9
     assert link.seconds(1000) == pytest.approx(3e-6)
-    assert link.half_bandwidth_bytes == pytest.approx(2000)
-    assert link.seconds(2000) == pytest.approx(2000 / (0.5 * link.bandwidth))
     assert link.shared_by(4).seconds(1000) == pytest.approx(6e-6)
-    assert Link(1.0, math.inf).half_bandwidth_bytes == math.inf
+    assert Link(1.0, math.inf).seconds(1000) == 1.0
 
 
 def test_a_choice_among_nothing_is_refused():

@@ -18,8 +18,6 @@ def test_two_levels_by_hand_and_at_the_ends():
     assert cluster.two_levels(16) == 2 + 2 + 8 + 8
     # One ring of four: six steps of four bytes through the slower link.
     assert cluster.flat_ring(16) == 6 * (4 + 4 / 2)
-    # Leaders: tree of two inside, 2 * (1 + 16/8); ring of two between, 2 * 4 + 16/2.
-    assert cluster.leaders(16) == 6 + 16
     one_node, one_each = Hierarchy(1, 4, inside, between), Hierarchy(4, 1, inside, between)
     for way in ("flat_ring", "two_levels"):
         assert getattr(one_node, way)(16) == cost("ring", 4, 16).seconds(inside)

@@ -12,8 +12,13 @@ from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
 from course_lib.teaching.cost import ALGORITHMS, Link, cost
 from notebooks.lesson_06 import network_simulation
 from notebooks.lesson_06.extrapolation import Hierarchy
-from notebooks.lesson_06.network import Level, Network, Traffic
-from notebooks.lesson_06.network_simulation import simulate, simulated_table
+from notebooks.lesson_06.network_simulation import (
+    Level,
+    Network,
+    Traffic,
+    simulate,
+    simulated_table,
+)
 
 LINK = Link(5e-6, 1e9, 4e9)
 INSIDE, BETWEEN = Link(2e-6, 50e9), Link(11e-6, 12.5e9)
@@ -111,18 +116,6 @@ def test_a_ring_puts_one_message_on_each_card_unless_its_ranks_are_scattered():
     scattered = simulate("ring", Network.nodes(cluster, scattered=True), size)
     assert scattered.most_at_once[1] == 4
     assert scattered.seconds == near(cost("ring", 32, size).seconds(BETWEEN.shared_by(4)))
-
-
-def test_an_oversubscribed_switch_slows_what_crosses_it():
-    size, leaf, over = 4 * 64 * 500, 8, 4
-    tree = Network.fat_tree(64, LINK, leaf, over)
-    found = simulate("recursive doubling", tree, size)
-    slow = LINK.shared_by(over)
-    reducing = 6 * size * LINK.gamma
-    wanted = 3 * LINK.seconds(size) + 3 * slow.seconds(size) + reducing
-    assert found.seconds == near(wanted)
-    assert simulate("recursive doubling", Network.fat_tree(64, LINK, leaf), size).factor == near(1)
-    assert simulate("ring", tree, size).factor == near(1)
 
 
 def test_messages_share_a_link_while_they_are_both_on_it():

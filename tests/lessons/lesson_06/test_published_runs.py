@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from notebooks.lesson_06 import published_runs, runs
-from notebooks.lesson_06.gains import (
+from notebooks.lesson_06 import published_runs
+from notebooks.lesson_06.published_runs import (
     GAINS,
     efficiency_bounds,
     gains_table,
+    implied_sync_over_backward,
     predicted_gain,
 )
-from notebooks.lesson_06.published_runs import implied_sync_over_backward
 from notebooks.lesson_06.scaling import largest_overlap_gain
 
 
@@ -28,7 +28,7 @@ def test_published_values_lie_between_no_and_perfect_overlap():
 
 def test_only_the_runs_on_sixteen_gpus_are_fitted():
     assert {row.run.ranks for row in published_runs.reproduce() if row.fitted} == {16}
-    held_out = [run for run in runs.RUNS if not run.calibrates]
+    held_out = [run for run in published_runs.RUNS if not run.calibrates]
     with pytest.raises(ValueError, match="no run is marked"):
         published_runs.exposed_fraction(held_out)
 
@@ -51,7 +51,7 @@ def test_order_of_the_models_is_the_published_one():
 
 
 def test_sync_of_two_runs_by_hand():
-    by_name = {run.name: run for run in runs.RUNS}
+    by_name = {run.name: run for run in published_runs.RUNS}
     goyal = by_name["Goyal et al., ResNet-50, 256 GPUs"]
     # 32 servers: 10 messages of 10 us, 2 * 31/32 * 100 MB at 6.25 GB/s; step 960 s / 5000.
     assert published_runs.sync_seconds(goyal) == pytest.approx(
@@ -65,11 +65,11 @@ def test_sync_of_two_runs_by_hand():
 
 
 def test_every_run_has_a_source_and_the_tables_show_all():
-    assert {run.source for run in runs.RUNS} == set(runs.SOURCES)
+    assert {run.source for run in published_runs.RUNS} == set(published_runs.SOURCES)
     table = published_runs.reproduced_table()
-    assert all(run.name in table for run in runs.RUNS)
-    assert all(text in table for text in runs.SOURCES.values())
-    assert all(a.what in published_runs.assumptions_table() for a in runs.ASSUMPTIONS)
+    assert all(run.name in table for run in published_runs.RUNS)
+    assert all(text in table for text in published_runs.SOURCES.values())
+    assert all(a.what in published_runs.assumptions_table() for a in published_runs.ASSUMPTIONS)
 
 
 @pytest.mark.parametrize("gain", [0.38, 0.352, 0.268, 0.215])

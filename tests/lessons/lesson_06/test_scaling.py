@@ -138,12 +138,6 @@ def test_exposed_communication_has_its_bounds():
     ).seconds == pytest.approx(0.065)
 
 
-def test_the_best_bucket_is_neither_tiny_nor_huge_when_latency_counts():
-    link = cost.Link(3e-3, 200e6)
-    best = scaling.best_bucket([2e-3] * 40, [2.5e5] * 40, [2.5e5, 1e6, 2e6, 4e6, 1e7], link.seconds)
-    assert 2.5e5 < best < 1e7
-
-
 def test_overlap_saves_at_most_two_fifths():
     assert scaling.largest_overlap_gain(1, 2, 2) == pytest.approx(0.4)
     gains = [scaling.largest_overlap_gain(1, 2, c) for c in np.linspace(0, 20, 201)]
@@ -181,17 +175,6 @@ def test_normal_maximum_is_linear_and_grows_slowly():
     values = [scaling.expected_slowest_normal(r, 0, 1) for r in (1, 2, 8, 64, 1024, 10**5)]
     assert values == sorted(values)
     assert values[-1] < math.sqrt(2 * math.log(10**5))
-
-
-def test_maximum_of_measured_times():
-    # Two draws of 1, 2, 3: five of nine pairs have the maximum 3, three 2, one 1.
-    assert scaling.expected_slowest_of([3, 1, 2], 2) == pytest.approx((5 * 3 + 3 * 2 + 1) / 9)
-    assert scaling.expected_slowest_of([3, 1, 2], 1) == pytest.approx(2)
-    assert scaling.expected_slowest_of([3, 1, 2], 10**6) == pytest.approx(3)
-    random = np.random.default_rng(4)
-    samples = random.exponential(1.0, 200_000)
-    assert scaling.expected_slowest_of(samples, 16) == pytest.approx(harmonic(16), rel=0.02)
-    assert scaling.slowdown(3.0, 2.0) == 1.5
 
 
 # --- what makes no sense --------------------------------------------------------------------
@@ -236,10 +219,3 @@ def test_scaling_of_what_makes_no_sense_is_refused(curve, ranks, batch, says):
 def test_gains_of_impossible_times_are_refused(times, says):
     with pytest.raises(ValueError, match=f"^{says} must be a finite number"):
         scaling.largest_overlap_gain(*times)
-
-
-def test_a_choice_among_nothing_is_refused():
-    with pytest.raises(ValueError, match="candidates must hold at least one"):
-        scaling.best_bucket([1.0], [4.0], [], float)
-    with pytest.raises(ValueError, match="at least one measured time"):
-        scaling.expected_slowest_of([], 2)

@@ -1,6 +1,12 @@
-"""Steps, bytes sent and bytes reduced on the longest path price an all-reduce.
+"""What a message and an all-reduce will cost, written down before they are measured.
 
-n bytes on each of p ranks, all-reduced (m = largest power of two that is at most p):
+A message of n bytes takes alpha + n beta seconds: alpha is the latency (seconds a message), beta
+the inverse bandwidth (seconds a byte), gamma the time to reduce (seconds a byte of one operand).
+Source: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel
+Computing 20(3), 1994; with gamma: T2005, section 3.
+
+An all-reduce is priced by the steps, the bytes sent and the bytes reduced on its longest path, for
+n bytes on each of p ranks (m is the largest power of two that is at most p):
 
 ================== ======================= ================ ================ ==================
 algorithm          alpha (messages)        beta (bytes)     gamma (bytes)    where from
@@ -21,17 +27,81 @@ and tell them the result last: + 2 alpha + 2 n beta + n gamma. (Rabenseifner's o
 sends halves of the buffer and is cheaper for long ones; the whole buffer is what is priced here.)
 Links are full duplex, a rank sends to one rank and receives from one at a time, links do not
 contend, and n is taken as divisible: real chunks differ by at most one element.
+
+Seconds and bytes everywhere. It needs neither torch nor MPI, so that a notebook's own process can
+use it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .checked import at_least, count
-from .link import Link
+__all__ = [
+    "ALGORITHMS",
+    "Cost",
+    "Link",
+    "at_least",
+    "bytes_per_second",
+    "cheapest",
+    "cost",
+    "count",
+    "crossover_bytes",
+    "positive",
+]
 
-__all__ = ["ALGORITHMS", "Cost", "cheapest", "cost", "crossover_bytes"]
+
+def bytes_per_second(gigabits_per_second: float) -> float:
+    """Return bytes/s for the Gbit/s that network cards are sold by (1 Gbit = 10**9 bit)."""
+    return positive("gigabits_per_second", gigabits_per_second) * 1e9 / 8
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between two ranks, full duplex.
+
+    Attributes:
+        latency: alpha, seconds a message.
+        bandwidth: 1/beta, bytes/s; infinite is allowed.
+        reduce_rate: 1/gamma, bytes/s of one operand; infinite neglects the reduction.
+    """
+
+    latency: float
+    bandwidth: float
+    reduce_rate: float = math.inf
+
+    def __post_init__(self) -> None:
+        at_least("latency (seconds)", self.latency)
+        for name in ("bandwidth", "reduce_rate"):
+            if getattr(self, name) != math.inf:
+                positive(f"{name} (bytes/s)", getattr(self, name))
+
+    @property
+    def alpha(self) -> float:
+        """Seconds a message."""
+        return self.latency
+
+    @property
+    def beta(self) -> float:
+        """Seconds a byte."""
+        return 1.0 / self.bandwidth
+
+    @property
+    def gamma(self) -> float:
+        """Seconds a byte reduced."""
+        return 1.0 / self.reduce_rate
+
+    def seconds(self, size_bytes: float) -> float:
+        """Return the seconds that one message of ``size_bytes`` takes."""
+        return self.alpha + at_least("size_bytes", size_bytes) * self.beta
+
+    def shared_by(self, flows: int) -> Link:
+        """Return the link as one of ``flows`` messages sees it that pass through it at once.
+
+        Each gets an equal part of the bandwidth; the latency stays.
+        """
+        return Link(self.latency, self.bandwidth / positive("flows", flows), self.reduce_rate)
 
 
 @dataclass(frozen=True)
@@ -154,3 +224,27 @@ def crossover_bytes(first: str, second: str, ranks: int, link: Link) -> float | 
         return None
     size = (start[0] - start[1]) / (slope[1] - slope[0])
     return size if size > 0 else None
+
+
+# ---- numbers that make sense --------------------------------------------------------------------
+
+
+def at_least(name: str, value: float, least: float = 0.0) -> float:
+    """Return ``value`` if it is finite and at least ``least``, else raise ValueError."""
+    if not (math.isfinite(value) and value >= least):
+        raise ValueError(f"{name} must be a finite number of at least {least:g}, not {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """Return ``value`` if it is finite and above 0, else raise ValueError."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0, not {value!r}")
+    return float(value)
+
+
+def count(name: str, value: int, least: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``least``, else raise ValueError."""
+    if not math.isfinite(value) or value != int(value) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
