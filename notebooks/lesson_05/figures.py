@@ -12,9 +12,9 @@ from statistics import mean
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from course_lib.teaching.figures.curves import LINE_COLOURS, draw
+from course_lib.teaching.figures.curves import LINE_COLOURS, draw, finish_axes
 from course_lib.teaching.figures.figure import Figure
-from course_lib.teaching.figures.palette import INK, PAPER, RULE
+from course_lib.teaching.figures.palette import INK
 
 
 def measured_beside_published(
@@ -62,10 +62,7 @@ def measured_beside_published(
         right.set(xlabel=published_xlabel, title="published")
         right.set_xlim(0, 1.25 * max(published.values()))
         for axes in (left, right):
-            axes.grid(True, axis="x", color=RULE, linewidth=0.8)
-            axes.set_axisbelow(True)
-            axes.set_facecolor(PAPER)
-            axes.spines[["top", "right"]].set_visible(False)
+            finish_axes(axes, grid="x")
         if title:
             canvas.suptitle(title, fontsize=13, fontweight="bold")
 

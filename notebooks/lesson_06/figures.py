@@ -1,24 +1,40 @@
-"""A prediction far past what was measured is a line, and a chosen point on it a mark.
+"""The figures of lesson 06: predictions far past what was measured, and what others published.
 
-Drawn like :mod:`.curves`, with logarithmic axes where numbers go over many powers of ten.
+Drawn like :mod:`course_lib.teaching.figures.curves`, with logarithmic axes where numbers go over
+many powers of ten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Protocol
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+)
 
-from course_lib.teaching.figures.curves import LINE_COLOURS, Series, draw
+from course_lib.teaching.figures.curves import (
+    LINE_COLOURS,
+    MARKERS,
+    Series,
+    draw,
+    finish_axes,
+    log_ticks,
+)
 from course_lib.teaching.figures.figure import Figure
-from course_lib.teaching.figures.palette import INK, RULE, SOFT_INK
+from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK
 
-from .contention import simulated_beside_formula
-
-__all__ = ["efficiencies", "predicted_lines", "simulated_beside_formula"]
+__all__ = [
+    "efficiencies",
+    "predicted_lines",
+    "simulated_beside_formula",
+]
 
 STYLES = ("-", "--", "-.", ":")
 
@@ -75,9 +91,7 @@ def predicted_lines(
             axes.annotate(
                 words, (x[-1], value), xytext=(-2, 3), textcoords="offset points", ha="right"
             )
-        axes.grid(True, which="major", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish_axes(axes)
         axes.legend(loc="best", frameon=True, edgecolor=RULE)
 
     return draw(plot, alt, height=3.7)
@@ -113,10 +127,79 @@ def efficiencies(
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlabel="efficiency (fraction of perfect scaling)", title=title)
-        axes.grid(True, axis="x", color=RULE, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        finish_axes(axes, grid="x")
         handles, labels = axes.get_legend_handles_labels()
         canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
 
     return draw(plot, alt, height=1.6 + 0.3 * len(rows))
+
+
+class Compared(Protocol):
+    """What is read of a :class:`notebooks.lesson_06.network_simulation.Simulated`."""
+
+    ranks: int
+    size_bytes: float
+    seconds: float
+    formula_seconds: float
+
+
+_ALONG = {"ranks": "ranks", "size_bytes": "buffer on each rank (bytes)"}
+
+
+def simulated_beside_formula(
+    runs: Mapping[str, Sequence[Compared]],
+    *,
+    along: str = "ranks",
+    title: str = "",
+    alt: str = "",
+) -> Figure:
+    """Plot simulated times as points and the formula's as dashed lines, both axes logarithmic.
+
+    Args:
+        runs: from a label, e.g. the algorithm, to simulated all-reduces.
+        along: what goes along the horizontal axis, "ranks" or "size_bytes".
+
+    Raises:
+        ValueError: for another ``along``, or without runs.
+    """
+    if along not in _ALONG:
+        raise ValueError(f"along is {along!r}: it must be one of {', '.join(_ALONG)}")
+    if not runs or not all(runs.values()):
+        raise ValueError("give at least one run for each label")
+
+    def plot(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for (label, line), colour, marker in zip(
+            runs.items(), cycle(LINE_COLOURS), cycle(MARKERS), strict=False
+        ):
+            x = [getattr(run, along) for run in line]
+            axes.plot(x, [run.formula_seconds for run in line], "--", color=colour, linewidth=2)
+            axes.plot(
+                x,
+                [run.seconds for run in line],
+                marker,
+                color=colour,
+                mec=INK,
+                mew=0.8,
+                ms=7,
+                label=label,
+            )
+        axes.set(xscale="log", yscale="log", xlabel=_ALONG[along], ylabel="time (seconds)")
+        if title:
+            axes.set_title(title)
+        log_ticks(axes.xaxis, axes.get_xlabel())
+        log_ticks(axes.yaxis, axes.get_ylabel())
+        axes.yaxis.set_minor_locator(NullLocator())
+        if along == "ranks":
+            places = sorted({run.ranks for line in runs.values() for run in line})
+            axes.set_xticks(places, [f"{place:,}" for place in places])
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        finish_axes(axes)
+        axes.plot([], [], "--", color=INK, linewidth=2, label="formula")
+        axes.legend(loc="best", frameon=True, facecolor=PAPER, edgecolor=RULE)
+
+    alt = alt or (
+        f"{title or 'All-reduces simulated'}: time over {_ALONG[along]}, logarithmic axes; "
+        f"points, simulated: {', '.join(runs)}; dashed lines: their formulas."
+    )
+    return draw(plot, alt, height=3.8)

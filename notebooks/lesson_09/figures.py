@@ -1,26 +1,36 @@
-"""Who said what to whom, in which order, and who waited for it meanwhile.
+"""The figures of lesson 09: messages in their order, and how stale the gradients were.
 
-Drawn from events that were really recorded: one column per rank, time running down. The
-distances between rows grow with the time between them, but not in proportion: a message takes
-microseconds and a gradient milliseconds, and both have to be seen. The times stand beside them.
+A sequence diagram is drawn from events that were really recorded: one column per rank, time
+running down. The distances between rows grow with the time between them, but not in proportion: a
+message takes microseconds and a gradient milliseconds, and both have to be seen. The times stand
+beside them.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+from course_lib.teaching.figures.curves import LINE_COLOURS, draw, finish_axes
 from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure
-from course_lib.teaching.figures.palette import RULE, SOFT_INK, rank_colour, text_on
+from course_lib.teaching.figures.palette import INK, RULE, SOFT_INK, rank_colour, text_on
 
-from .histogram import histogram
-
-__all__ = ["histogram", "sequence"]
+__all__ = [
+    "histogram",
+    "sequence",
+]
 
 TIMES, TOP, ROW, LEAST, BAR = 78, 70, 20, 3, 12  # pixels
 SEND_WAITS_S = 1e-3  # a send that takes less has handed its message over, and not waited
+_HATCHES = ("", "///", "...", "xx")
+
+
+# ---- messages in their order --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -201,3 +211,65 @@ def _in_words(ranks, roles, arrows: list[_Arrow], title: str) -> str:
     for a in arrows:
         lines.append(f'{names[a.source]} sends "{a.label}" to {names[a.dest]}.')
     return " ".join(lines)
+
+
+# ---- how often a number came --------------------------------------------------------------------
+
+
+def histogram(
+    runs: Mapping[str, Iterable[int]],
+    *,
+    predicted: Mapping[str, float] | float | None = None,
+    xlabel: str = "staleness (updates)",
+    ylabel: str = "gradients",
+    title: str = "",
+    alt: str = "",
+) -> Figure:
+    """Draw one panel per run: a bar per whole number, a solid line at the mean.
+
+    Args:
+        runs: from a label to whole numbers.
+        predicted: a number, or one per label, drawn as a dashed line.
+        xlabel: below the panels.
+        ylabel: beside the first panel.
+        title: above all.
+        alt: alternative text; leave measured numbers out of it.
+
+    Raises:
+        ValueError: if there is no run, or one without numbers.
+    """
+    counts = {label: Counter(sorted(map(int, values))) for label, values in runs.items()}
+    empty = [label for label, counted in counts.items() if not counted]
+    if not counts or empty:
+        raise ValueError(f"no numbers to count{f' in {empty[0]!r}' if empty else ''}")
+    if not isinstance(predicted, Mapping):
+        predicted = {} if predicted is None else dict.fromkeys(counts, predicted)
+    most = max(max(counted) for counted in counts.values())
+
+    def plot(canvas: Canvas) -> None:
+        panels = canvas.subplots(1, len(counts), squeeze=False, sharex=True, sharey=True)[0]
+        styles = zip(panels, counts.items(), LINE_COLOURS, _HATCHES * 2, strict=False)
+        for axes, (label, counted), colour, hatch in styles:
+            axes.bar(
+                counted.keys(), counted.values(), width=0.8, color=colour, edgecolor=INK,
+                linewidth=0.6, hatch=hatch,
+            )  # fmt: skip
+            mean = sum(value * times for value, times in counted.items()) / counted.total()
+            axes.axvline(mean, color=INK, linewidth=2, label=f"mean {mean:.2f}, measured")
+            if label in predicted:
+                axes.axvline(
+                    predicted[label], color=INK, linewidth=2, linestyle=(0, (1, 1.5)),
+                    label=f"{predicted[label]:g}, predicted",
+                )  # fmt: skip
+            axes.set(title=label, xlabel=xlabel, xlim=(-0.7, max(most, 1) + 0.7))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+            finish_axes(axes)
+            axes.legend(loc="upper right", frameon=False, fontsize=10)
+        panels[0].set_ylabel(ylabel)
+        if title:
+            canvas.suptitle(title, fontsize=13, fontweight="bold")
+
+    alt = alt or f"{title or 'Histogram'}: {ylabel} over {xlabel} for {'; '.join(counts)}." + (
+        " Solid line: the mean; dotted line: predicted." if predicted else " Line: the mean."
+    )
+    return draw(plot, alt, height=3.0)

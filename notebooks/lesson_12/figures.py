@@ -16,8 +16,8 @@ from course_lib.teaching.figures.curves import (
     AXIS_LABELS,
     LINE_COLOURS,
     MARKERS,
-    _finish_axes,
     draw,
+    finish_axes,
 )
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import INK, SOFT_INK
@@ -79,7 +79,7 @@ def loss_across_deaths(
                 fontsize=11,
             )
         axes.set(xlabel="step", ylabel=AXIS_LABELS["loss"])
-        _finish_axes(axes)
+        finish_axes(axes)
         axes.legend(loc="upper right", frameon=True)
 
     told = ", ".join(f"rank {rank} dies in step {step}" for step, rank in sorted(deaths.items()))
@@ -128,7 +128,7 @@ def saving_interval(
         axes.xaxis.set_major_locator(FixedLocator([30, 100, 300, 1000, 3000, 10_000]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
-        _finish_axes(axes)
+        finish_axes(axes)
         axes.plot([], [], color=INK, linewidth=2, label="exact mean")
         axes.plot([], [], "--", color=INK, linewidth=1.4, label="Young's interval")
         canvas.legend(loc="outside lower center", ncols=2, frameon=False)
