@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course_lib.teaching.alternative_text import pictures_without_words_in_text
+from course_lib.teaching.lint import pictures_without_words_in_text
 from notebooks.lesson_06 import scaling
 from notebooks.lesson_06.calculator import Setting, calculator, speed_up_figure, summary
 
