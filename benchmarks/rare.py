@@ -17,7 +17,7 @@ import nbformat
 import requests
 
 from benchmarks.run import ROOT
-from course_lib.teaching.execute import execute, problems
+from course_lib.teaching.build import execute, problems
 from tests.lab_server import copy_checkout, make_lab, scratch
 
 FRESH_SECONDS = 1200

@@ -1,4 +1,4 @@
-"""A lesson's source is a script, read into a notebook that is always the same.
+"""Where the lessons are, and how their files are read and written.
 
 ``notebooks/lesson_NN/NN_name.py`` is a jupytext percent script. Cell ids follow from what the cells
 say, so a rebuild of an unchanged source gives the same notebook, and a change of one cell
@@ -8,14 +8,26 @@ changes no other.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import tempfile
 from collections import Counter
 from pathlib import Path
 
-__all__ = ["NOTEBOOKS", "ROOT", "exercise_cell", "fingerprint", "read_source", "sources"]
+__all__ = [
+    "NOTEBOOKS",
+    "PART",
+    "ROOT",
+    "exercise_cell",
+    "fingerprint",
+    "read_source",
+    "sources",
+    "write_atomically",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+PART = ".part"  # how files end that are being written
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
@@ -68,3 +80,21 @@ def exercise_cell(id: str) -> str:
             # jupytext writes magics as comments.
             return re.sub(r"\A# (?=%%?\w)", "", cell[0]).strip("\n")
     raise LookupError(f"no cell of lesson {lesson} has exercise {id}")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``; a reader sees all of the old file or all of the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
+    part = Path(name)
+    try:
+        with open(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

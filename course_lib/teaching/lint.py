@@ -9,15 +9,22 @@ import ast
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from . import lessons
-from .alternative_text import pictures_without_words_in_text
 from .catalogue import all_exercises
 from .marks import BEGIN, MarkError, blanked
 
-__all__ = ["Problem", "lint", "main"]
+__all__ = [
+    "Problem",
+    "code_problems",
+    "lint",
+    "main",
+    "pictures_without_words",
+    "pictures_without_words_in_text",
+]
 
 MOST_LINES = 20  # of a code cell, a solution not counted; about 15 are meant
 MOST_EXERCISES, FEWEST_EXERCISES = 5, 3
@@ -30,6 +37,11 @@ OPENING = {
 }
 _CELL_MAGIC = re.compile(r"^\s*(?:# ?)?%%\w")
 _NOT_BLOCKING = re.compile(r"^%%px\b.*(?:\s-a\b|--noblock)")
+_MARKDOWN_IMAGE = re.compile(r"!\[(.*?)\]\((.*?)\)")
+_IMG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
+_SVG = re.compile(r"<svg\b.*?</svg>", re.IGNORECASE | re.DOTALL)
+_ALT = re.compile(r"""\balt=(?:"\s*[^"\s]|'\s*[^'\s])""", re.IGNORECASE)
+_LABEL = re.compile(r"<title>\s*[^<\s]|\baria-label=", re.IGNORECASE)
 
 
 class Problem(NamedTuple):
@@ -101,7 +113,7 @@ def _exercise_problems(cells, index: int, number: str) -> list[str]:
     id = cell.metadata["exercise"]
     known = all_exercises().get(id)
     if known is None or not id.startswith(f"{number}."):
-        return [f"exercise {id} is not registered in exercises/lesson_{number}.py"]
+        return [f"exercise {id} is not registered in notebooks/lesson_{number}/exercises.py"]
     found = []
     if "exercise" not in cell.metadata.get("tags", ()):
         found.append('an exercise has tags=["exercise"]')
@@ -165,6 +177,30 @@ def _lesson_problems(cells, number: str) -> list[str]:
         if id.startswith(f"{number}.") and id not in given:
             found.append(f"exercise {id} is registered, but not in the lesson")
     return found
+
+
+def pictures_without_words_in_text(text: str) -> Iterator[str]:
+    """Yield the pictures of Markdown or HTML that have no alternative text."""
+    for words, address in _MARKDOWN_IMAGE.findall(text):
+        if not words.strip():
+            yield f"![]({address[:40]})"
+    for tag in _IMG.findall(text):
+        if not _ALT.search(tag):
+            yield tag[:60]
+    for drawing in _SVG.findall(text):
+        if not _LABEL.search(drawing):
+            yield drawing[:60]
+
+
+def pictures_without_words(output) -> Iterator[str]:
+    """Yield the pictures of one output of a notebook that have no alternative text."""
+    for kind, content in output.get("data", {}).items():
+        if kind in ("text/html", "text/markdown", "image/svg+xml"):
+            yield from pictures_without_words_in_text(content)
+        elif kind.startswith("image/"):
+            described = output.get("metadata", {}).get(kind, {})
+            if not described.get("alt", "").strip():
+                yield kind
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Every ``dist.send`` and ``dist.recv`` of a rank is written down, with its times.
 
 The calls go through to the real process group. A sequence diagram is drawn from the list
-(:func:`course_lib.teaching.figures.sequence`), and a check judges a protocol by it.
+(:func:`notebooks.lesson_09.figures.sequence`), and a check judges a protocol by it.
 """
 
 from __future__ import annotations

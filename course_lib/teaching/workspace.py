@@ -19,8 +19,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .files import PART, write_atomically
-from .lessons import NOTEBOOKS, ROOT
+from .lessons import NOTEBOOKS, PART, ROOT, write_atomically
 from .marks import blanked
 
 __all__ = ["WORKSPACE", "for_learners", "main", "make_workspace"]

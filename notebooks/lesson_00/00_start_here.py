@@ -33,6 +33,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, solution
+from notebooks.lesson_00.figures import labelled_images
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -219,7 +220,7 @@ training, test = data.load("digits")
 assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
 
 # %%
-figures.images(training.images[:10], training.labels[:10])
+labelled_images(training.images[:10], training.labels[:10])
 
 # %% [markdown]
 # The network has two layers of convolutions and one linear layer. `--local` makes the notebook run the cell as well, as a fifth process: it will train alone, for comparison. The fixed *seed* gives everyone the same initial weights.

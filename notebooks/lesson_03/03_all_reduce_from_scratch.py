@@ -29,6 +29,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, solution
+from notebooks.lesson_03.figures import all_reduce_steps
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -94,7 +95,7 @@ assert is_exact(all_reduce_naive, comm)
 # The next picture shows how it goes. It is read like this: a grid for each step, a row for each rank, and a column for each quarter of its array (we will need the quarters later). A quarter has four slots. A slot is coloured when that rank's numbers have been added in; with all four it is the sum, Σ. A thick frame marks what has just arrived.
 
 # %%
-figures.all_reduce_steps("naive")
+all_reduce_steps("naive")
 
 # %% [markdown]
 # **Predict.** The array has 1,024 numbers of 8 bytes. How many bytes does rank 0 send, and how many does rank 1? Write a list of two numbers.
@@ -131,7 +132,7 @@ compare(prediction, cluster.view["sent"][:2])
 # Rank 0 need not do all the adding. In the first step rank 1 sends to rank 0, and *at the same time* rank 3 to rank 2. In the second step rank 2, which holds the sum of two, sends to rank 0. The result goes back the same way.
 
 # %%
-figures.all_reduce_steps("tree")
+all_reduce_steps("tree")
 
 
 # %%
@@ -188,7 +189,7 @@ compare(prediction, cluster.view["steps"][0])
 # In a tree half of the ranks are idle after one step, and all but one in the end. Recursive doubling lets everyone work all the time. In each step *partners* swap what they hold, and both add: first neighbours, then ranks at distance 2, then 4. What a rank holds is the sum over twice as many ranks each time.
 
 # %%
-figures.all_reduce_steps("recursive doubling")
+all_reduce_steps("recursive doubling")
 
 
 # %%
@@ -297,7 +298,7 @@ figures.who_sends_to_whom([(0, 1), (1, 2), (2, 3), (3, 0)], title="Each rank sen
 # You know the invariant from lesson 02: a reduce-scatter followed by an all-gather is an all-reduce. Follow chunk 0, the first column. It starts at rank 0, is complete at rank 3 after step 3, and is everywhere after step 6.
 
 # %%
-figures.all_reduce_steps("ring")
+all_reduce_steps("ring")
 
 
 # %%
@@ -503,7 +504,7 @@ check("03.mended_ring")
 # Recursive doubling has few steps, the ring few bytes. Can one have both? Rolf Rabenseifner's answer [3]: partners at distance 1, 2, 4, ... as in recursive doubling; but in each step they split what they share in two, and each adds up only *its* half. After lg p steps everyone holds a p-th of the sum: a reduce-scatter, by *recursive halving*. The same steps backwards, with copying instead of adding, are the all-gather.
 
 # %%
-figures.all_reduce_steps("rabenseifner")
+all_reduce_steps("rabenseifner")
 
 
 # %%
@@ -644,9 +645,11 @@ swapping = [seconds_of(partial(swap, *pair), 30) / SWAPS for pair in buffers]
 adding = [seconds_of(partial(np.add, *pair, out=pair[0]), 30) for pair in buffers]
 
 # %% tags=["nbval-ignore-output"]
+from notebooks.lesson_03.fit import fit_link
+
 sizes = cluster.view["sizes"][0]
-messages = cost.fit_link(sizes, cluster.view["swapping"][0])
-additions = cost.fit_link(sizes, cluster.view["adding"][0])
+messages = fit_link(sizes, cluster.view["swapping"][0])
+additions = fit_link(sizes, cluster.view["adding"][0])
 alpha, beta, gamma = messages["alpha"], messages["beta"], additions["beta"]
 for name, value, (low, high) in [
     ("alpha", alpha, messages.interval("alpha")),

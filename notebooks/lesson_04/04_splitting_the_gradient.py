@@ -29,6 +29,7 @@
 import torch
 
 from course_lib.teaching import check, compare, figures, hint, solution
+from notebooks.lesson_04.figures import computational_graph, split_gradient
 
 # %% [markdown]
 # ## 1. Back through a graph, by hand
@@ -142,7 +143,7 @@ u = (w * x).called("u")
 e = (u - y).called("e")
 loss = e.squared().called("L")
 backward(loss)
-figures.computational_graph(loss, title="One sample")
+computational_graph(loss, title="One sample")
 
 # %% [markdown]
 # Read it twice. From left to right, the white cells: the values. From right to left, the black cells: the derivative of $L$ by this node. The number on an edge is the local derivative; a black cell is the black cell to its right times the number on the edge.
@@ -180,7 +181,7 @@ assert w.gradient == 20.0 + (-4.0)
 
 # %%
 on_rank = {f"{letter}{index}": rank for rank, index in enumerate("₁₂") for letter in "xyueL"}
-figures.computational_graph(loss, ranks=on_rank, title="Two samples, one weight")
+computational_graph(loss, ranks=on_rank, title="Two samples, one weight")
 
 # %% [markdown]
 # Two edges leave $w$, one for each sample. Backward adds up what comes home along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
@@ -295,7 +296,7 @@ for ours, theirs in pairs:
 # The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds up.
 
 # %%
-figures.split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
+split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
 # Is it true to the last digits, for a real network on real data? The digits of lesson 00, a network with one hidden layer, float64. `flat_gradient` gives the gradient as one long vector; `distance` is the largest difference of two vectors, relative to the largest entry.

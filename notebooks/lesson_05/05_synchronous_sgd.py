@@ -28,6 +28,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, solution
+from notebooks.lesson_05.figures import measured_beside_published
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4, init_process_group=True)
@@ -536,7 +537,7 @@ mean = {label: sum(values) / len(values) for label, values in measured.items()}
 compare(prediction, sorted([*published][1:], key=mean.get))
 
 # %% tags=["nbval-ignore-output"]
-figures.measured_beside_published(
+measured_beside_published(
     measured,
     published,
     xlabel="test error (%)",

@@ -28,6 +28,8 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, solution
+from notebooks.lesson_06 import scaling
+from notebooks.lesson_06.figures import predicted_lines
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -75,10 +77,10 @@ pair = groups_of_two[rank // 2]
 prediction = None
 
 # %%
-speed_ups = [round(cost.speed_up(ranks, 0.020, 0.030), 3) for ranks in (2, 4)]
+speed_ups = [round(scaling.speed_up(ranks, 0.020, 0.030), 3) for ranks in (2, 4)]
 compare(prediction, speed_ups, within=0.01, source="By the formula")
-assert not cost.pays(2, 0.020, 0.030)
-assert cost.pays(4, 0.020, 0.030)
+assert not scaling.pays(2, 0.020, 0.030)
+assert scaling.pays(4, 0.020, 0.030)
 
 # %% [markdown]
 # Two ranks are *slower* than one, four are faster. That is the answer to "why is it slower with more workers?", and it has a surprising side: sometimes more workers are the cure.
@@ -222,7 +224,7 @@ for name, parameters, batch, rounds in cluster.view["measured"][0]:
     rows.append((name, batch, ratio, step, low, found, high))
     times = " ".join(f"{1e3 * np.median(seconds):6.2f}" for seconds in (alone, comp, sync))
     row = f"{name:10} {parameters:11,} {batch:5} {times} {ratio:6.2f}"
-    predicted = f"{cost.speed_up(2, 1.0, ratio):6.2f} {2 / step:5.2f}"
+    predicted = f"{scaling.speed_up(2, 1.0, ratio):6.2f} {2 / step:5.2f}"
     print(f"{row} {predicted} {found:7.2f}  {low:.2f} to {high:.2f}")
 compare(prediction, max(rows, key=lambda row: row[2])[:2])
 
@@ -333,7 +335,7 @@ speed_up = {r: [r * comp / step for _, step in pairs] for r, pairs in found.item
 
 
 def predicted_speed_up(ranks):
-    return lambda mb: cost.speed_up(
+    return lambda mb: scaling.speed_up(
         ranks, COMP, sync_seconds(ranks, GRADIENT_BYTES, LATENCY, 1e6 * mb)
     )
 
@@ -625,7 +627,7 @@ figures.buckets(
 # *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read that as the part of a step's time that was saved. How much can it be at best? Backward is about two thirds of computing. If it takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
-gains = [cost.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
+gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
 print("at most:", *(f"{gain:.0%}" for gain in gains))
 assert max(gains) == 0.4
 published = [0.380, 0.352, 0.268, 0.215]
@@ -663,7 +665,7 @@ curve = cluster.view["curve"][0]
 def predicted_backward(buckets):
     layers, sizes = zip(*buckets, strict=True)
     seconds = [0.003 * number for number in layers]
-    return cost.backward_with_buckets(
+    return scaling.backward_with_buckets(
         seconds, sizes, 0, lambda n: sync_seconds(4, n, 0.0015, 300e6)
     ).seconds
 
@@ -740,7 +742,7 @@ stragglers = cluster.view["stragglers"][0]
 compare(prediction, 1e3 * stragglers[4][0], within=0.15, unit="ms")
 print("ranks   measured here   slowest of those drawn   expected (ms)")
 for ranks, (seconds, drawn) in stragglers.items():
-    expected = cost.expected_slowest_exponential(ranks, 0.005, 0.005)
+    expected = scaling.expected_slowest_exponential(ranks, 0.005, 0.005)
     print(f"{ranks:5} {1e3 * seconds:13.1f} {1e3 * drawn:21.1f} {1e3 * expected:17.1f}")
 
 # %% tags=["nbval-ignore-output"]
@@ -767,11 +769,11 @@ figures.timeline(
 
 # %%
 many = [2**k for k in range(17)]
-bell = [cost.expected_slowest_normal(r, 0.010, 0.001) / 0.010 for r in many]
-exponential = [cost.expected_slowest_exponential(r, 0.005, 0.005) / 0.010 for r in many]
+bell = [scaling.expected_slowest_normal(r, 0.010, 0.001) / 0.010 for r in many]
+exponential = [scaling.expected_slowest_exponential(r, 0.005, 0.005) / 0.010 for r in many]
 assert 1.3 < bell[many.index(1024)] < 1.35
 assert exponential[many.index(1024)] > 4
-figures.lines(
+predicted_lines(
     many,
     {"exponential delays": exponential, "bell curve": bell, "all equal": [1.0] * len(many)},
     xlabel="ranks R",
@@ -854,8 +856,8 @@ def sync_of(ranks):
 
 some = [1, 2, 4, 8, 16, 32, 64]
 predicted = {
-    "weak": [point.speed_up for point in cost.weak_scaling(some, 64, comp_of, sync_of)],
-    "strong": [point.speed_up for point in cost.strong_scaling(some, 64, comp_of, sync_of)],
+    "weak": [point.speed_up for point in scaling.weak_scaling(some, 64, comp_of, sync_of)],
+    "strong": [point.speed_up for point in scaling.strong_scaling(some, 64, comp_of, sync_of)],
 }
 for kind, values in gains.items():
     by_formula = predicted[kind][some.index(4)]
@@ -889,11 +891,11 @@ assert max(predicted["strong"]) < 2
 s = 0.002 / 0.018
 print("ranks   Amdahl   strong scaling   Gustafson   weak scaling   (all predicted)")
 for ranks, one, other in zip(some, predicted["strong"], predicted["weak"], strict=True):
-    laws = cost.amdahl(ranks, s), cost.gustafson(ranks, s)
+    laws = scaling.amdahl(ranks, s), scaling.gustafson(ranks, s)
     print(f"{ranks:5} {laws[0]:8.2f} {one:16.2f} {laws[1]:11.2f} {other:14.2f}")
-assert abs(cost.amdahl_limit(s) - 9) < 1e-12
+assert abs(scaling.amdahl_limit(s) - 9) < 1e-12
 assert all(
-    cost.amdahl(r, s) > 2 * one for r, one in zip(some[3:], predicted["strong"][3:], strict=True)
+    scaling.amdahl(r, s) > 2 * one for r, one in zip(some[3:], predicted["strong"][3:], strict=True)
 )
 
 # %% [markdown]
@@ -901,7 +903,8 @@ assert all(
 
 # %%
 apparent = [
-    cost.serial_fraction(r, gain) for r, gain in zip(some[1:], predicted["strong"][1:], strict=True)
+    scaling.serial_fraction(r, gain)
+    for r, gain in zip(some[1:], predicted["strong"][1:], strict=True)
 ]
 print("apparent serial fraction:", *(f"{value:.2f}" for value in apparent), "(predicted)")
 assert apparent == sorted(apparent)
@@ -939,7 +942,9 @@ check("06.read_efficiency")
 # %%
 from IPython.display import Markdown
 
-Markdown(cost.assumptions_table())
+from notebooks.lesson_06 import published_runs
+
+Markdown(published_runs.assumptions_table())
 
 # %% [markdown]
 # Without any fitted number the model gives two bounds: nothing overlaps, or backward hides as much as it can. In between it needs *one* number, the fraction of $T_\text{sync}$ that is exposed, and that is fitted to the three runs on 16 GPUs.
@@ -950,7 +955,7 @@ Markdown(cost.assumptions_table())
 prediction = None
 
 # %%
-rows = cost.reproduce()
+rows = published_runs.reproduce()
 others = [row for row in rows if not row.fitted]
 found = "too good" if all(row.error > 0 for row in others) else "mixed"
 compare(prediction, found, source="Predicted against published")
@@ -959,8 +964,10 @@ assert len(others) == 8
 assert max(row.error for row in others) < 0.12
 
 # %%
+from notebooks.lesson_06.figures import efficiencies
+
 names = [row.run.name.replace("Horovod, ", "").replace("Goyal et al., ", "") for row in rows]
-figures.efficiencies(
+efficiencies(
     [
         (name, row.run.published, row.low, row.predicted, row.high)
         for name, row in zip(names, rows, strict=True)
@@ -972,7 +979,7 @@ figures.efficiencies(
 )
 
 # %%
-Markdown(cost.reproduced_table())
+Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
 # All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, published is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
@@ -980,7 +987,7 @@ Markdown(cost.reproduced_table())
 # With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
 
 # %%
-Markdown(cost.gains_table())
+Markdown(published_runs.gains_table())
 
 # %% [markdown]
 # A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper that has no number, *near-linear scalability using 256 GPUs* [1]: what the formula finds possible there.
@@ -995,25 +1002,27 @@ Markdown(cost.gains_table())
 prediction = None
 
 # %%
-job = cost.Job(
+from notebooks.lesson_06 import extrapolation
+
+job = extrapolation.Job(
     batch=32,
     comp_seconds=0.192,  # T_comp of Goyal's baseline
     gradient_bytes=102e6,
     inside=cost.Link(5e-6, 20e9),
     between=cost.Link(10e-6, cost.bytes_per_second(50)),
 )
-order = cost.limits(job)
+order = extrapolation.limits(job)
 compare(prediction, order[0][0], source="By the formulas")
 for what, ranks in order:
     print(f"{what}: half of the efficiency is lost at {ranks:,} ranks (predicted)")
 assert [what.split()[0] for what, _ in order] == ["batch", "latency", "failures"]
 
 # %%
-Markdown(cost.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000)))
+Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000)))
 
 # %%
-far = [cost.extrapolate(job, 8 * 2**k) for k in range(15)]
-figures.lines(
+far = [extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)]
+predicted_lines(
     [point.ranks for point in far],
     {
         "step, flat ring": [point.ring_efficiency for point in far],
@@ -1049,19 +1058,18 @@ figures.lines(
 prediction = None
 
 # %%
-from course_lib.teaching.cost.network import Network
-from course_lib.teaching.cost.simulated import simulate, simulated_table
+from notebooks.lesson_06.extrapolation import Hierarchy
+from notebooks.lesson_06.figures import simulated_beside_formula
+from notebooks.lesson_06.network_simulation import Network, simulate, simulated_table
 
 inside, between = cost.Link(3e-6, 100e9), cost.Link(10e-6, 12.5e9)
 nodes = [1, 2, 4, 8, 16, 32, 64]
 simulated = {
-    name: [
-        simulate(name, Network.nodes(cost.Hierarchy(h, 8, inside, between)), 2**26) for h in nodes
-    ]
+    name: [simulate(name, Network.nodes(Hierarchy(h, 8, inside, between)), 2**26) for h in nodes]
     for name in ("recursive doubling", "ring", "Rabenseifner")
 }
 compare(prediction, simulated["recursive doubling"][-1].most_at_once[1], source="Simulated")
-figures.simulated_beside_formula(simulated, title="64 MiB, 8 ranks share each node's card")
+simulated_beside_formula(simulated, title="64 MiB, 8 ranks share each node's card")
 
 # %%
 free = Network(4096, cost.Link(10e-6, 12.5e9))  # every rank has a link of its own
@@ -1070,7 +1078,7 @@ assert abs(agreeing.factor - 1) < 1e-9
 assert simulated["ring"][-1].factor < 1.001  # one message at a time on each card
 assert simulated["recursive doubling"][-1].factor > 4
 scattered = simulate(
-    "ring", Network.nodes(cost.Hierarchy(16, 8, inside, between), scattered=True), 2**26
+    "ring", Network.nodes(Hierarchy(16, 8, inside, between), scattered=True), 2**26
 )
 assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each card
 Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
@@ -1084,7 +1092,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where this page is only looked at, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
-from course_lib.teaching.calculator import calculator
+from notebooks.lesson_06.calculator import calculator
 
 calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, bandwidth=1.25e9)
 

@@ -29,6 +29,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, solution
+from notebooks.lesson_09.figures import histogram, sequence
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4, init_process_group=True)
@@ -193,7 +194,7 @@ compare(prediction, cluster.view["messages"][0])
 # Here is what really happened, drawn from the calls that were written down. Time runs down; where a column is hatched, that rank was waiting in a `recv`. Worker 3 is slower on purpose, by a factor of three.
 
 # %% tags=["nbval-ignore-output"]
-figures.sequence(
+sequence(
     [event for events in cluster.view["events"] for event in events],
     roles={0: "server", 1: "worker 1", 2: "worker 2", 3: "worker 3"},
     title="Nine updates, as they happened",
@@ -334,7 +335,7 @@ if rank == 0:
 # %% tags=["nbval-ignore-output"]
 answer = cluster.view.client[0]["mean"]
 compare(prediction, "about 2" if 1.8 < answer < 2.2 else answer)
-figures.histogram(
+histogram(
     {
         "three alike": cluster.view.client[0]["alike"],
         "a straggler": cluster.view.client[0]["straggler"],
@@ -657,7 +658,7 @@ for name, record in (("bounded", bounded), ("free", free)):
         f"{name:8} gradients by worker {record.steps_by_worker}, staleness at most "
         f"{max(record.staleness):2}, {record.seconds:.2f} s"
     )
-figures.histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
+histogram({"bounded, b = 1": bounded.staleness, "free": free.staleness})
 
 # %% [markdown]
 # The fast ones may *start* only while they are at most 1 ahead, so they end at most 2 ahead. The bound holds, and it has its price: the fast workers now go at the pace of the straggler. A bound helps against a worker that is slow *now and then*; it does not help against one that is always slow.

@@ -30,6 +30,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, solution
+from notebooks.lesson_12.figures import loss_across_deaths, saving_interval
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -449,7 +450,7 @@ figures.timeline(
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
-figures.loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
+loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
 
 # %% [markdown]
 # The points lie on the line of the single process. Someone who is shown only the loss curve can't tell that half of the ranks are gone.
@@ -723,7 +724,7 @@ for ranks in (10_000, 100_000):
 compare(prediction, [float(round(formula[label](best[label]), 2)) for label in best], within=0.2)
 
 # %% tags=["nbval-ignore-output"]
-figures.saving_interval(simulated, formula, best)
+saving_interval(simulated, formula, best)
 
 # %% [markdown]
 # The points are the simulation, the lines the exact mean, the dashed lines Young's interval: it hits the lowest point for 10,000 ranks, and is still close for 100,000. (1,500 failures give a mean to about $1/\sqrt{1500}$, 3%; we allow 10%.)

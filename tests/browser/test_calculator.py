@@ -7,7 +7,7 @@ from html import unescape
 import nbformat
 import pytest
 
-from course_lib.teaching.calculator import Setting, speed_up_figure, summary
+from notebooks.lesson_06.calculator import Setting, speed_up_figure, summary
 from tests.browser.chromium import Lab, Page
 from tests.lab_server import ROOT
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.teaching.build import in_step, target
+from course_lib.teaching.build import execute, in_step, problems, target
 from course_lib.teaching.catalogue import all_exercises
-from course_lib.teaching.execute import execute, problems
 from course_lib.teaching.lessons import read_source, sources
 from course_lib.teaching.lint import lint
 from course_lib.teaching.workspace import make_workspace

@@ -10,9 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.teaching import build, execute, lessons
-from course_lib.teaching.build import LessonError, in_step
-from course_lib.teaching.execute import anonymous, problems
+from course_lib.teaching import build, lessons
+from course_lib.teaching.build import LessonError, anonymous, in_step, problems
 from tests.teaching.lessons_of_our_own import SHORT
 
 
@@ -102,7 +101,7 @@ def test_a_cell_that_takes_too_long_ends(source) -> None:
 
     source.write_text("# %%\nimport time\n\ntime.sleep(60)\n")
     with pytest.raises(CellTimeoutError):
-        execute.execute(lessons.read_source(source), source.parent, cell_seconds=1)
+        build.execute(lessons.read_source(source), source.parent, cell_seconds=1)
 
 
 def test_what_names_the_machine_is_taken_out() -> None:

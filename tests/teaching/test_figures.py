@@ -39,7 +39,6 @@ def every_figure():
     drawn["spread"] = figures.measured_and_predicted(
         [0.1, 1], [1.8, 1.1], lambda ratio: 2 / (1 + ratio), spread=[(1.5, 1.9), (1.0, 1.2)]
     )
-    drawn["images"] = figures.images(np.eye(8).reshape(1, 1, 8, 8).repeat(3, axis=0), [0, 5, 9])
     drawn["curves"] = figures.curves({"one process": run, "four ranks": run}, title="Digits")
     return drawn
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.teaching import files, workspace
+from course_lib.teaching import lessons as files_of_lessons
+from course_lib.teaching import workspace
 from course_lib.teaching.marks import STUB
 from course_lib.teaching.workspace import for_learners, make_workspace
 
@@ -188,7 +189,7 @@ def test_interrupted_between_any_two_steps_the_next_run_goes_on(course, monkeypa
             assert lessons in tried.read(newest)
             assert mine is None or tried.read() == mine
             assert tried.update() == []
-            assert not list(tried.workspace.glob(f"*{files.PART}"))
+            assert not list(tried.workspace.glob(f"*{files_of_lessons.PART}"))
 
 
 def _die_after(steps: int, monkeypatch) -> None:
@@ -203,9 +204,9 @@ def _die_after(steps: int, monkeypatch) -> None:
 
         return count
 
-    monkeypatch.setattr(files.os, "fsync", step(files.os.fsync))
-    monkeypatch.setattr(files.Path, "replace", step(files.Path.replace))
-    monkeypatch.setattr(files.Path, "chmod", step(files.Path.chmod))
+    monkeypatch.setattr(files_of_lessons.os, "fsync", step(files_of_lessons.os.fsync))
+    monkeypatch.setattr(files_of_lessons.Path, "replace", step(files_of_lessons.Path.replace))
+    monkeypatch.setattr(files_of_lessons.Path, "chmod", step(files_of_lessons.Path.chmod))
 
 
 def test_a_killed_run_leaves_no_half_written_lesson(course) -> None:
@@ -220,7 +221,7 @@ def test_a_killed_run_leaves_no_half_written_lesson(course) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"go\n"
     deadline = time.monotonic() + 100
-    while not list(course.workspace.glob(f".*{files.PART}")) and process.poll() is None:
+    while not list(course.workspace.glob(f".*{files_of_lessons.PART}")) and process.poll() is None:
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGKILL)
     process.wait(60)
@@ -228,7 +229,7 @@ def test_a_killed_run_leaves_no_half_written_lesson(course) -> None:
     json.loads(course.read())  # the old one or the new one, in any case a whole one
     course.update()
     assert "xxxx" in course.read()
-    assert not list(course.workspace.glob(f".*{files.PART}"))
+    assert not list(course.workspace.glob(f".*{files_of_lessons.PART}"))
 
 
 def test_lessons_that_are_not_there(course) -> None:

@@ -89,13 +89,13 @@ def measured_and_predicted(
             axes.vlines(x, *zip(*spread, strict=True), color=INK, linewidth=1.6, label=label)
         axes.set(xscale=scale, yscale=scale, xlabel=xlabel, ylabel=ylabel, title=title)
         if scale == "log":
-            _ticks(axes.xaxis, xlabel)
-            _ticks(axes.yaxis, ylabel)
+            log_ticks(axes.xaxis, xlabel)
+            log_ticks(axes.yaxis, ylabel)
         else:
             axes.set(xlim=(0, None), ylim=(0, None), xticks=x)
             if "bytes" in ylabel or "second" in ylabel:
                 axes.yaxis.set_major_formatter(EngFormatter(unit="B" if "bytes" in ylabel else "s"))
-        _finish_axes(axes)
+        finish_axes(axes)
         if crowded:
             _legend_below(canvas, measured, bool(predicted))
         else:
@@ -153,7 +153,7 @@ def curves(
             axes.set(xlabel=xlabel, ylabel=AXIS_LABELS.get(quantity, quantity))
             if x is None:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-            _finish_axes(axes)
+            finish_axes(axes)
         if title:
             canvas.suptitle(title, fontsize=13, fontweight="bold")
         handles, labels = panels[0].get_legend_handles_labels()
@@ -206,13 +206,15 @@ def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
     return Figure(svg, alt)
 
 
-def _finish_axes(axes) -> None:
-    axes.grid(True, which="major", color=RULE, linewidth=0.8)
+def finish_axes(axes, grid: str = "both") -> None:
+    """Give axes the look of the course: a pale ``grid`` ("x", "y" or "both") behind the data."""
+    axes.grid(True, which="major", axis=grid, color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _ticks(axis, label: str) -> None:
+def log_ticks(axis, label: str) -> None:
+    """Put few ticks on a logarithmic axis, in the unit that its ``label`` names."""
     low, high = axis.get_data_interval()
     narrow = high < 50 * low  # less than two decades have too few powers of ten
     axis.set_minor_locator(NullLocator())

@@ -44,6 +44,13 @@ def text_on(colour: str) -> str:
     return "#FFFFFF" if white > black else "#000000"
 
 
+def blend(colour: str, other: str, share: float) -> str:
+    """Return ``colour`` with a ``share`` (0 to 1) of another colour in it."""
+    at = (1, 3, 5)
+    pairs = ((int(colour[i : i + 2], 16), int(other[i : i + 2], 16)) for i in at)
+    return "#" + "".join(f"{round((1 - share) * one + share * two):02X}" for one, two in pairs)
+
+
 def _luminance(colour: str) -> float:
     channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]

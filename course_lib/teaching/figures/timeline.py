@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .figure import WIDTH, Drawing, Figure
-from .palette import INK, PAPER, RULE, SOFT_INK, rank_colour, text_on
+from .palette import INK, PAPER, RULE, SOFT_INK, blend, rank_colour, text_on
 
 MARGIN, LABEL, LANE, BAR = 16, 76, 40, 26
 AXIS, KEY_LINE = 42, 20
@@ -150,7 +150,7 @@ class _Timeline:
         for begin, end in _gaps(spans, self.first, self.last):
             self._bar(begin, end, y, self.drawing.hatch(RULE), RULE)
         for span in sorted(spans, key=lambda span: span.start):
-            fill = _mixed(colour, PALE) if span.moves else colour
+            fill = blend(colour, PAPER, PALE) if span.moves else colour
             x, width = self._bar(span.start, span.end, y, fill, colour if span.moves else PAPER)
             words = self._mark(span)
             if words:
@@ -213,7 +213,7 @@ class _Timeline:
         colour = self._colour(0, self.rows[0][0])
         kinds = [("at work", colour)]
         if any(span.moves for _, spans in self.rows for span in spans):
-            kinds.append(("moves data", _mixed(colour, PALE)))
+            kinds.append(("moves data", blend(colour, PAPER, PALE)))
         kinds.append(("idle", self.drawing.hatch(RULE)))
         x = MARGIN
         for words, fill in kinds:
@@ -246,11 +246,3 @@ def _round_step(rough: float) -> float:
         return 0.0
     power = 10.0 ** math.floor(math.log10(rough))
     return next(n * power for n in (1, 2, 5, 10) if n * power >= rough * (1 - 1e-9))
-
-
-def _mixed(colour: str, paper: float) -> str:
-    """``colour`` with a share of paper in it."""
-    at = (1, 3, 5)
-    channels = [(int(colour[i : i + 2], 16), int(PAPER[i : i + 2], 16)) for i in at]
-    mixed = (round((1 - paper) * own + paper * white) for own, white in channels)
-    return "#" + "".join(f"{channel:02X}" for channel in mixed)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .figure import WIDTH, Drawing, Figure
-from .palette import INK, PAPER, RULE, SOFT_INK, rank_colour, text_on
+from .palette import INK, PAPER, RULE, SOFT_INK, blend, rank_colour, text_on
 
 MARGIN, LABEL, HEAD, FOOT = 16, 84, 30, 34
 CELL_HEIGHT, MOST_RANKS = 52, 16
@@ -77,7 +77,8 @@ def _plate(drawing: Drawing, rank: int, x: float, y: float, width: float) -> Non
 
 def _cell(drawing: Drawing, place, messages: int, size_bytes: int, most: int) -> None:
     x, y, width = place
-    fill = _shade(size_bytes / most if most else 0.0) if messages else PAPER
+    share = size_bytes / most if most else 0.0
+    fill = blend(PAPER, DARK, 0.08 + 0.92 * share) if messages else PAPER
     drawing.rectangle(x + 1, y + 1, width - 2, CELL_HEIGHT - 2, fill=fill, stroke=RULE, radius=2)
     if not messages:
         return
@@ -91,14 +92,6 @@ def _cell(drawing: Drawing, place, messages: int, size_bytes: int, most: int) ->
     size = 13 if wide else 11
     drawing.text(x + width / 2, y + 18, volume, size=size, fill=ink, bold=True)
     drawing.text(x + width / 2, y + 36, count, size=size - 1, fill=ink)
-
-
-def _shade(share: float) -> str:
-    """From nearly paper to dark blue."""
-    share = 0.08 + 0.92 * share
-    at = (1, 3, 5)
-    channels = ((int(PAPER[i : i + 2], 16), int(DARK[i : i + 2], 16)) for i in at)
-    return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in channels)
 
 
 def _in_words(ranks: list[int], messages: np.ndarray, size_bytes: np.ndarray, title: str) -> str:
