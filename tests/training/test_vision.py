@@ -32,7 +32,8 @@ import torch
 # Stands for the operator library, whether the real one would load here or not. Loading it
 # registers all operators, and loading it once more does nothing, as with any shared library.
 package = Path(importlib.util.find_spec("torchvision").submodule_search_locations[0])
-operators = re.findall(r'register_meta\\("(\\w+)"', (package / "_meta_registrations.py").read_text())
+registrations = (package / "_meta_registrations.py").read_text()
+operators = re.findall(r'register_meta\\("(\\w+)"', registrations)
 loaded = []
 
 def load_library(path):
