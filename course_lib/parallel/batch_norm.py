@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .replica import rank_in
+from .agreement import rank_and_size
 
 __all__ = ["SyncBatchNorm", "convert_sync_batch_norm"]
 
@@ -133,12 +133,12 @@ def _statistics(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return count (a number), mean and biased variance (C,) over the values of all ranks."""
     channels = values.size(1)
-    rank_in(group)
+    _, size = rank_and_size(group)
     count = values.numel() // channels
     mean = _sum(values) / max(count, 1)
     deviations = _sum((values - _wide(mean, values)).square())
     own = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
-    everyone = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    everyone = [torch.empty_like(own) for _ in range(size)]
     dist.all_gather(everyone, own, group=group)
     means, deviations, counts = torch.stack(everyone).split([channels, channels, 1], dim=1)
     total = counts.sum()

@@ -22,13 +22,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .replica import agree, layout_of, rank_in, require_equal_layouts, unwrap
+from .agreement import agree, rank_and_size
+from .flat_tensors import FlatGradients, NamedParameters, require_dense
+from .replica import layout_of, require_equal_layouts, unwrap
 
 __all__ = ["Bucket", "BucketedGradientSync"]
 
 MEBIBYTE = 2**20
 FIRST_BUCKET_BYTES = MEBIBYTE  # at most, so that something leaves early; DDP's choice, too
-Named = list[tuple[str, nn.Parameter]]
 
 
 class BucketedGradientSync:
@@ -75,10 +76,9 @@ class BucketedGradientSync:
         overlap: bool = True,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> None:
-        rank_in(group)
         self._model = unwrap(model)
         self._group = group
-        self._size = dist.get_world_size(group)
+        _, self._size = rank_and_size(group)
         self._divisor = self._size if reduction == "mean" else 1
         named = [(n, p) for n, p in self._model.named_parameters() if p.requires_grad]
 
@@ -94,7 +94,7 @@ class BucketedGradientSync:
         if len(set(chosen)) > 1:
             raise ValueError(f"bucket_bytes, overlap, reduction differ between ranks: {chosen}")
         self._trainable = [id(parameter) for _, parameter in named]
-        self.buckets = [Bucket(part) for part in _divide(named, bucket_bytes)]
+        self.buckets = [Bucket(part, self._size) for part in _divide(named, bucket_bytes)]
         self._reached: set[int] = set()
         self._started = 0
         self._enabled = True
@@ -129,7 +129,7 @@ class BucketedGradientSync:
                 self._start_next()
 
     def _start_next(self) -> None:
-        self.buckets[self._started].start(self._group, self._size)
+        self.buckets[self._started].start(self._group)
         self._started += 1
 
     def finish(self) -> None:
@@ -154,15 +154,10 @@ class BucketedGradientSync:
         self._begin_step()
 
     def _wait(self) -> None:
-        sparse = []
         for bucket in self.buckets:
             bucket.work.wait()
-            sparse += bucket.sparse(self._size)
-        if sparse:
-            raise TypeError(
-                f"the gradient of {sparse[0]!r} is sparse on at least one rank, and sparse "
-                "gradients cannot be put into buckets; build its layer with sparse=False"
-            )
+        for bucket in self.buckets:
+            bucket.require_dense()
 
     def _require_same_parameters(self) -> None:
         now = [id(p) for p in self._model.parameters() if p.requires_grad]
@@ -219,6 +214,7 @@ class Bucket:
 
     Args:
         named: names and parameters, in the order in which backward should reach them.
+        size: number of ranks.
 
     Attributes:
         names, parameters: what is in it.
@@ -227,10 +223,11 @@ class Bucket:
         work: the handle on the all-reduce, None while it has not begun.
     """
 
-    def __init__(self, named: Named) -> None:
+    def __init__(self, named: NamedParameters, size: int) -> None:
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
         self.nbytes = sum(parameter.nbytes for parameter in self.parameters)
+        self._size = size
         self.begin_step()
         self.take_new_memory()
 
@@ -240,53 +237,27 @@ class Bucket:
         self.work: dist.Work | None = None
 
     def take_new_memory(self) -> None:
-        """Leave the old to an all-reduce that may still use it."""
-        counts = [parameter.numel() for parameter in self.parameters]
-        room = sum(counts) + len(counts)
-        self._flat = self.parameters[0].detach().new_empty(room)
-        *parts, self._present = self._flat.split([*counts, len(counts)])
-        self._parts = [
-            part.view(parameter.shape)
-            for part, parameter in zip(parts, self.parameters, strict=True)
-        ]
+        """Leave the old memory to an all-reduce that may still use it."""
+        self._flat = FlatGradients(self.parameters, self._size)
 
     @torch.no_grad()
-    def start(self, group: dist.ProcessGroup | None, size: int) -> None:
+    def start(self, group: dist.ProcessGroup | None) -> None:
         """Copy the gradients, zeros for missing ones, and start their sum over the ranks."""
-        present = []
-        for parameter, part in zip(self.parameters, self._parts, strict=True):
-            gradient = parameter.grad
-            if gradient is not None and gradient.layout == torch.strided:
-                part.copy_(gradient)
-                present.append(1)
-            else:
-                part.zero_()
-                present.append(0 if gradient is None else size + 1)  # above any sum of ones
-        if all(number == 1 for number in present):
-            self._present.fill_(1)
-        else:
-            self._present.copy_(torch.tensor(present))
-        self.work = dist.all_reduce(self._flat, group=group, async_op=True)
+        self._flat.write()
+        self.work = dist.all_reduce(self._flat.flat, group=group, async_op=True)
 
-    def sparse(self, size: int) -> list[str]:
-        """Return the names of parameters that have a sparse gradient on any rank."""
-        self._counts = torch.real(self._present).tolist()
-        pairs = zip(self.names, self._counts, strict=True)
-        return [name for name, count in pairs if count > size]
+    def require_dense(self) -> None:
+        """Raise TypeError if any rank has a sparse gradient in this bucket."""
+        self._counts, _ = self._flat.counts_and_numbers()
+        require_dense(self.names, self._counts, self._size)
 
     @torch.no_grad()
     def replace_gradients(self, divisor: int) -> None:
         """Put the sums, divided, into the gradients of all parameters that any rank used."""
-        if divisor > 1:
-            self._flat.div_(divisor)
-        for parameter, part, count in zip(self.parameters, self._parts, self._counts, strict=True):
-            if count and parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            if count:
-                parameter.grad.copy_(part)
+        self._flat.replace_gradients(self._counts, divisor)
 
 
-def _divide(named: Named, bucket_bytes: int) -> list[Named]:
+def _divide(named: NamedParameters, bucket_bytes: int) -> list[NamedParameters]:
     """Return parameters from last to first in parts of one dtype and device.
 
     A part leaves when its last parameter is reached, so parts are in the order of those.

@@ -1,26 +1,42 @@
-"""The mean of the replicas' gradients is the gradient of the whole batch.
+"""Replaces every rank's gradients by their mean over the ranks, as one flat all-reduce.
 
 Call after ``backward`` and before ``optimizer.step``. With a loss that is a mean over the
-samples and batches of one size on all ranks, every replica then holds the gradient of the
-mean over all of them. ("sum" leaves the division out, for losses that are sums.)
+samples, and batches of one size on all ranks, every replica then holds the gradient of the mean
+over all of them. ("sum" leaves the division out, for losses that are sums.)
 
-Beside the gradients a few more numbers travel in the same all-reduce: for each parameter how
+Behind the gradients a few more numbers travel in the same all-reduce: for each parameter how
 many ranks have a gradient of it, and each rank's fingerprint of all that it trains. So ranks
 agree on unused parameters and notice different models without another message.
+
+A step of a small model is as short as thirty calls of torch, so what does not change from one
+step to the next is kept: which parameters are trained, the flat tensors, and the numbers that go
+with them. Whether they still fit the model is looked up in every step, because parameters may be
+frozen, replaced or converted at any time.
 """
 
 from __future__ import annotations
 
+import operator
+import zlib
+from collections.abc import Iterable
+from typing import Literal
+
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
-from .gradient_message import Reduction, forget_layout, layout_of
-from .replica import place_in, unwrap
+from .agreement import communication_device, rank_and_size
+from .flat_tensors import FlatGradients, NamedParameters, require_dense
+from .replica import unwrap
 
-__all__ = ["sync_gradients", "sync_gradients_per_parameter"]
+__all__ = ["sync_gradients"]
+
+Reduction = Literal["mean", "sum"]
+_BASE = 251  # below 256, so that even bfloat16 holds a fingerprint's numbers exactly
 
 
+@torch.no_grad()
 def sync_gradients(
     model: nn.Module, group: dist.ProcessGroup | None = None, reduction: Reduction = "mean"
 ) -> None:
@@ -45,35 +61,128 @@ def sync_gradients(
         MismatchError: (backend mpi4py) on every rank instead, if what travels first differs in
             its number of elements or dtype.
     """
-    _sync(model, group, reduction, apart=False)
-
-
-def sync_gradients_per_parameter(
-    model: nn.Module, group: dist.ProcessGroup | None = None, reduction: Reduction = "mean"
-) -> None:
-    """Do as :func:`sync_gradients`, with one all-reduce per parameter.
-
-    The sums are the same; each message pays its latency.
-    """
-    _sync(model, group, reduction, apart=True)
-
-
-@torch.no_grad()
-def _sync(
-    model: nn.Module, group: dist.ProcessGroup | None, reduction: Reduction, apart: bool
-) -> None:
     model = unwrap(model)
-    layout = layout_of(model, *place_in(group), reduction, apart, group)
-    for message in layout:
+    for message in _kept_messages(model, *rank_and_size(group), reduction, group):
         message.write()
         try:
             dist.all_reduce(message.flat, group=group)
         except BaseException:
-            forget_layout(model)
+            # The operation that failed may still write to this memory: use new one next time.
+            _kept.pop(model, None)
             raise
-        present = message.read()
-        if reduction == "mean":
-            message.flat.div_(message.size)
-        elif reduction != "sum":
+        counts = message.checked_counts()
+        if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
-        message.take_over(present)
+        message.replace_gradients(counts, message.size if reduction == "mean" else 1)
+
+
+class _GradientsOfOneKind(FlatGradients):
+    """The gradients of one dtype and device, with every rank's fingerprint behind them.
+
+    Args:
+        named: the parameters, by name; there may be none.
+        fingerprint: this rank's.
+        rank: of this process in the group.
+        size: of the group.
+        device: where the message lies if there are no parameters.
+    """
+
+    def __init__(
+        self,
+        named: NamedParameters,
+        fingerprint: tuple[float, float],
+        rank: int,
+        size: int,
+        device: torch.device,
+    ) -> None:
+        self.size = size
+        self._names = [name for name, _ in named]
+        fingerprints = [0.0] * (2 * size)
+        fingerprints[2 * rank : 2 * rank + 2] = fingerprint
+        super().__init__([parameter for _, parameter in named], size, fingerprints, device)
+        # What comes back where all ranks have all gradients of one model, which is the rule.
+        self._all_counts = [float(size)] * len(named)
+        expected = [*self._all_counts, *fingerprint * size]
+        self._expected = torch.tensor(expected, dtype=self.flat.dtype, device=self.flat.device)
+
+    def checked_counts(self) -> list[float]:
+        """Check what all ranks have sent; return how many of them have each gradient.
+
+        Raises:
+            ValueError: on every rank, if what they train, or the reduction, differs.
+            TypeError: on every rank, if one has a sparse gradient.
+        """
+        if torch.equal(self.trailer, self._expected):
+            return self._all_counts
+        counts, numbers = self.counts_and_numbers()
+        for rank in range(1, self.size):
+            if numbers[2 * rank : 2 * rank + 2] != numbers[:2]:
+                raise ValueError(
+                    f"the trainable parameters of rank {rank} differ from rank 0's in name, shape "
+                    "or dtype, or the reduction does; build the same model, frozen in the same "
+                    "places, on every rank"
+                )
+        require_dense(self._names, counts, self.size)
+        return counts
+
+
+# By model: its parameters as they were, what else the messages were made for, and the messages.
+# While the model lives this takes the memory of its gradients once more.
+_kept = WeakIdKeyDictionary()
+
+
+def _kept_messages(
+    model: nn.Module, rank: int, size: int, reduction: Reduction, group: dist.ProcessGroup | None
+) -> list[_GradientsOfOneKind]:
+    """Return the messages of the last call, or new ones if anything has changed since."""
+    parameters: list[nn.Parameter | None] = []
+    _collect(model, parameters)
+    states = [None if one is None else _state(one) for one in parameters]
+    key = (rank, size, reduction, states)
+    kept = _kept.get(model)
+    if kept is not None and kept[1] == key and _same_objects(parameters, kept[0]):
+        return kept[2]
+    # A tied parameter comes once.
+    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    # The fingerprint is that of everything that is trained, so that ranks with more messages
+    # than others are noticed in the first; who trains nothing takes part in that one, too.
+    fingerprint = _fingerprint(named, reduction)
+    device = communication_device(group)
+    messages = [
+        _GradientsOfOneKind(part, fingerprint, rank, size, device)
+        for part in list(_by_kind(named)) or [[]]
+    ]
+    _kept[model] = (parameters, key, messages)
+    return messages
+
+
+def _collect(module: nn.Module, parameters: list[nn.Parameter | None]) -> None:
+    """Append all parameters below ``module``, tied ones as often as they are used.
+
+    ``named_parameters`` takes four times as long.
+    """
+    parameters.extend(module._parameters.values())
+    for child in module._modules.values():
+        if child is not None:
+            _collect(child, parameters)
+
+
+def _same_objects(some: list, others: list) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _state(parameter: nn.Parameter) -> tuple:
+    return parameter.requires_grad, parameter.dtype, parameter.device, parameter.shape
+
+
+def _by_kind(named: NamedParameters) -> Iterable[NamedParameters]:
+    kinds: dict[tuple, list] = {}
+    for name, parameter in named:
+        kinds.setdefault((parameter.dtype, parameter.device), []).append((name, parameter))
+    return kinds.values()
+
+
+def _fingerprint(named: NamedParameters, reduction: Reduction) -> tuple[float, float]:
+    text = repr([(name, tuple(parameter.shape), parameter.dtype) for name, parameter in named])
+    number = zlib.crc32(f"{text} {reduction}".encode())
+    return float(number % _BASE), float(number // _BASE % _BASE)

@@ -1,27 +1,20 @@
-"""Replicas that start from the same weights and take the same steps stay equal.
+"""Gives all replicas the same start.
 
-Random initialisation gives every rank other weights. Before the first step one rank's
-parameters and buffers replace those of all others.
+Random initialisation gives every rank different weights. Before the first step one rank's
+parameters and buffers replace those of all others; replicas that start equal and take the same
+steps stay equal.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
-from .replica import (
-    Tensors,
-    agree,
-    communication_device,
-    layout_of,
-    pack,
-    require_equal_layouts,
-    tensors_of,
-    unpack,
-)
+from .agreement import agree, communication_device
+from .flat_tensors import FlatBytes
+from .replica import Tensors, layout_of, require_equal_layouts, tensors_of
 
-__all__ = ["send_initial_weights", "sync_initial_weights"]
+__all__ = ["sync_initial_weights"]
 
 
 def sync_initial_weights(
@@ -41,32 +34,6 @@ def sync_initial_weights(
         ValueError: on every rank, if models differ in names, shapes or dtypes, or ``root`` is
             no rank of the group; on this rank, if it is not in the group.
     """
-    tensors, packed = _prepare(model, root, group)
-    dist.broadcast(packed, group=group, group_src=root)
-    _fill(tensors, packed)
-
-
-def send_initial_weights(
-    model: nn.Module, root: int = 0, group: dist.ProcessGroup | None = None
-) -> None:
-    """Do as :func:`sync_initial_weights`, by one message from ``root`` to each of its siblings.
-
-    The root's cost grows with the number of ranks, where a broadcast's grows with its logarithm.
-    """
-    tensors, packed = _prepare(model, root, group)
-    rank = dist.get_rank(group)
-    if rank == root:
-        for sibling in range(dist.get_world_size(group)):
-            if sibling != root:
-                dist.send(packed, group=group, group_dst=sibling)
-    else:
-        dist.recv(packed, group=group, group_src=root)
-        _fill(tensors, packed)
-
-
-def _prepare(
-    model: nn.Module, root: int, group: dist.ProcessGroup | None
-) -> tuple[Tensors, torch.Tensor]:
     tensors: Tensors = {}
 
     def prepare() -> tuple:
@@ -78,15 +45,12 @@ def _prepare(
         tensors.update(tensors_of(model))
         return root, layout_of(tensors)
 
-    answers = agree(prepare, group)
-    roots = [answer[0] for answer in answers]
+    roots, layouts = zip(*agree(prepare, group), strict=True)
     if len(set(roots)) > 1:
-        raise ValueError(f"all ranks must name the same root, but ranks 0, 1, ... name {roots}")
-    require_equal_layouts([answer[1] for answer in answers])
-    return tensors, pack(tensors, communication_device(group))
-
-
-@torch.no_grad()
-def _fill(tensors: Tensors, packed: torch.Tensor) -> None:
-    for name, value in unpack(packed, tensors).items():
-        tensors[name].copy_(value)
+        raise ValueError(
+            f"all ranks must name the same root, but ranks 0, 1, ... name {list(roots)}"
+        )
+    require_equal_layouts(list(layouts))
+    flat = FlatBytes(tensors.values(), communication_device(group))
+    dist.broadcast(flat.pack(tensors.values()), group=group, group_src=root)
+    flat.unpack(tensors.values())

@@ -14,18 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .replica import (
-    Tensors,
-    agree,
-    communication_device,
-    exchange,
-    layout_of,
-    pack,
-    require_equal_layouts,
-    tensors_of,
-    unpack,
-    unwrap,
-)
+from .agreement import agree, communication_device, exchange
+from .flat_tensors import FlatBytes, bytes_of
+from .replica import Tensors, layout_of, require_equal_layouts, tensors_of, unwrap
 
 __all__ = [
     "InvariantError",
@@ -181,7 +172,6 @@ def _with_first_rank(
 ) -> tuple[Tensors, Tensors]:
     """Return this rank's tensors, and those that rank 0 has in ``other``, by the same names."""
     tensors = _of_one_layout(lambda: tensors_of(model), group)
-    device = communication_device(group)
     first = dist.get_rank(group) == 0
     theirs: list[Tensors] = [{}]
 
@@ -194,14 +184,13 @@ def _with_first_rank(
 
     layout = agree(prepare, group)[0]
     if first:
-        like = {name: theirs[0][name] for name in tensors}
-        packed = pack(like, device)
+        like = [theirs[0][name] for name in tensors]
     else:
-        like = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in layout}
-        packed = torch.empty_like(pack(like, device))
-    dist.broadcast(packed, group=group, group_src=0)
-    reference = unpack(packed, like)
-    return tensors, {name: value.to(tensors[name].device) for name, value in reference.items()}
+        like = [torch.empty(shape, dtype=dtype) for _, shape, dtype in layout]
+    flat = FlatBytes(like, communication_device(group))
+    dist.broadcast(flat.pack(like), group=group, group_src=0)
+    named = zip(tensors.items(), flat.views, strict=True)
+    return tensors, {name: value.to(own.device) for (name, own), value in named}
 
 
 def _require_same_shapes(tensors: Tensors, serial: Tensors) -> None:
@@ -229,7 +218,7 @@ def _trainable(model: Model, before: Mapping[str, torch.Tensor], but: Collection
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.equal(pack({"": one}, one.device), pack({"": other}, one.device))
+    return torch.equal(bytes_of(one), bytes_of(other.to(one.device)))
 
 
 def _close(one: torch.Tensor, other: torch.Tensor, rtol: float, atol: float) -> bool:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .replica import exchange
+from .agreement import exchange
 
 __all__ = ["catch_up", "unwrapped"]
 

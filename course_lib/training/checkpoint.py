@@ -21,7 +21,9 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from course_lib.parallel.agreement import exchange, outcomes, rank_and_size
+from course_lib.parallel.replica import unwrap
 
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
 
@@ -81,12 +83,13 @@ def save_checkpoint(
     Raises:
         CheckpointError: on every rank, if rank 0 could not write.
     """
-    generators = _exchange(_generator_states(), group)
+    rank, _ = rank_and_size(group)
+    generators = exchange(_generator_states(), group)
 
     def write() -> None:
         content = {
             "format": _FORMAT,
-            "model": _plain(model).state_dict(),
+            "model": unwrap(model).state_dict(),
             "optimizer": optimizer.state_dict(),
             "scheduler": None if scheduler is None else scheduler.state_dict(),
             "place": {"epoch": epoch, "step": step, "sampler_seed": sampler_seed},
@@ -95,7 +98,7 @@ def save_checkpoint(
         }
         _write_whole(Path(path), content)
 
-    _together(write if _rank(group) == 0 else lambda: None, f"could not write {path}", group)
+    _together(write if rank == 0 else lambda: None, f"could not write {path}", group)
 
 
 def load_checkpoint(
@@ -125,6 +128,7 @@ def load_checkpoint(
         CheckpointError: on every rank, before anything is changed if the file is missing,
             damaged, or from another number of ranks.
     """
+    rank, size = rank_and_size(group)
     content: dict[str, Any] = {}
 
     def read() -> None:
@@ -134,7 +138,7 @@ def load_checkpoint(
         if (scheduler is None) != (content["scheduler"] is None):
             has = "no scheduler" if content["scheduler"] is None else "a scheduler"
             raise ValueError(f"it holds {has}; load it with scheduler= accordingly")
-        ranks, size = len(content["generators"]), _size(group)
+        ranks = len(content["generators"])
         if restore_generators and ranks != size:
             raise ValueError(
                 f"it was written on {ranks} ranks, and these are {size}: an exact resume is not "
@@ -142,7 +146,7 @@ def load_checkpoint(
             )
 
     def apply() -> None:
-        _plain(model).load_state_dict(content["model"])
+        unwrap(model).load_state_dict(content["model"])
         optimizer.load_state_dict(content["optimizer"])
         if scheduler is not None:
             scheduler.load_state_dict(content["scheduler"])
@@ -150,12 +154,8 @@ def load_checkpoint(
     _together(read, f"could not read {path}", group)
     _together(apply, f"{path} does not fit this model and optimizer", group)
     if restore_generators:
-        _set_generator_states(content["generators"][_rank(group)])
+        _set_generator_states(content["generators"][rank])
     return Checkpoint(**content["place"], extra=content["extra"])
-
-
-def _plain(model: nn.Module) -> nn.Module:
-    return model.module if isinstance(model, DataParallel | DistributedDataParallel) else model
 
 
 def _write_whole(path: Path, content: dict[str, Any]) -> None:
@@ -209,38 +209,13 @@ def _set_generator_states(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-# --- ranks, if there are any --------------------------------------------------------------
-
-
-def _alone() -> bool:
-    return not dist.is_available() or not dist.is_initialized()
-
-
-def _rank(group: dist.ProcessGroup | None) -> int:
-    return 0 if _alone() else dist.get_rank(group)
-
-
-def _size(group: dist.ProcessGroup | None) -> int:
-    return 1 if _alone() else dist.get_world_size(group)
-
-
-def _exchange(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    if _alone():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
+# --- all ranks together -------------------------------------------------------------------
 
 
 def _together(action: Callable[[], None], what: str, group: dist.ProcessGroup | None) -> None:
     """Do ``action``; if it raised on any rank, raise CheckpointError on all."""
-    cause: Exception | None = None
-    try:
-        action()
-    except Exception as error:  # whatever reading the bytes led to
-        cause = error
-    troubles = _exchange(None if cause is None else f"{type(cause).__name__}: {cause}", group)
-    for rank, trouble in enumerate(troubles):
-        if trouble is not None:
-            where = "" if len(troubles) == 1 else f" on rank {rank}"
-            raise CheckpointError(f"{what}{where} ({trouble})") from cause
+    everyone, own_error = outcomes(action, group)
+    for rank, outcome in enumerate(everyone):
+        if outcome.error is not None:
+            where = "" if len(everyone) == 1 else f" on rank {rank}"
+            raise CheckpointError(f"{what}{where} ({outcome.error[1]})") from own_error

@@ -1,9 +1,9 @@
-"""Torchvision imports beside a PyTorch that its binary operators do not fit.
+"""Imports torchvision even where its compiled operators do not fit the installed PyTorch.
 
-torchvision's wheels are built against the CUDA build of PyTorch. Beside a CPU build their
-operators do not load, and then ``import torchvision`` fails with "operator torchvision::nms
-does not exist", although data sets, transforms and models need none of them. Declaring the
-two operators' schemas first is enough. Where the library loads, nothing is declared.
+torchvision's wheels are built against the CUDA build of PyTorch. Next to a CPU build their
+operators do not load, and ``import torchvision`` fails with "operator torchvision::nms does
+not exist", although data sets, transforms and models need none of them. Declaring the schemas
+of two operators first is enough. Where the library loads, nothing is declared.
 
 Use ``from course_lib.training.vision import torchvision``.
 """
@@ -19,11 +19,14 @@ __all__ = ["declare_missing_operators", "torchvision"]
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _OPERATORS = ("nms", "qnms")
-_kept: list[torch.library.Library] = []  # a library's declarations go when it is collected
+_kept: list[torch.library.Library] = []  # declarations vanish with their library
 
 
-def operators_load() -> bool:
-    """Return whether torchvision's own operator library can be loaded (and load it)."""
+def load_operators() -> bool:
+    """Load torchvision's own operator library; return whether that worked.
+
+    Loading it a second time, as ``import torchvision`` does, has no effect.
+    """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("torchvision is not installed; run: pip install torchvision==0.28.0")
@@ -38,8 +41,8 @@ def operators_load() -> bool:
 
 
 def declare_missing_operators() -> list[str]:
-    """Declare torchvision's operators if its library cannot be loaded; return which."""
-    if hasattr(torch.ops.torchvision, "nms") or operators_load():
+    """Declare the operators if their library cannot be loaded; return the declared names."""
+    if hasattr(torch.ops.torchvision, "nms") or load_operators():
         return []
     library = torch.library.Library("torchvision", "DEF")
     for name in _OPERATORS:

@@ -18,7 +18,7 @@ BELOW = {
     "torch_mpi4py": set(),
     "course_lib.cluster": set(),
     "course_lib.parallel": set(),
-    "course_lib.training": set(),
+    "course_lib.training": {"course_lib.parallel"},
     "course_lib.teaching": {"course_lib.cluster", "course_lib.parallel", "course_lib.training"},
     "course_lib.doctor": {"course_lib.training"},
     "notebooks": {

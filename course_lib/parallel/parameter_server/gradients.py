@@ -1,8 +1,8 @@
-"""Server, worker and replay share the arithmetic, so they agree to the last bit.
+"""The arithmetic that server, workers and replay share, so that they agree to the last bit.
 
-A worker computes a gradient, the server averages what a round brought and lets its optimizer
-step. The serial replay calls the same functions, so it can differ from the distributed run
-only by what a message changed on its way, which is what it is there to find.
+A worker computes a gradient; the server averages the gradients of a round and lets its optimizer
+step. The serial replay calls the same functions, so it can differ from the distributed run only
+if a message was changed on its way, and that is what it is there to find.
 """
 
 from __future__ import annotations
@@ -13,19 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from ..replica import bytes_of
-from .messages import FlatMessage
-
-__all__ = [
-    "GradientMessage",
-    "apply_update",
-    "average",
-    "base_rates",
-    "buffers_of",
-    "compute_gradient",
-    "parameters_of",
-    "require_unchanged_buffers",
-]
+from ..flat_tensors import bytes_of
 
 Gradients = list[torch.Tensor | None]
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -57,8 +45,8 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
-def buffers_of(model: nn.Module) -> dict[str, int]:
-    """Return a checksum of each buffer: they do not travel, so all ranks need the same ones."""
+def checksums_of_buffers(model: nn.Module) -> dict[str, int]:
+    """Return a checksum of each buffer; no message carries them, so all ranks need the same."""
     return {
         name: zlib.crc32(
             bytes_of(buffer).cpu().numpy(),
@@ -69,8 +57,8 @@ def buffers_of(model: nn.Module) -> dict[str, int]:
 
 
 def require_unchanged_buffers(model: nn.Module, before: Mapping[str, int]) -> None:
-    """Raise ValueError if ``buffers_of(model)`` is no longer what it was ``before``."""
-    now = buffers_of(model)
+    """Raise ValueError if ``checksums_of_buffers(model)`` is no longer what it was ``before``."""
+    now = checksums_of_buffers(model)
     changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
     if changed:
         raise ValueError(
@@ -102,38 +90,6 @@ def compute_gradient(
     return loss.item(), len(targets), gradients
 
 
-class GradientMessage:
-    """Loss and gradients of all layers as one message, with a mark for those that have none."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        device = parameters[0].device
-        self._loss = torch.zeros(1, dtype=torch.float64, device=device)
-        self._present = torch.zeros(len(parameters), dtype=torch.uint8, device=device)
-        self._flat = FlatMessage([self._loss, self._present, *parameters])
-
-    @property
-    def buffer(self) -> torch.Tensor:
-        """The bytes to send or to receive into."""
-        return self._flat.buffer
-
-    def pack(self, loss: float, gradients: Gradients) -> torch.Tensor:
-        """Copy loss and gradients into the buffer and return it."""
-        loss_view, present, *views = self._flat.views
-        loss_view.fill_(loss)
-        for index, (view, gradient) in enumerate(zip(views, gradients, strict=True)):
-            present[index] = gradient is not None
-            view.zero_() if gradient is None else view.copy_(gradient)
-        return self.buffer
-
-    def unpack(self) -> tuple[float, Gradients]:
-        """Return loss and gradients; the latter are views of the buffer."""
-        loss_view, present, *views = self._flat.views
-        marks = present.tolist()
-        return loss_view.item(), [
-            view if mark else None for view, mark in zip(views, marks, strict=True)
-        ]
-
-
 def average(contributions: Sequence[Gradients], samples: Sequence[int]) -> Gradients:
     """Return the mean of several workers' gradients, weighted by their numbers of samples.
 
@@ -152,11 +108,6 @@ def average(contributions: Sequence[Gradients], samples: Sequence[int]) -> Gradi
                 mean = part if mean is None else mean.add_(part)
         means.append(mean)
     return means
-
-
-def base_rates(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Return the learning rate of each of the optimizer's parameter groups."""
-    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def apply_update(

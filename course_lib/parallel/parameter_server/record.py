@@ -1,23 +1,35 @@
-"""Everything that happened, in plain lists that can be plotted and replayed.
+"""What happened in a run of the parameter server, and the replay that proves it right.
 
-Times are seconds since the server started, on the server's clock; see :mod:`.clocks` for what
-workers have timed. What was sent before the server had started has a negative time.
+A :class:`Record` has plain lists that can be plotted. The order of its updates determines the
+parameters to the last bit, so :func:`replay` can make the run again in one process. Points in
+time are seconds since the server started, on its own clock.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
-__all__ = ["Event", "Gradient", "Record", "Update", "WorkerRecord"]
+from .gradients import (
+    LossFunction,
+    apply_update,
+    average,
+    checksums_of_buffers,
+    compute_gradient,
+    parameters_of,
+)
+from .messages import ParameterMessage, combined_checksum
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """One worker's gradient on its way into the model, or not.
+    """One worker's gradient that was used, or dropped.
 
     Attributes:
         worker: rank of the worker in the group.
@@ -27,10 +39,6 @@ class Gradient:
         loss: of that batch, before the update.
         samples: in that batch.
         waited: seconds from the worker's hello until it had the parameters.
-        computing: seconds from then until it sent the gradient.
-        sent: when the worker sent it.
-        arrived: when the server noticed it.
-        served: when the server took it up.
         dropped: why it was not used; empty if it was.
     """
 
@@ -41,10 +49,6 @@ class Gradient:
     loss: float
     samples: int
     waited: float
-    computing: float
-    sent: float
-    arrived: float
-    served: float
     dropped: str = ""
 
 
@@ -65,24 +69,9 @@ class Update:
     seconds: float
 
     @property
-    def worker(self) -> int:
-        """The worker whose gradient it was; the first of them in a round of several."""
-        return self.gradients[0].worker
-
-    @property
     def workers(self) -> tuple[int, ...]:
         """The workers whose gradients went in."""
         return tuple(gradient.worker for gradient in self.gradients)
-
-    @property
-    def computed_at(self) -> int:
-        """Version that the gradient was computed at (in a round: all of them)."""
-        return self.gradients[0].computed_at
-
-    @property
-    def staleness(self) -> int:
-        """Updates between computing and using the gradient; 0 in a synchronous round."""
-        return max(gradient.staleness for gradient in self.gradients)
 
     @property
     def loss(self) -> float:
@@ -95,50 +84,10 @@ class Update:
         """Number of samples that went in."""
         return sum(gradient.samples for gradient in self.gradients)
 
-    @property
-    def rate(self) -> float:
-        """Learning rate of the first parameter group."""
-        return self.rates[0]
-
-    @property
-    def arrived(self) -> float:
-        """When the server noticed the last of the gradients."""
-        return max(gradient.arrived for gradient in self.gradients)
-
-    @property
-    def served(self) -> float:
-        """When the server took up the last of the gradients."""
-        return max(gradient.served for gradient in self.gradients)
-
-
-@dataclass(frozen=True)
-class Event:
-    """One line of the sequence diagram.
-
-    Attributes:
-        kind: ``hello``, ``ready`` (with the parameters), ``gradient`` (with the loss), ``stop``,
-            ``bye`` go from ``source`` to ``destination``; ``update``, ``dropped`` and ``died``
-            happen at one rank, which is both.
-        source: rank in the group.
-        destination: rank in the group.
-        sent: when it left (for what happens at one rank: when it began).
-        received: when it was taken up (or ended).
-        version: of the parameters it is about.
-        step: the worker's batch it is about, from 0; -1 for none.
-    """
-
-    kind: str
-    source: int
-    destination: int
-    sent: float
-    received: float
-    version: int
-    step: int = -1
-
 
 @dataclass
 class Record:
-    """What the server saw of one run.
+    """What the server saw of one run. It may travel to a process without MPI.
 
     Attributes:
         mode: the mode, in words.
@@ -146,9 +95,8 @@ class Record:
         workers: ranks of the workers.
         updates: every update, in order. This and the batches determine the parameters.
         dropped: gradients that were not used, with the reason.
-        events: everything that was said and done, in the order in which the server took it up.
-        queue_lengths: how many messages were waiting, each time the server took one up (that
-            one included).
+        queue_lengths: how many messages were waiting, each time the server took one (that one
+            included).
         died: worker -> when the server noticed that it had died.
         seconds: duration of the run.
         initial: the parameters at version 0, as the bytes that travelled.
@@ -163,7 +111,6 @@ class Record:
     workers: tuple[int, ...] = ()
     updates: list[Update] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
     queue_lengths: list[int] = field(default_factory=list)
     died: dict[int, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -213,29 +160,116 @@ class Record:
         return {worker: counted[worker] for worker in self.workers}
 
 
-@dataclass
-class WorkerRecord:
-    """What one worker saw of the run.
+# --- the replay ---------------------------------------------------------------------------------
 
-    Attributes:
-        worker: its rank in the group.
-        ended: ``"told to stop"`` or ``"batches used up"``.
-        versions: version of the parameters that each gradient was computed at.
-        losses: loss of each batch.
-        waited: seconds from each hello until the parameters were there.
-        computing: seconds from then until the gradient was ready, simulated time included.
-        seconds: duration of the run.
+
+def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
+    """Copy recorded parameters (``record.initial``, ``final``, a snapshot's) into ``model``.
+
+    Its buffers stay as they are, because no record has them.
+
+    Raises:
+        TypeError: if ``recorded`` is no tensor.
+        ValueError: if they are of a model with other shapes or dtypes.
     """
+    parameters = parameters_of(model)
+    message = ParameterMessage(parameters)
+    if not isinstance(recorded, torch.Tensor):
+        raise TypeError(
+            f"recorded parameters are a tensor, such as record.final, not {type(recorded).__name__}"
+        )
+    if not message.fits(recorded.to(message.buffer.device)):
+        raise ValueError("the record is of another model: build the same one as the server did")
+    message.buffer.copy_(recorded)
+    message.unpack(parameters)
 
-    worker: int
-    ended: str = ""
-    versions: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    waited: list[float] = field(default_factory=list)
-    computing: list[float] = field(default_factory=list)
-    seconds: float = 0.0
 
-    @property
-    def steps(self) -> int:
-        """How many gradients it computed and sent."""
-        return len(self.losses)
+def replay(
+    record: Record,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_function: LossFunction,
+    batches: Mapping[int, Iterable[tuple[torch.Tensor, torch.Tensor]]],
+) -> torch.Tensor:
+    """Make the recorded updates again in one process; return the final parameters' bytes.
+
+    Every gradient is computed at the parameters of the recorded version, on the recorded batch,
+    and applied in the recorded order. The result equals the run's bit for bit,
+    ``torch.equal(replay(...), record.final)``: if it does not, a message was mixed up, lost or
+    changed on its way.
+
+    Args:
+        record: of the run.
+        model: of the server's shapes, and with its buffers; it ends with the final parameters.
+        optimizer: over the model's parameters, of the server's kind. The state that the
+            server's had at the start is loaded into it.
+        loss_function: the workers'.
+        batches: worker -> the same batches that this worker had.
+
+    Raises:
+        ValueError: if the model is another, or a worker's batches are missing or too few.
+    """
+    load_parameters(model, record.initial)
+    if combined_checksum(checksums_of_buffers(model)) != record.buffers:
+        raise ValueError(
+            "the model's buffers are not the server's: build the model as the server did, with "
+            "the same seed if they are random"
+        )
+    optimizer.load_state_dict(copy.deepcopy(record.optimizer_state))
+    parameters = parameters_of(model)
+    workers_model = copy.deepcopy(model)
+    workers_parameters = parameters_of(workers_model)
+    versions = _Versions(record, parameters)
+    streams = {worker: _Stream(worker, batches) for worker in record.workers}
+    for update in record.updates:
+        computed = []
+        for gradient in update.gradients:
+            versions.load(gradient.computed_at, workers_parameters)
+            batch = streams[gradient.worker].at(gradient.step)
+            computed.append(
+                compute_gradient(workers_model, workers_parameters, loss_function, batch)[2]
+            )
+        samples = [gradient.samples for gradient in update.gradients]
+        apply_update(parameters, average(computed, samples), optimizer, update.rates)
+        versions.keep(update.version, parameters)
+    return ParameterMessage(parameters).pack(parameters)
+
+
+class _Versions:
+    """Copies of the parameters at those versions that some gradient is still to be computed at."""
+
+    def __init__(self, record: Record, parameters: list[nn.Parameter]) -> None:
+        self._uses = Counter(gradient.computed_at for gradient in record.gradients)
+        self._copies: dict[int, list[torch.Tensor]] = {}
+        self.keep(0, parameters)
+
+    def keep(self, version: int, parameters: list[nn.Parameter]) -> None:
+        if self._uses[version]:
+            self._copies[version] = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def load(self, version: int, parameters: list[nn.Parameter]) -> None:
+        for parameter, copied in zip(parameters, self._copies[version], strict=True):
+            parameter.copy_(copied)
+        self._uses[version] -= 1
+        if not self._uses[version]:
+            del self._copies[version]
+
+
+class _Stream:
+    """One worker's batches, read as far as needed."""
+
+    def __init__(self, worker: int, batches: Mapping[int, Iterable]) -> None:
+        self._worker = worker
+        self._batches = iter(batches[worker]) if worker in batches else iter(())
+        self._next = 0
+
+    def at(self, step: int) -> Any:
+        for batch in self._batches:
+            self._next += 1
+            if self._next > step:
+                return batch
+        raise ValueError(
+            f"batch {step} of worker {self._worker} is not in the batches given for the replay; "
+            "give every worker's batches from its first one, as a mapping from its rank"
+        )

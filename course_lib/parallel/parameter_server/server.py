@@ -1,10 +1,9 @@
-"""The server keeps model and optimizer and serves one worker at a time."""
+"""The parameter server: it keeps model and optimizer, and serves one worker at a time."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -13,39 +12,23 @@ from torch import nn
 
 from ..arguments import function, whole
 from . import messages
-from .clocks import Clocks
-from .gradients import (
-    GradientMessage,
-    apply_update,
-    average,
-    base_rates,
-    buffers_of,
-    parameters_of,
-)
-from .inbox import Arrival, Inbox, is_death
-from .messages import FlatMessage, Header, checksum_of, layout_of
-from .modes import Asynchronous, Mode, Rules
-from .rates import RateRule, constant, rates_by
+from .gradients import apply_update, average, checksums_of_buffers, parameters_of
+from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
+from .policies import Asynchronous, Mode, Progress, RateRule, Stop, constant, rates_by
 from .record import Gradient, Record, Update
-from .recorder import Recorder
-from .stop import Stop
-from .team import Team
-
-__all__ = ["Server"]
+from .transport import Inbox, Team, is_death
 
 OVER = "the run had ended"
 
 
 class Server:
-    """The parameter server: call :meth:`run` on one rank while others run a ``Worker``.
+    """The parameter server: call :meth:`run` on one rank while all others run a ``Worker``.
 
     Args:
         model: trained in place.
         optimizer: over the model's parameters; only the server has one.
-        workers: their ranks in the group, or how many (the lowest ranks that are not this
-            one), or None for all other ranks.
         mode: ``Synchronous()``, ``Asynchronous()`` or ``BoundedStaleness(bound)``.
-        rate: rule for the learning rate, see :mod:`.rates`.
+        rate: rule for the learning rate, see :mod:`.policies`.
         stop: when to end, see :class:`Stop`.
         group: process group on backend mpi4py, the default group if None.
         snapshots: keep a copy of the parameters every so many updates, 0 for none.
@@ -64,7 +47,6 @@ class Server:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        workers: int | Iterable[int] | None = None,
         mode: Mode | None = None,
         rate: RateRule = constant,
         stop: Stop | None = None,
@@ -77,11 +59,11 @@ class Server:
         self._parameters = parameters_of(model)
         _require_optimizer_of(optimizer, self._parameters)
         self._team = Team(group, timeout)
-        self._workers = self._team.choose_workers(workers)
+        self._workers = self._team.others()
         self._mode = Asynchronous() if mode is None else mode
         if not isinstance(self._mode, Mode):
             raise TypeError(f"mode must be an object like Asynchronous(), not {mode!r}")
-        self._mode.rules(self._workers)  # complains now if it does not suit them
+        Progress(self._mode, self._workers)  # complains now if it does not suit them
         self._rate = function("rate", rate, "over_staleness")
         self._stop = Stop() if stop is None else stop
         if not isinstance(self._stop, Stop):
@@ -97,13 +79,11 @@ class Server:
             RankFailedError: if all workers died.
             DeadlineError: if no worker says anything within the time-out.
             TypeError, ValueError: if a worker's model differs from the server's, or ``rate``
-                gives something that is no rate.
+                returns something that is no rate.
         """
         self._prepare()
         with self._team.surviving_failures():
-            self._inbox = Inbox(
-                self._team.group, len(self._workers), self._team.timeout, self._clocks
-            )
+            self._inbox = Inbox(self._team.group, len(self._workers), self._team.timeout)
             try:
                 self._serve_all()
             finally:
@@ -111,35 +91,35 @@ class Server:
                 self._inbox.close()
                 self._finish()
         if self.record.died.keys() == set(self._workers):
-            self._team.raise_all_died(self.record.died)
+            from torch_mpi4py import RankFailedError
+
+            names = ", ".join(map(str, sorted(self.record.died)))
+            raise RankFailedError(
+                f"parameter server: all workers died (ranks {names}); the model has the updates "
+                "made before"
+            )
         return self.record
 
     def _prepare(self) -> None:
         self.version = 0
-        self._samples = 0
-        self._finished = 0
-        self._dead_unburied = False
-        self._farewell = 0  # what to tell a worker that asks, once the run is over
-        self._active = set(self._workers)
+        self._final_reply = 0  # what a worker that asks is told, once the run is over
         self._held: list[int] = []  # workers that asked and may not start yet, longest first
-        self._rules: Rules = self._mode.rules(self._workers)
-        self._base_rates = base_rates(self.optimizer)
-        self._flat = FlatMessage(self._parameters)
-        self._flat.pack(self._parameters)
-        self._layout = layout_of(self._parameters)
-        self._buffers = checksum_of(buffers_of(self.model))
-        self._letters = {worker: GradientMessage(self._parameters) for worker in self._workers}
+        self._progress = Progress(self._mode, self._workers)
+        self._base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._packed = ParameterMessage(self._parameters)
+        self._packed.pack(self._parameters)
+        self._buffers = combined_checksum(checksums_of_buffers(self.model))
+        self._incoming = {worker: GradientMessage(self._parameters) for worker in self._workers}
         self._delivered: dict[int, Gradient] = {}
+        self._started = time.perf_counter()
         self.record = Record(
             mode=str(self._mode),
             server=self._team.rank,
             workers=self._workers,
-            initial=self._flat.buffer.clone(),
+            initial=self._packed.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
             buffers=self._buffers,
         )
-        self._clocks = Clocks()
-        self._note = Recorder(self.record, self._clocks)
         self._take_snapshot()
 
     def _finish(self) -> None:
@@ -147,95 +127,86 @@ class Server:
             group["lr"] = rate
         for parameter in self._parameters:
             parameter.grad = None  # it is a view of a message
-        self.record.final = self._flat.pack(self._parameters).clone()
-        self._note.finish()
+        self.record.final = self._packed.pack(self._parameters).clone()
+        self.record.seconds = self._now()
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._started
 
     # --- the loop -------------------------------------------------------------------------
 
     def _serve_all(self) -> None:
         try:
-            while self._active:
+            while self._progress.active:
                 self._serve_next()
         except dist.DistBackendError:
             raise  # nobody can be told any more, or need be
         except Exception:
             self._end(messages.FAILED)
-            self._go_on()
-            while self._active:
+            self._go_on_after_deaths()
+            while self._progress.active:
                 self._serve_next()
             raise
 
     def _serve_next(self) -> None:
         try:
-            self._serve_first(self._inbox.next())
+            arrival = self._inbox.next()
+            if arrival.sender in self._progress.active:
+                self._serve(arrival.sender, arrival.header)
+            elif arrival.sender not in self.record.died:
+                self._inbox.leave_for_next_run(arrival)
         except dist.DistBackendError as error:
             if not is_death(error):
                 raise
-            self._dead_unburied = True
-        while self._dead_unburied:
-            self._dead_unburied = False
+            self._go_on_after_deaths()
+
+    def _serve(self, worker: int, header: Header) -> None:
+        self.record.queue_lengths.append(self._inbox.waiting + 1)
+        if header.kind == messages.HELLO:
+            self._admit(worker, header)
+        elif header.kind == messages.GRADIENT:
+            self._receive_gradient(worker, header)
+        else:
+            self._remove(worker)
+        self._go_on()
+
+    def _go_on_after_deaths(self) -> None:
+        """Take the dead off all lists and go on; one more may die while others are answered."""
+        while True:
+            for worker in self._progress.active.intersection(self._team.dead()):
+                self.record.died[worker] = self._now()
+                self._remove(worker)
             try:
-                self._bury_the_dead()
-            except dist.DistBackendError as error:  # one more died while the rest was answered
+                self._go_on()
+                return
+            except dist.DistBackendError as error:
                 if not is_death(error):
                     raise
-                self._dead_unburied = True
-
-    def _serve_first(self, arrival: Arrival) -> None:
-        worker, header = arrival.sender, arrival.header
-        if worker not in self._active:
-            if worker not in self.record.died:
-                self._inbox.leave_for_next_run(arrival)
-            return
-        self.record.queue_lengths.append(self._inbox.waiting + 1)
-        self._serve(worker, header, arrival)
-
-    def _serve(self, worker: int, header: Header, arrival: Arrival) -> None:
-        kind = messages.NAMES[header.kind]
-        about = {"version": header.version, "step": header.step}
-        self._note.heard(kind, worker, header.sent, **about)
-        if header.kind == messages.HELLO:
-            self._welcome(worker, header)
-        elif header.kind == messages.GRADIENT:
-            self._receive(worker, header, arrival)
-        else:
-            self._part(worker)
-        self._go_on()
-
-    def _bury_the_dead(self) -> None:
-        for worker in self._active & set(self._team.dead()):
-            now = self._note.now()
-            self.record.died[worker] = now
-            self._note.happened("died", worker, now, version=self.version)
-            self._release(worker)
-        self._go_on()
 
     def _go_on(self) -> None:
         """Make the update that is due, if one is, and answer those who may start now."""
-        while not self._farewell and (round_ := self._rules.due()):
+        while not self._final_reply and (round_ := self._progress.due()):
             self._update(round_)
         for worker in list(self._held):
-            if self._farewell or self._rules.may_start(worker):
+            if self._final_reply or self._progress.may_start(worker):
                 self._held.remove(worker)
                 self._answer(worker)
 
     # --- what workers say -----------------------------------------------------------------
 
-    def _welcome(self, worker: int, header: Header) -> None:
-        theirs, ours = (header.layout, header.buffers), (self._layout, self._buffers)
-        if theirs != ours and not self._farewell:
-            self._tell(worker, messages.REFUSED)
-            self._release(worker)
-            what = messages.differing(header, self._layout)
+    def _admit(self, worker: int, header: Header) -> None:
+        theirs, ours = (header.layout, header.buffers), (self._packed.layout, self._buffers)
+        if theirs != ours and not self._final_reply:
+            self._reply(worker, messages.REFUSED)
+            self._remove(worker)
+            what = messages.difference_in_words(header, self._packed.layout)
             raise ValueError(f"the model of worker {worker} has {what}")
         self._held.append(worker)
 
-    def _receive(self, worker: int, header: Header, arrival: Arrival) -> None:
-        letter = self._letters[worker]
-        served = self._note.now()
-        self._team.receive(letter.buffer, worker, messages.TAG_BODY)
-        loss, _ = letter.unpack()
-        self._note.got(worker, header.got)
+    def _receive_gradient(self, worker: int, header: Header) -> None:
+        message = self._incoming[worker]
+        self._team.receive(message.buffer, worker, messages.TAG_BODY)
+        loss, _ = message.read()
         gradient = Gradient(
             worker=worker,
             step=header.step,
@@ -243,80 +214,63 @@ class Server:
             staleness=self.version - header.version,
             loss=loss,
             samples=header.samples,
-            waited=header.got - header.asked,
-            computing=header.sent - header.got,
-            sent=header.sent,
-            arrived=self._note.since_start(arrival.arrived),
-            served=served,
+            waited=header.waited,
         )
-        why = OVER if self._farewell else self._rules.deliver(worker, header.version, self.version)
-        if why:
+        if self._final_reply:
+            self._drop(gradient, OVER)
+        elif why := self._progress.deliver(worker, header.version, self.version):
             self._drop(gradient, why)
         else:
             self._delivered[worker] = gradient
 
-    def _part(self, worker: int) -> None:
-        self._finished += 1
-        self._release(worker)
-        if self._stop.after_bye(self._finished):
-            self._end(messages.STOP)
-
     # --- what the server does -------------------------------------------------------------
 
     def _update(self, round_: list[int]) -> None:
-        began = self._note.now()
         chosen = tuple(self._delivered.pop(worker) for worker in round_)
         staleness = max(gradient.staleness for gradient in chosen)
         rates = rates_by(self._rate, self._base_rates, self.version, staleness)
         gradients = average(
-            [self._letters[worker].unpack()[1] for worker in round_],
+            [self._incoming[worker].read()[1] for worker in round_],
             [gradient.samples for gradient in chosen],
         )
         apply_update(self._parameters, gradients, self.optimizer, rates)
-        self._flat.pack(self._parameters)
+        self._packed.pack(self._parameters)
         self.version += 1
-        update = Update(self.version, chosen, tuple(rates), self._note.now())
+        update = Update(self.version, chosen, tuple(rates), self._now())
         self.record.updates.append(update)
-        self._note.happened("update", self._team.rank, began, version=self.version)
-        self._samples += update.samples
         self._take_snapshot()
-        if self._stop.after_update(self, self.version, self._samples, update.seconds):
+        if self._stop.after_update(self, self.version, update.seconds):
             self._end(messages.STOP)
 
     def _answer(self, worker: int) -> None:
-        self._tell(worker, self._farewell or messages.READY)
-        if self._farewell:
-            self._release(worker)
+        self._reply(worker, self._final_reply or messages.READY)
+        if self._final_reply:
+            self._remove(worker)
         else:
-            self._team.send(self._flat.buffer, worker, messages.TAG_BODY)
+            self._team.send(self._packed.buffer, worker, messages.TAG_BODY)
 
-    def _tell(self, worker: int, kind: int) -> None:
-        checksums = {"layout": self._layout, "buffers": self._buffers}
-        header = Header(kind, self.version, sent=time.perf_counter(), **checksums)
-        self._note.told(messages.NAMES[kind], worker, self._note.now(), version=self.version)
+    def _reply(self, worker: int, kind: int) -> None:
+        header = Header(kind, self.version, layout=self._packed.layout, buffers=self._buffers)
         self._team.send(header.encode(), worker, messages.TAG_REPLY)
 
-    def _end(self, kind: int) -> None:
-        """From now on nothing is used, and whoever asks is told that the run is over."""
-        self._farewell = kind
+    def _end(self, final_reply: int) -> None:
+        """From now on drop every gradient, and tell whoever asks that the run is over."""
+        self._final_reply = final_reply
         for worker in sorted(self._delivered):
             self._drop(self._delivered.pop(worker), OVER)
 
     def _drop(self, gradient: Gradient, why: str) -> None:
         self.record.dropped.append(replace(gradient, dropped=why))
-        about = {"version": self.version, "step": gradient.step}
-        self._note.happened("dropped", self._team.rank, self._note.now(), **about)
 
-    def _release(self, worker: int) -> None:
+    def _remove(self, worker: int) -> None:
         """Take a worker that left, died or was told to stop off every list."""
-        self._active.discard(worker)
-        self._rules.leave(worker)
+        self._progress.leave(worker)
         if worker in self._held:
             self._held.remove(worker)
 
     def _take_snapshot(self) -> None:
         if self._snapshots and self.version % self._snapshots == 0:
-            snapshot = (self.version, self._note.now(), self._flat.buffer.clone())
+            snapshot = (self.version, self._now(), self._packed.buffer.clone())
             self.record.snapshots.append(snapshot)
 
 

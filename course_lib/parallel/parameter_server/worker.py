@@ -1,30 +1,56 @@
-"""A worker asks for parameters, computes, and sends gradient and loss."""
+"""A worker of the parameter server: it asks for parameters, computes, and sends the gradient."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..arguments import function
+from ..arguments import function, seconds, whole
 from . import messages
 from .gradients import (
-    GradientMessage,
     LossFunction,
-    buffers_of,
+    checksums_of_buffers,
     compute_gradient,
     parameters_of,
     require_unchanged_buffers,
 )
-from .messages import FlatMessage, Header, checksum_of, layout_of
-from .pace import Pace
-from .record import WorkerRecord
-from .team import Team
+from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
+from .transport import Team, clock_of_this_machine
 
-__all__ = ["Worker"]
+
+def shuffled_batches(
+    data: Any, batch_size: int, *, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield (inputs, targets) for ever, in an order that ``seed`` determines.
+
+    Every epoch has another order, and a replay can draw the same batches again.
+
+    Args:
+        data: has a length, and ``data[indices]`` gives (inputs, targets).
+        batch_size: samples in each; what is left over at the end of an epoch is left out.
+        seed: give every worker one of its own.
+
+    Raises:
+        TypeError: if ``batch_size`` is no whole number.
+        ValueError: if there are fewer samples than one batch needs.
+    """
+    whole("batch_size", batch_size)
+    if not 1 <= batch_size <= len(data):
+        raise ValueError(f"batch_size must be from 1 to {len(data)}, not {batch_size}")
+    return _shuffled(data, batch_size, seed)
+
+
+def _shuffled(data: Any, batch_size: int, seed: int) -> Iterator:
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(data), generator=generator)
+        for start in range(0, len(data) - batch_size + 1, batch_size):
+            yield data[order[start : start + batch_size]]
 
 
 class Worker:
@@ -44,7 +70,7 @@ class Worker:
             be longer than the slowest worker takes for a gradient where others wait for it.
 
     Attributes:
-        record: what has happened so far.
+        steps: how many gradients it has computed and sent.
 
     Raises:
         TypeError, ValueError: for arguments that make no sense, before anything is sent.
@@ -70,15 +96,16 @@ class Worker:
                 f"server must be another rank of the {self._team.size} in the group, not {server}"
             )
         self._server = server
-        self._pace = Pace(step_seconds, slowdown)
+        self._slowdown = seconds("slowdown", slowdown)
+        self._step_seconds = seconds("step_seconds", step_seconds)
         self._loss_function = function("loss_function", loss_function, "cross_entropy")
         if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
             raise TypeError(f"batches must yield (inputs, targets), not be {batches!r}")
         self._batches = batches
-        self.record = WorkerRecord(self._team.rank)
+        self.steps = 0
 
-    def run(self) -> WorkerRecord:
-        """Work until the batches are used up or the server says stop; return what happened.
+    def run(self) -> str:
+        """Work until the end; return ``"batches used up"`` or ``"told to stop"``.
 
         Raises:
             RankFailedError: if the server died.
@@ -86,79 +113,74 @@ class Worker:
             ValueError: if the server's model is another, or computing a gradient changes the
                 model's buffers.
         """
-        self._flat = FlatMessage(self._parameters)
-        self._letter = GradientMessage(self._parameters)
-        self._layout = layout_of(self._parameters)
-        self._buffers = buffers_of(self.model)
-        self._dismissed = False  # whether the server expects nothing more from this worker
-        self.record = WorkerRecord(self._team.rank)
-        start = time.perf_counter()
+        self._received = ParameterMessage(self._parameters)
+        self._gradients = GradientMessage(self._parameters)
+        self._buffers = checksums_of_buffers(self.model)
+        self._run_is_over = False  # the server expects nothing more from this worker
+        self.steps = 0
         with self._team.surviving_failures():
             try:
-                self._work()
+                return self._work()
             except dist.DistBackendError as error:
-                if self._server in self._team.dead():
-                    self._team.raise_server_died(self._server, error)
-                raise
-            finally:
-                self.record.seconds = time.perf_counter() - start
-        return self.record
+                if self._server not in self._team.dead():
+                    raise
+                from torch_mpi4py import RankFailedError
 
-    def _work(self) -> None:
+                raise RankFailedError(
+                    f"worker {self._team.rank}: the parameter server, rank {self._server}, died, "
+                    "and with it model and optimizer. Start again from its last checkpoint, in a "
+                    "new group"
+                ) from error
+
+    def _work(self) -> str:
         try:
             for step, batch in enumerate(self._batches):
                 asked = time.perf_counter()
-                version = self._fetch(step, asked)
+                version = self._fetch(step)
                 if version is None:
-                    self.record.ended = "told to stop"
-                    return
+                    return "told to stop"
                 self._contribute(step, version, batch, asked)
         except dist.DistBackendError:
             raise
         except Exception:
-            if not self._dismissed:
-                self._say(Header(messages.BYE))  # the others need not wait for this one
+            if not self._run_is_over:
+                self._tell(Header(messages.BYE))  # the others need not wait for this one
             raise
-        self._say(Header(messages.BYE))
-        self.record.ended = "batches used up"
+        self._tell(Header(messages.BYE))
+        return "batches used up"
 
-    def _fetch(self, step: int, asked: float) -> int | None:
+    def _fetch(self, step: int) -> int | None:
         """Ask for parameters; return their version, or None if the run is over."""
-        buffers = checksum_of(self._buffers)
-        self._say(Header(messages.HELLO, step=step, layout=self._layout, buffers=buffers), asked)
-        numbers = torch.zeros(Header.FIELDS, dtype=torch.float64)
+        layout, buffers = self._received.layout, combined_checksum(self._buffers)
+        self._tell(Header(messages.HELLO, step=step, layout=layout, buffers=buffers))
+        numbers = Header.room()
         self._team.receive(numbers, self._server, messages.TAG_REPLY)
         answer = Header.decode(numbers)
-        self._dismissed = answer.kind != messages.READY
+        self._run_is_over = answer.kind != messages.READY
         if answer.kind == messages.STOP:
             return None
         if answer.kind == messages.REFUSED:
-            what = messages.differing(answer, self._layout)
+            what = messages.difference_in_words(answer, layout)
             raise ValueError(f"worker {self._team.rank}: this model has {what}")
         if answer.kind == messages.FAILED:
             raise RuntimeError(f"worker {self._team.rank}: the server failed; see its error")
-        self._team.receive(self._flat.buffer, self._server, messages.TAG_BODY)
-        self._flat.unpack(self._parameters)
+        self._team.receive(self._received.buffer, self._server, messages.TAG_BODY)
+        self._received.unpack(self._parameters)
         return answer.version
 
     def _contribute(self, step: int, version: int, batch: tuple, asked: float) -> None:
-        got = time.perf_counter()
+        began = time.perf_counter()
         loss, samples, gradients = compute_gradient(
             self.model, self._parameters, self._loss_function, batch
         )
         require_unchanged_buffers(self.model, self._buffers)
-        self._letter.pack(loss, gradients)
-        self._pace.keep(got)
-        sent = time.perf_counter()
-        header = Header(messages.GRADIENT, version, step, samples, asked=asked, got=got)
-        self._say(header, sent)
-        self._team.send(self._letter.buffer, self._server, messages.TAG_BODY)
-        record = self.record
-        record.versions.append(version)
-        record.losses.append(loss)
-        record.waited.append(got - asked)
-        record.computing.append(sent - got)
+        self._gradients.write(loss, gradients)
+        left = began + self._step_seconds - time.perf_counter()
+        time.sleep(max(0.0, left) + self._slowdown)
+        self._tell(Header(messages.GRADIENT, version, step, samples, waited=began - asked))
+        self._team.send(self._gradients.buffer, self._server, messages.TAG_BODY)
+        self.steps += 1
 
-    def _say(self, header: Header, now: float | None = None) -> None:
-        header.sent = time.perf_counter() if now is None else now
+    def _tell(self, header: Header) -> None:
+        header.sent, header.machine = time.perf_counter(), clock_of_this_machine()
         self._team.send(header.encode(), self._server, messages.TAG_HEADER)

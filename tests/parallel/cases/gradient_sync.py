@@ -13,8 +13,8 @@ from torch_mpi4py import MismatchError
 
 from course_lib.parallel.batch_norm import convert_sync_batch_norm
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
-from course_lib.parallel.gradient_sync import sync_gradients, sync_gradients_per_parameter
-from course_lib.parallel.initial_weights import send_initial_weights, sync_initial_weights
+from course_lib.parallel.gradient_sync import sync_gradients
+from course_lib.parallel.initial_weights import sync_initial_weights
 from course_lib.parallel.invariants import (
     assert_matches_serial,
     assert_replicas_equal,
@@ -28,55 +28,53 @@ from course_lib.training.models import LeNet
 from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples, sgd
 from tests.ranks import case
 
-BOTH = (sync_gradients, sync_gradients_per_parameter)
 STEPS = 50
 BATCH = 4
 
 
 def case_gradients_are_exact_means(rank, size):
     """Small integers are exact, so the comparison is too."""
-    for sync in BOTH:
-        model = nn.Linear(3, 2)
-        model.weight.grad = torch.arange(6.0).view(2, 3) * size + rank * 2
-        model.bias.grad = torch.tensor([1.0, float(rank * 2)])
-        weight, bias = model.weight.grad, model.bias.grad
-        sync(model)
-        assert torch.equal(weight, torch.arange(6.0).view(2, 3) * size + (size - 1))
-        assert torch.equal(bias, torch.tensor([1.0, float(size - 1)]))
+    model = nn.Linear(3, 2)
+    model.weight.grad = torch.arange(6.0).view(2, 3) * size + rank * 2
+    model.bias.grad = torch.tensor([1.0, float(rank * 2)])
+    weight, bias = model.weight.grad, model.bias.grad
+    sync_gradients(model)
+    assert torch.equal(weight, torch.arange(6.0).view(2, 3) * size + (size - 1))
+    assert torch.equal(bias, torch.tensor([1.0, float(size - 1)]))
 
 
 def case_gradients_are_exact_sums(rank, size):
-    for sync in BOTH:
-        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double(), nn.Linear(2, 2))
-        for parameter in model[:2].parameters():
-            parameter.grad = torch.full_like(parameter, 1.0 + rank)
-        sync(model, None, "sum")
-        for parameter in model[:2].parameters():
-            assert (parameter.grad == size * (size + 1) / 2).all()
-        assert model[2].weight.grad is None
-        assert "not 'product'" in error_on_all_ranks(ValueError, sync, model, reduction="product")
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double(), nn.Linear(2, 2))
+    for parameter in model[:2].parameters():
+        parameter.grad = torch.full_like(parameter, 1.0 + rank)
+    sync_gradients(model, None, "sum")
+    for parameter in model[:2].parameters():
+        assert (parameter.grad == size * (size + 1) / 2).all()
+    assert model[2].weight.grad is None
+    assert "not 'product'" in error_on_all_ranks(
+        ValueError, sync_gradients, model, reduction="product"
+    )
 
 
 def case_fifty_steps_equal_one_process(rank, size):
     """Rounding is 1e-16 relative a step and training is contractive: 1e-12 is ample room."""
-    for sync in BOTH:
-        model, serial = Toy(seed=1 + rank), Toy(seed=1)
-        sync_initial_weights(model)
-        optimizer, other = sgd(model), sgd(serial)
-        before = snapshot(model)
-        for step in range(STEPS):
-            inputs, labels = samples(BATCH * size, seed=step)
-            backward(model, inputs[rank::size], labels[rank::size])
-            sync(model)
-            optimizer.step()
-            backward(serial, inputs, labels)
-            other.step()
-        assert_replicas_equal(model)
-        assert_matches_serial(model, serial, rtol=0, atol=1e-12)
-        assert_weights_moved(model, before, but=["unused"])
-        assert torch.equal(model.unused, before["unused"])
-        assert model.unused.grad is None
-        assert model.frozen.grad is None
+    model, serial = Toy(seed=1 + rank), Toy(seed=1)
+    sync_initial_weights(model)
+    optimizer, other = sgd(model), sgd(serial)
+    before = snapshot(model)
+    for step in range(STEPS):
+        inputs, labels = samples(BATCH * size, seed=step)
+        backward(model, inputs[rank::size], labels[rank::size])
+        sync_gradients(model)
+        optimizer.step()
+        backward(serial, inputs, labels)
+        other.step()
+    assert_replicas_equal(model)
+    assert_matches_serial(model, serial, rtol=0, atol=1e-12)
+    assert_weights_moved(model, before, but=["unused"])
+    assert torch.equal(model.unused, before["unused"])
+    assert model.unused.grad is None
+    assert model.frozen.grad is None
 
 
 @case(seconds=60)
@@ -104,76 +102,71 @@ def case_lenet_on_images_equals_one_process(rank, size):
 
 
 def case_unused_on_some_ranks_counts_as_zeros(rank, size):
-    for sync in BOTH:
-        model = nn.ModuleDict({"even": nn.Linear(2, 2), "odd": nn.Linear(2, 2)})
-        used = model["even" if rank % 2 == 0 else "odd"]
-        used.weight.grad = torch.full((2, 2), float(size))
-        used.bias.grad = torch.full((2,), float(2 * size))
-        sync(model)
-        evens, odds = (size + 1) // 2, size // 2
-        assert (model["even"].weight.grad == evens).all()
-        assert (model["even"].bias.grad == 2 * evens).all()
-        if odds:
-            assert (model["odd"].weight.grad == odds).all()
-        else:
-            assert model["odd"].weight.grad is None
+    model = nn.ModuleDict({"even": nn.Linear(2, 2), "odd": nn.Linear(2, 2)})
+    used = model["even" if rank % 2 == 0 else "odd"]
+    used.weight.grad = torch.full((2, 2), float(size))
+    used.bias.grad = torch.full((2,), float(2 * size))
+    sync_gradients(model)
+    evens, odds = (size + 1) // 2, size // 2
+    assert (model["even"].weight.grad == evens).all()
+    assert (model["even"].bias.grad == 2 * evens).all()
+    if odds:
+        assert (model["odd"].weight.grad == odds).all()
+    else:
+        assert model["odd"].weight.grad is None
 
 
 def case_no_gradient_anywhere_stays_none(rank, size):
-    for sync in BOTH:
-        model = Toy(seed=0)
-        sync(model)
-        assert all(parameter.grad is None for parameter in model.parameters())
-        sync(nn.ReLU())
+    model = Toy(seed=0)
+    sync_gradients(model)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    sync_gradients(nn.ReLU())
 
 
 def case_a_tied_parameter_is_averaged_once(rank, size):
-    for sync in BOTH:
-        model = Toy(seed=0)
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 1.0 + rank)
-        sync(model)
-        assert (model.first.weight.grad == (size + 1) / 2).all()
+    model = Toy(seed=0)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1.0 + rank)
+    sync_gradients(model)
+    assert (model.first.weight.grad == (size + 1) / 2).all()
 
 
 def case_a_frozen_parameter_keeps_what_it_has(rank, size):
     """Frozen after some steps, it still carries the gradient of the last one."""
-    for sync in BOTH:
-        model = nn.Linear(2, 2)
-        model.weight.grad = torch.full((2, 2), float(rank))
-        model.bias.grad = torch.full((2,), float(2 * rank))
-        model.weight.requires_grad_(False)
-        sync(model)
-        assert (model.weight.grad == rank).all()
-        assert (model.bias.grad == size - 1).all()
+    model = nn.Linear(2, 2)
+    model.weight.grad = torch.full((2, 2), float(rank))
+    model.bias.grad = torch.full((2,), float(2 * rank))
+    model.weight.requires_grad_(False)
+    sync_gradients(model)
+    assert (model.weight.grad == rank).all()
+    assert (model.bias.grad == size - 1).all()
 
 
 def case_several_dtypes_and_strides(rank, size):
-    for sync in BOTH:
-        model = nn.Sequential(
-            nn.Linear(2, 2).bfloat16(),
-            nn.Linear(2, 3).double(),
-            nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last),
-            nn.Linear(2, 2).half(),
-        )
-        for parameter in model.parameters():
-            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
-            parameter.grad = (numbers + 2 * rank).to(parameter)
-        model[2].weight.grad = model[2].weight.grad.to(memory_format=torch.channels_last)
-        sync(model)
-        for parameter in model.parameters():
-            numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
-            assert torch.equal(parameter.grad, (numbers + size - 1).to(parameter))
+    model = nn.Sequential(
+        nn.Linear(2, 2).bfloat16(),
+        nn.Linear(2, 3).double(),
+        nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last),
+        nn.Linear(2, 2).half(),
+    )
+    for parameter in model.parameters():
+        numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+        parameter.grad = (numbers + 2 * rank).to(parameter)
+    model[2].weight.grad = model[2].weight.grad.to(memory_format=torch.channels_last)
+    sync_gradients(model)
+    for parameter in model.parameters():
+        numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
+        assert torch.equal(parameter.grad, (numbers + size - 1).to(parameter))
 
 
 def case_a_model_may_change_between_calls(rank, size):
     """What is kept from call to call must notice."""
 
-    def check(model, sync, reduction="mean"):
+    def check(model, reduction="mean"):
         for parameter in model.parameters():
             numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
             parameter.grad = (numbers + 2 * rank).to(parameter)
-        sync(model, None, reduction)
+        sync_gradients(model, None, reduction)
         for parameter in model.parameters():
             mine = parameter.grad
             numbers = torch.arange(parameter.numel()).view(parameter.shape) % 7
@@ -183,42 +176,40 @@ def case_a_model_may_change_between_calls(rank, size):
                 expected = total / size
             assert torch.equal(mine, expected.to(parameter))
 
-    for sync in BOTH:
-        model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
-        check(model, sync)
-        check(model, sync, "sum")
-        check(model, sync)
-        model[0].weight.requires_grad_(False)
-        check(model, sync)
-        model[0].weight.requires_grad_(True)
-        check(model, sync)
-        model.double()  # the same parameters, of another dtype
-        check(model, sync)
-        model[2].weight = nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
-        check(model, sync)
-        model[2].bias = None
-        check(model, sync)
-        model.append(nn.Linear(2, 4))
-        check(model, sync)
-        model[0].weight.data = torch.ones(3, 3)  # another shape, and dtype
-        check(model, sync)
-        model[2].weight = model[0].weight  # tied
-        check(model, sync)
-        del model[3]
-        check(model, sync)
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+    check(model)
+    check(model, "sum")
+    check(model)
+    model[0].weight.requires_grad_(False)
+    check(model)
+    model[0].weight.requires_grad_(True)
+    check(model)
+    model.double()  # the same parameters, of another dtype
+    check(model)
+    model[2].weight = nn.Parameter(torch.ones(2, 2, dtype=torch.float64))
+    check(model)
+    model[2].bias = None
+    check(model)
+    model.append(nn.Linear(2, 4))
+    check(model)
+    model[0].weight.data = torch.ones(3, 3)  # another shape, and dtype
+    check(model)
+    model[2].weight = model[0].weight  # tied
+    check(model)
+    del model[3]
+    check(model)
 
 
 def case_what_an_earlier_call_gave_stays(rank, size):
-    for sync in BOTH:
-        model = nn.Linear(3, 2)
-        model.weight.grad = torch.full((2, 3), 1.0 + rank)
-        sync(model)
-        kept = model.weight.grad
-        model.zero_grad()
-        model.weight.grad = torch.full((2, 3), 10.0)
-        sync(model)
-        assert (kept == (size + 1) / 2).all()
-        assert (model.weight.grad == 10).all()
+    model = nn.Linear(3, 2)
+    model.weight.grad = torch.full((2, 3), 1.0 + rank)
+    sync_gradients(model)
+    kept = model.weight.grad
+    model.zero_grad()
+    model.weight.grad = torch.full((2, 3), 10.0)
+    sync_gradients(model)
+    assert (kept == (size + 1) / 2).all()
+    assert (model.weight.grad == 10).all()
 
 
 def case_after_a_failure_other_memory_is_used(rank, size):
@@ -234,33 +225,31 @@ def case_after_a_failure_other_memory_is_used(rank, size):
         given.append(tensor)
         return all_reduce(tensor, *arguments, **options)
 
-    for sync in BOTH:
-        model = nn.Linear(3, 2, bias=False)
-        model.weight.grad = torch.full((2, 3), 1.0 + rank)
-        given.clear()
-        for patched in (working, working, failing, working):
-            dist.all_reduce, told = patched, ""
-            try:
-                sync(model)
-            except RuntimeError as error:
-                told = str(error)
-            finally:
-                dist.all_reduce = all_reduce
-            assert told == ("given up" if patched is failing else "")
-        first, second, failed, after = [tensor.data_ptr() for tensor in given]
-        assert first == second == failed != after
-        assert (model.weight.grad == (size + 1) / 2).all()
+    model = nn.Linear(3, 2, bias=False)
+    model.weight.grad = torch.full((2, 3), 1.0 + rank)
+    given.clear()
+    for patched in (working, working, failing, working):
+        dist.all_reduce, told = patched, ""
+        try:
+            sync_gradients(model)
+        except RuntimeError as error:
+            told = str(error)
+        finally:
+            dist.all_reduce = all_reduce
+        assert told == ("given up" if patched is failing else "")
+    first, second, failed, after = [tensor.data_ptr() for tensor in given]
+    assert first == second == failed != after
+    assert (model.weight.grad == (size + 1) / 2).all()
 
 
 def case_nothing_is_kept_of_a_model_that_has_gone(rank, size):
-    for sync in BOTH:
-        model = nn.Linear(3, 2)
-        model.weight.grad = torch.ones(2, 3)
-        sync(model)
-        parameter = weakref.ref(model.weight)
-        del model
-        gc.collect()
-        assert parameter() is None
+    model = nn.Linear(3, 2)
+    model.weight.grad = torch.ones(2, 3)
+    sync_gradients(model)
+    parameter = weakref.ref(model.weight)
+    del model
+    gc.collect()
+    assert parameter() is None
 
 
 def case_models_that_compare_by_value_are_told_apart(rank, size):
@@ -271,18 +260,16 @@ def case_models_that_compare_by_value_are_told_apart(rank, size):
         def __eq__(self, other):
             return type(self) is type(other)
 
-    for sync in BOTH:
-        first, second = Valued(2, 2), Valued(2, 2)
-        for model, value in ((first, 1.0), (second, 2.0), (first, 3.0)):
-            model.weight.grad = torch.full((2, 2), value)
-            sync(model)
-            assert (model.weight.grad == value).all()
-        assert (second.weight.grad == 2).all()
+    first, second = Valued(2, 2), Valued(2, 2)
+    for model, value in ((first, 1.0), (second, 2.0), (first, 3.0)):
+        model.weight.grad = torch.full((2, 2), value)
+        sync_gradients(model)
+        assert (model.weight.grad == value).all()
+    assert (second.weight.grad == 2).all()
 
 
 @case(sizes=(2, 3, 4))
-def case_one_message_against_many(rank, size):
-    """One all_reduce for all parameters, or one each."""
+def case_one_message_for_all_parameters(rank, size):
     calls = []
     all_reduce = dist.all_reduce
 
@@ -296,56 +283,47 @@ def case_one_message_against_many(rank, size):
     dist.all_reduce = counted
     try:
         sync_gradients(model)
-        flattened = calls.copy()
-        calls.clear()
-        sync_gradients_per_parameter(model)
     finally:
         dist.all_reduce = all_reduce
     extra = 10 + 2 * size  # a presence flag per parameter, a fingerprint per rank
-    assert flattened == [61_706 + extra]
-    assert len(calls) == 10
+    assert calls == [61_706 + extra]
 
 
 @case(sizes=(2, 3, 4))
 def case_a_sparse_gradient_is_refused_everywhere(rank, size):
-    for sync in BOTH:
-        embedding = nn.Embedding(4, 2, sparse=rank == 1)
-        model = nn.Sequential(embedding, nn.Linear(2, 2))
-        model(torch.tensor([1, 2])).sum().backward()
-        message = error_on_all_ranks(TypeError, sync, model)
-        assert "'0.weight'" in message
-        assert "sparse=False" in message
+    embedding = nn.Embedding(4, 2, sparse=rank == 1)
+    model = nn.Sequential(embedding, nn.Linear(2, 2))
+    model(torch.tensor([1, 2])).sum().backward()
+    message = error_on_all_ranks(TypeError, sync_gradients, model)
+    assert "'0.weight'" in message
+    assert "sparse=False" in message
 
 
 @case(sizes=(2, 3, 4))
 def case_different_models_are_refused_everywhere(rank, size):
     last = rank == size - 1
-    for sync in BOTH:
-        turned = nn.Linear(2, 6, bias=False) if last else nn.Linear(6, 2, bias=False)
-        turned.weight.grad = torch.ones_like(turned.weight)
-        message = error_on_all_ranks(ValueError, sync, turned)
-        assert f"rank {size - 1} differ from rank 0's" in message
-        longer = nn.Linear(2, 7 if last else 6)
-        error_on_all_ranks(MismatchError, sync, longer)
-        partly_frozen = nn.Linear(6, 6)
-        partly_frozen.bias.requires_grad_(not last)
-        error_on_all_ranks((MismatchError, ValueError), sync_gradients, partly_frozen)
-        # What travels first has one size, so the ranks see that something comes after it.
-        more = nn.Linear(2, 2)
-        if last:
-            more.factor = nn.Parameter(torch.ones(1, dtype=torch.float64))
-        for longer in (more, partly_frozen):
-            if sync is sync_gradients and longer is partly_frozen:
-                continue
-            message = error_on_all_ranks(ValueError, sync, longer)
-            assert f"rank {size - 1} differ from rank 0's" in message
-        frozen = nn.Linear(6, 6).requires_grad_(not last)
-        assert "all_reduce" in error_on_all_ranks(MismatchError, sync, frozen)
-        reduction = "sum" if last else "mean"
-        message = error_on_all_ranks(ValueError, sync, nn.Linear(2, 2), reduction=reduction)
-        assert "the reduction" in message
-        message = error_on_all_ranks(ValueError, sync, nn.Linear(2, 2), None, f"mean{rank}")
-        assert "the reduction" in message
+    turned = nn.Linear(2, 6, bias=False) if last else nn.Linear(6, 2, bias=False)
+    turned.weight.grad = torch.ones_like(turned.weight)
+    message = error_on_all_ranks(ValueError, sync_gradients, turned)
+    assert f"rank {size - 1} differ from rank 0's" in message
+    longer = nn.Linear(2, 7 if last else 6)
+    error_on_all_ranks(MismatchError, sync_gradients, longer)
+    partly_frozen = nn.Linear(6, 6)
+    partly_frozen.bias.requires_grad_(not last)
+    error_on_all_ranks((MismatchError, ValueError), sync_gradients, partly_frozen)
+    # What travels first has one size, so the ranks see that something comes after it.
+    more = nn.Linear(2, 2)
+    if last:
+        more.factor = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    message = error_on_all_ranks(ValueError, sync_gradients, more)
+    assert f"rank {size - 1} differ from rank 0's" in message
+    frozen = nn.Linear(6, 6).requires_grad_(not last)
+    assert "all_reduce" in error_on_all_ranks(MismatchError, sync_gradients, frozen)
+    reduction = "sum" if last else "mean"
+    message = error_on_all_ranks(ValueError, sync_gradients, nn.Linear(2, 2), reduction=reduction)
+    assert "the reduction" in message
+    message = error_on_all_ranks(ValueError, sync_gradients, nn.Linear(2, 2), None, f"mean{rank}")
+    assert "the reduction" in message
 
 
 @case(sizes=(2, 4))
@@ -355,10 +333,9 @@ def case_a_rank_outside_of_the_group_is_told_so(rank, size):
         model = nn.Linear(2, 2)
         before = snapshot(model)
         for call in (
-            *(lambda sync=sync: sync(model, group) for sync in BOTH),
+            lambda: sync_gradients(model, group),
             lambda: BucketedGradientSync(model, group),
             lambda: sync_initial_weights(model, group=group),
-            lambda: send_initial_weights(model, group=group),
             lambda: assert_replicas_equal(model, group),
             lambda: assert_weights_moved(model, before, group),
             lambda: assert_matches_serial(model, model, rtol=0, atol=0, group=group),

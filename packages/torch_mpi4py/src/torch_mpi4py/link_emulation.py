@@ -44,7 +44,16 @@ from .errors import MismatchError
 from .link_queue import Departure, HeldRequest, port_in, see_off, send_at_once, sleep_until
 from .runtime import MPI
 
-__all__ = ["Link", "current", "depart", "emulated_link", "isend", "start_collective", "take_in"]
+__all__ = [
+    "Link",
+    "current",
+    "depart",
+    "emulated_link",
+    "isend",
+    "machine_identity",
+    "start_collective",
+    "take_in",
+]
 
 _MANY = 100
 
@@ -173,11 +182,11 @@ def start_collective(link: Link, comm: MPI.Intracomm, name: str, size_bytes: flo
     return float(begin + seconds)
 
 
-def _machine() -> float:
-    """A number that processes with a common clock have in common."""
+def machine_identity() -> float:
+    """Return a number that processes share if, and only if, they share a clock."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     identity = boot.read_text() if boot.exists() else ""
     return float(zlib.crc32((identity + platform.node()).encode()))
 
 
-_MACHINE = _machine()
+_MACHINE = machine_identity()
