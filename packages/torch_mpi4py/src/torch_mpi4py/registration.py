@@ -1,12 +1,16 @@
 """Makes backend ``"mpi4py"`` and rendezvous ``mpi://`` known to torch, without starting MPI.
 
-PyTorch calls :func:`register` itself at the end of ``import torch``, since the package names it
+PyTorch calls :func:`autoload` itself at the end of ``import torch``, since the package names it
 as an entry point of the group ``torch.backends``. Whatever takes a backend's name then works
 unchanged. What the names stand for is imported when the first group is made.
+
+Every program that imports torch pays for this module, used or not: it imports nothing that torch
+has not imported already.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -25,11 +29,12 @@ def autoload() -> None:
     try:
         register()
     except Exception as error:
-        warnings.warn(
-            f"torch_mpi4py could not register itself with this PyTorch ({error!r}); programs "
-            "that do not use it are not affected",
-            stacklevel=2,
-        )
+        with contextlib.suppress(Warning):  # where warnings are errors
+            warnings.warn(
+                f"torch_mpi4py could not register itself with this PyTorch ({error!r}); programs "
+                "that do not use it are not affected",
+                stacklevel=2,
+            )
 
 
 def register() -> None:
@@ -39,11 +44,11 @@ def register() -> None:
 
     if _registered or not dist.is_available():
         return
-    _registered = True
     dist.Backend.register_backend(
         "mpi4py", _create_group, extended_api=True, devices=["cpu", "cuda"]
     )
     dist.register_rendezvous_handler("mpi", _rendezvous)
+    _registered = True
 
 
 def ensure_registered() -> None:

@@ -1,0 +1,57 @@
+"""What the two READMEs name exists: files, modules, variables, targets of make."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+BACKEND = Path("packages/torch_mpi4py")
+READMES = (Path("README.md"), BACKEND / "README.md")
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the places in a Markdown file that a link may name, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("readme", READMES, ids=str)
+def test_links_lead_somewhere(root: Path, readme: Path) -> None:
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", (root / readme).read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (root / readme).parent / name if name else root / readme
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(target)
+    assert not wrong
+
+
+def test_the_modules_of_the_table_exist(root: Path) -> None:
+    table = (root / "README.md").read_text().split("| module | what for |")[1].split("\n\n")[0]
+    named = []
+    for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
+        first, *others = re.findall(r"`([\w.]+)`", cell)
+        package = first.rpartition(".")[0]
+        named += [first, *(f"{package}.{other}" for other in others)]
+    assert len(named) > 10
+    assert [name for name in named if find_spec(name) is None] == []
+
+
+def test_the_variables_of_the_backend_are_in_its_table(root: Path) -> None:
+    named = re.compile(r"TORCH_MPI4PY_[A-Z_]*[A-Z]")
+    sources = (root / BACKEND / "src").rglob("*.py")
+    read = {name for path in sources for name in named.findall(path.read_text())}
+    assert read == set(named.findall((root / BACKEND / "README.md").read_text()))
+
+
+def test_the_targets_of_make_exist(root: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    for readme in READMES:
+        named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / readme).read_text(), re.MULTILINE)
+        assert named
+        assert set(named) <= targets
