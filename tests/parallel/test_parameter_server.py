@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch_mpi4py.machine import clock_identity
 
 from course_lib.parallel.parameter_server import (
     Asynchronous,
@@ -20,7 +21,7 @@ from course_lib.parallel.parameter_server import (
     schedule,
     shuffled_batches,
 )
-from course_lib.parallel.parameter_server.clocks import Clocks, clock_identity
+from course_lib.parallel.parameter_server.clocks import Clocks
 from course_lib.parallel.parameter_server.gradients import GradientMessage, average
 from course_lib.parallel.parameter_server.messages import FlatMessage, Header
 from tests import ranks

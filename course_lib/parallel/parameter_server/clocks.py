@@ -8,24 +8,10 @@ between its sending and the receiving here, which is too late by the fastest mes
 from __future__ import annotations
 
 import math
-import socket
-import zlib
-from functools import cache
-from pathlib import Path
 
-__all__ = ["Clocks", "clock_identity"]
+from torch_mpi4py.machine import clock_identity
 
-
-@cache
-def clock_identity() -> int:
-    """Return a number that processes share if, and only if, they share a clock."""
-    parts = [socket.gethostname()]
-    for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/time")):
-        try:
-            parts.append(str(path.readlink()) if path.is_symlink() else path.read_text())
-        except OSError:
-            parts.append("")  # not Linux: the host's name must do
-    return zlib.crc32(" ".join(parts).encode())
+__all__ = ["Clocks"]
 
 
 class Clocks:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 
 import torch
-
-from .clocks import clock_identity
+from torch_mpi4py.machine import clock_identity
 
 __all__ = [
     "BYE",
