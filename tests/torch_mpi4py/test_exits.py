@@ -298,7 +298,7 @@ def test_a_courier_that_is_stopped_does_not_call_a_finalised_mpi(exits: Exits) -
     """It carries messages of an emulated link; here the machine stops it in the middle of one."""
     program = """
 from torch_mpi4py import link_queue
-push, finalize = link_queue.Departure.push, mpi.MPI.Finalize
+push, finalize = link_queue.HeldSend.push, mpi.MPI.Finalize
 
 def push_late(self):
     time.sleep(1)
@@ -308,7 +308,7 @@ def finalize_and_stay():
     finalize()
     time.sleep(2)
 
-link_queue.Departure.push, mpi.MPI.Finalize = push_late, finalize_and_stay
+link_queue.HeldSend.push, mpi.MPI.Finalize = push_late, finalize_and_stay
 with mpi.emulated_link(latency=1e-3):
     dist.recv(ones, 0) if rank else dist.isend(ones, 1)
 """

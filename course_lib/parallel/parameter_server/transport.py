@@ -10,7 +10,6 @@ it, so nobody starves.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -19,19 +18,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch_mpi4py.machine import clock_identity
 
 from ..arguments import seconds
 from .messages import TAG_HEADER, Header
 
 HEADERS_PER_WORKER = 2  # a gradient, and the next hello before it waits for an answer
-
-
-@functools.cache
-def clock_of_this_machine() -> float:
-    """Return a number that processes share if they share a clock."""
-    from torch_mpi4py.link_emulation import machine_identity  # starts MPI, so only when needed
-
-    return machine_identity()
 
 
 def is_death(error: BaseException) -> bool:
@@ -131,7 +123,7 @@ class Arrival:
             self._arrived = True
             self.sender = self.work._source_rank()
             self.header = Header.decode(self._numbers)
-            same_clock = self.header.machine == clock_of_this_machine()
+            same_clock = self.header.machine == clock_identity()
             self.order = self.header.sent if same_clock else time.perf_counter()
         return self._arrived
 

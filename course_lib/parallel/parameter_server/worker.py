@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch_mpi4py.machine import clock_identity
 
 from ..arguments import function, seconds, whole
 from . import messages
@@ -20,7 +21,7 @@ from .gradients import (
     require_unchanged_buffers,
 )
 from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
-from .transport import Team, clock_of_this_machine
+from .transport import Team
 
 
 def shuffled_batches(
@@ -182,5 +183,5 @@ class Worker:
         self.steps += 1
 
     def _tell(self, header: Header) -> None:
-        header.sent, header.machine = time.perf_counter(), clock_of_this_machine()
+        header.sent, header.machine = time.perf_counter(), clock_identity()
         self._team.send(header.encode(), self._server, messages.TAG_HEADER)

@@ -58,13 +58,14 @@ def timeline(
     ``alt``: alternative text. The default tells all labels and shares of idle time; give one of
     your own where times are measured, so that it is the same in each run.
 
-    Raises ValueError if there is no span, one ends before it starts, or is cut off.
+    Raises ValueError if one ends before it starts or is cut off, or if there is neither a span nor
+    a ``start`` and ``end``.
     """
     named = lanes.items() if isinstance(lanes, Mapping) else enumerate(lanes)
     moving = set(moves)
     rows = [(name, [_busy(span, moving) for span in spans]) for name, spans in named]
     everything = [span for _, spans in rows for span in spans]
-    if not everything:
+    if not everything and (not rows or start is None or end is None):
         raise ValueError("there is nothing to draw: no lane has a span")
     for span in everything:
         if not (math.isfinite(span.start) and math.isfinite(span.end) and span.start <= span.end):

@@ -1,4 +1,4 @@
-"""One lane a rank, from its event log, shows where the time went.
+"""Show where each rank's time went: one lane a rank, from its event log.
 
 In a notebook, after cells in which the ranks did something::
 
@@ -6,9 +6,9 @@ In a notebook, after cells in which the ranks did something::
 
     timeline(cluster)  # of the last such cell; of more with since="begin"
     timeline(cluster).figure(start=0.01, end=0.02)  # seconds from its beginning
-    timeline(cluster).chrome_trace("run.pt.trace.json")
+    timeline(cluster).chrome_trace("run.pt.trace.json")  # every event, to zoom in
 
-In a program every rank calls ``timeline()``, and gets the same picture. All ranks' times are rank
+In a program every rank calls ``timeline()``, and gets the same lanes. All ranks' times are rank
 0's (:mod:`torch_mpi4py.clocks`); ``residual`` says how far that may be wrong.
 """
 
@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..figures.figure import Figure
+from ..figures.timeline import Busy
+from ..figures.timeline import timeline as draw
 from .chrome_trace import trace_events
-from .collecting import from_ranks, from_view
-from .lanes import Lane, lanes_of
-from .page import page, page_height
-from .plot import lane_figure
+from .lanes import SENDING, WAITING, Lane, from_ranks, from_view, lanes_of
 
 __all__ = ["Lane", "Timeline", "timeline"]
 
@@ -50,24 +48,18 @@ class Timeline:
         return max((lane.end for lane in self.lanes), default=0.0)
 
     def figure(self, start: float = 0.0, end: float | None = None, alt: str = "") -> Figure:
-        """Draw the time from ``start`` to ``end``, in seconds from the beginning."""
+        """Draw the time from ``start`` to ``end``, in seconds from the beginning.
+
+        Where a rank waits it is idle, where it sends it moves data, otherwise it is at work.
+        """
         end = self.seconds if end is None else end
         if not start < end:
             raise ValueError(f"the time from {start} to {end} s is empty")
-        return lane_figure(self.lanes, start, end, self.title, alt or self.in_words())
-
-    def html(self) -> str:
-        """Return a page to zoom in (wheel, pinch, + and -) and to move in (drag, arrow keys).
-
-        It needs no network.
-        """
-        return page(self.lanes, self.seconds, self.title or "Timeline")
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write the page to ``path`` and return the path."""
-        path = Path(path)
-        path.write_text(self.html(), encoding="utf-8")
-        return path
+        unit = "s" if end - start >= 1 else "ms" if end - start >= 1e-3 else "us"
+        lanes = {lane.rank: _busy(lane, start, end) for lane in self.lanes}
+        return draw(
+            lanes, unit=unit, start=start, end=end, title=self.title, alt=alt or self.in_words()
+        )
 
     def chrome_trace(self, path: str | Path) -> Path:
         """Write the events in Chrome's trace event format and return the path.
@@ -88,10 +80,7 @@ class Timeline:
     def in_words(self) -> str:
         """Return the alternative text; it names no times, so it is the same in each run."""
         words = f"Timeline of {len(self.lanes)} ranks" + (f": {self.title}." if self.title else ".")
-        words += (
-            " In each lane: when the rank computes, computes while messages are under way, sends, "
-            "and waits."
-        )
+        words += " In each lane: when the rank works, sends, and waits."
         names = dict.fromkeys(event.shape for lane in self.lanes for event in lane.sections)
         return words + (f" Sections: {', '.join(names)}." if names else "")
 
@@ -99,14 +88,7 @@ class Timeline:
         return f"Timeline: {self.in_words()}"
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        picture = self.figure()._repr_mimebundle_()["text/html"]
-        height = page_height(self.lanes)
-        zoom = (
-            f'<details><summary>zoom</summary><iframe title="{escape(self.in_words())}" '
-            f'sandbox="allow-scripts" style="width: 100%; height: {height}px; border: 0" '
-            f'srcdoc="{escape(self.html())}"></iframe></details>'
-        )
-        return {"text/html": picture + zoom, "text/plain": repr(self)}
+        return {**self.figure()._repr_mimebundle_(), "text/plain": repr(self)}
 
 
 def timeline(source: Any = None, *, since: str | int | None = None, title: str = "") -> Timeline:
@@ -130,3 +112,12 @@ def timeline(source: Any = None, *, since: str | int | None = None, title: str =
     if not any(lane.program for lane in lanes):
         raise ValueError("there is nothing to draw: no rank has recorded an operation")
     return Timeline(lanes, 2 * max(record.residual for record in recorded), title)
+
+
+def _busy(lane: Lane, start: float, end: float) -> list[Busy]:
+    """Return what the picture shows of ``lane``: all but its waits, within the time asked for."""
+    return [
+        Busy("", max(span.start, start), min(span.end, end), moves=span.state == SENDING)
+        for span in lane.program
+        if span.state != WAITING and span.start < end and span.end > start
+    ]

@@ -1,27 +1,48 @@
-"""At each moment a rank computes, computes while messages travel, sends, or waits.
+"""Collect every rank's events and tell what each rank did at each moment.
 
-It waits where the program stands still for a receive or a collective, and sends where it stands
-still for a send. Everything else between its first and its last event is computing.
+A rank computes, computes while messages travel, sends, or waits. It waits where the program
+stands still for a receive or a collective, and sends where it stands still for a send.
+Everything else between its first and its last event is computing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch_mpi4py.event_board import Event
 
-from .collecting import Record
+__all__ = [
+    "COMPUTING",
+    "OVERLAPPING",
+    "SENDING",
+    "WAITING",
+    "Lane",
+    "Record",
+    "Span",
+    "describe",
+    "from_ranks",
+    "from_view",
+    "lanes_of",
+]
 
-__all__ = ["COMPUTING", "OVERLAPPING", "SENDING", "STATES", "WAITING", "Lane", "Span", "lanes_of"]
+COMPUTING = "computing"
+OVERLAPPING = "computing while messages are under way"
+SENDING = "sending"
+WAITING = "waiting"
 
-COMPUTING, OVERLAPPING, SENDING, WAITING = STATES = (
-    "computing",
-    "computing while messages are under way",
-    "sending",
-    "waiting",
-)
+_CELL = re.compile(r"cell (\d+), line")
+
+
+class Record(NamedTuple):
+    """What one rank hands over: its events, their clock's offset and its uncertainty (s)."""
+
+    rank: int
+    events: list[Event]
+    offset: float
+    residual: float
 
 
 class Span(NamedTuple):
@@ -145,3 +166,51 @@ def _extend(spans: list[Span], state: tuple[str, str], start: float, end: float)
         spans[-1] = spans[-1]._replace(end=end)
     else:
         spans.append(Span(name, start, end, label))
+
+
+# --- collecting ---------------------------------------------------------------------------
+
+
+def record(since: int | Sequence[int]) -> tuple:
+    """Return this rank's record, as a plain tuple; every rank must call this."""
+    from torch_mpi4py import clocks, events, world
+
+    comm = world()
+    rank = comm.Get_rank()
+    first = since if isinstance(since, int) else since[rank]
+    recorded = events.events(first)
+    offset = clocks.clock_offsets(comm)[rank]
+    return rank, recorded, offset.offset, offset.residual
+
+
+def from_ranks(since: int) -> list[Record]:
+    """Return the records of all ranks, on each rank."""
+    from torch_mpi4py import world
+
+    return [Record(*one) for one in world().allgather(record(since))]
+
+
+def from_view(view: Any, since: str | int | None) -> list[Record]:
+    """Return the records of all ranks of an ipyparallel view."""
+    first = view[since] if isinstance(since, str) else since or 0
+    records = [Record(*one) for one in view.apply_sync(record, first)]
+    return records if since is not None else _latest_cell(records)
+
+
+def _latest_cell(records: list[Record]) -> list[Record]:
+    """Keep what the latest cell did that did anything, and what its threads did after it."""
+    cells = [
+        int(found[1])
+        for one in records
+        for event in one.events
+        if (found := _CELL.match(event.site))
+    ]
+    if not cells:
+        return records
+    prefix = f"cell {max(cells)}, "
+    kept = []
+    for one in records:
+        starts = [event.start for event in one.events if event.site.startswith(prefix)]
+        begin = min(starts, default=float("inf"))
+        kept.append(one._replace(events=[event for event in one.events if event.start >= begin]))
+    return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -13,7 +14,18 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI, MismatchError, events, hang_report, heartbeat, peer_boards
+from torch_mpi4py import (
+    MPI,
+    MismatchError,
+    comm_events,
+    events,
+    guarded_comm,
+    hang_report,
+    heartbeat,
+    peer_boards,
+    requests,
+)
+from torch_mpi4py.call_arguments import bytes_of
 
 from tests.torch_mpi4py.helpers import raises, sizes
 
@@ -140,6 +152,116 @@ def case_calls_of_comm(rank: int, size: int) -> None:
     assert rows(begin, "kind", "peer", "tag", "bytes", "dtype", "root") == wanted
     assert rows(begin, "site")[2] == (at,)
     assert set(rows(begin, "group", "outcome")) == {("world", "ok")}
+
+
+TAG = 3
+
+
+class OneCall:
+    """A call of one of comm's methods, with the arguments that its signature names."""
+
+    def __init__(self, comm: mpi.GuardedComm, name: str, size: int) -> None:
+        self.comm, self.name = comm, name
+        self.other = 1 - comm.Get_rank()
+        self.names = list(inspect.signature(getattr(MPI.Intracomm, name)).parameters)[1:]
+        self.values = {
+            "obj": "x", "sendobj": ["x"] * size, "dest": self.other, "source": self.other,
+            "tag": TAG, "sendtag": TAG, "recvtag": TAG, "root": 1, "op": MPI.SUM,
+            "group": comm.Get_group(), "color": 0, "split_type": MPI.COMM_TYPE_SHARED,
+            "key": 0, "info": MPI.INFO_NULL, "status": MPI.Status(),
+        }  # fmt: skip
+        one = np.zeros(4)
+        all_of_them = np.zeros(4 * size)
+        if name.endswith("v"):
+            all_of_them = [all_of_them, ([4] * size, [0, 4]), MPI.DOUBLE]
+        elif name.endswith("w"):
+            all_of_them = [all_of_them, ([4] * size, [0, 32]), [MPI.DOUBLE] * size]
+        gives_all = "lltoall" in name or name.removeprefix("I").lower().startswith("scatter")
+        gets_all = "lltoall" in name or "ather" in name
+        self.values["buf"] = one
+        self.values["sendbuf"] = all_of_them if gives_all else one
+        self.values["recvbuf"] = all_of_them if gets_all else one.copy()
+        if "educe_scatter" in name:
+            self.values["sendbuf"], self.values["recvcounts"] = np.zeros(4 * size), [4] * size
+        if name.islower() and "recvbuf" in self.names:
+            self.values["recvbuf"] = None
+        if name == "irecv" or name == "recv":
+            self.values["buf"] = None
+
+    def make(self, by_name: bool) -> list[tuple]:
+        """Make the call, with what it needs from MPI on the other side; return its events."""
+        plain, requests = MPI.Intracomm, []
+        sends, receives = "dest" in self.names, "source" in self.names
+        if sends and not receives:
+            requests.append(plain.Irecv(self.comm, bytearray(512), self.other, TAG))
+        if receives and not sends:
+            data = [MPI.pickle.dumps("x"), MPI.BYTE] if self.name.islower() else np.zeros(4)
+            requests.append(plain.Isend(self.comm, data, self.other, TAG))
+        self.comm.Barrier()  # a ready send wants its receive to be there
+        begin = events.mark()
+        arguments = {name: self.values[name] for name in self.names}
+        method = getattr(self.comm, self.name)
+        made = method(**arguments) if by_name else method(*arguments.values())
+        if isinstance(made, MPI.Request):
+            made.Wait()
+        elif isinstance(made, MPI.Message):
+            MPI.Message.Recv(made, bytearray(512))
+        elif isinstance(made, MPI.Comm):
+            made.Free()
+        if "robe" in self.name and not isinstance(made, MPI.Message):
+            plain.Recv(self.comm, bytearray(512), self.other, TAG)
+        MPI.Request.Waitall(requests)
+        found = events.events(begin)
+        return [(e.kind, e.peer, e.tag, e.root, e.dtype, e.bytes) for e in found]
+
+    def wanted(self) -> list[tuple]:
+        """Return what is to be logged, by the names of the arguments alone."""
+        pickled, rank, names = self.name.islower(), self.comm.Get_rank(), self.names
+        item = self.values["sendobj" if "sendobj" in names else "obj"]
+        item_bytes = len(MPI.pickle.dumps(item)) if pickled else 32
+        dtype = "pickle" if pickled else "float64"
+        if "dest" in names or "source" in names:
+            sides = []
+            if "dest" in names:
+                sides.append(("send", dtype, item_bytes))
+            if "source" in names:
+                probe = "robe" in self.name
+                sides.append(("recv", "" if probe else dtype, -1 if probe else item_bytes))
+            both = len(sides) == 2
+            return [
+                (f"{self.name}: {side}" if both else self.name, self.other, TAG, -1, dtype, size)
+                for side, dtype, size in sides
+            ]
+        root = 1 if "root" in names else -1
+        if "arrier" in self.name or self.name in comm_events.MAKE_COMMUNICATORS:
+            return [(self.name, -1, -1, root, "", -1)]
+        if pickled:
+            return [(self.name, -1, -1, root, "pickle", -1)]  # it is not pickled to find out
+        key = "buf" if "buf" in names else "sendbuf"
+        size = bytes_of(self.values[key])
+        only_root_gives = "cast" in self.name or self.name.removeprefix("I").lower().startswith(
+            "scatter"
+        )
+        return [(self.name, -1, -1, root, dtype, 0 if only_root_gives and rank != 1 else size)]
+
+
+@sizes(2)
+def case_every_call_is_logged_by_the_names_of_its_arguments(rank: int, size: int) -> None:
+    """By position or by name: what mpi4py takes for the tag, the log does, too."""
+    comm = mpi.world()
+    names = (*guarded_comm._BLOCKING, *requests.NON_BLOCKING, *comm_events.MAKE_COMMUNICATORS)
+    names = [name for name in names if hasattr(MPI.Intracomm, name)]
+    assert len(names) > 70
+    MPI.Attach_buffer(bytearray(2**16))
+    try:
+        for name in names:
+            call = OneCall(comm, name, size)
+            wanted = call.wanted()
+            for by_name in (False, True):
+                found = call.make(by_name)
+                assert found == wanted, (name, by_name, found, wanted)
+    finally:
+        MPI.Detach_buffer()
 
 
 @sizes(2)

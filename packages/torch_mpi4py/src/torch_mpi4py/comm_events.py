@@ -1,66 +1,34 @@
-"""What a call of mpi4py's methods will do can be read off its arguments.
+"""Write calls of the library's ``comm`` into the event log, under mpi4py's own names.
 
-So the calls of the library's ``comm`` are in the event log under mpi4py's own names.
+What a call will do is read off its arguments, before it is made.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from .call_arguments import (
+    Arguments,
+    arguments_of,
+    bytes_of,
+    bytes_of_object,
+    is_accepted,
+    is_receive,
+    is_send,
+    sent_in,
+    whole_number,
+)
 from .call_site import call_site
 from .events import ANY, Token, log
-from .message_bytes import bytes_of, bytes_of_object, whole_number
 from .runtime import MPI
 
-__all__ = ["MAKE_COMMUNICATORS", "begin_call", "end_call", "pickled_once", "with_status"]
+__all__ = ["MAKE_COMMUNICATORS", "begin_call", "end_call", "pickled_once"]
 
 MAKE_COMMUNICATORS = ("Dup", "Split", "Split_type", "Create", "Create_group")
-
-_SENDS = {"Send", "Ssend", "Rsend", "Bsend", "Isend", "Issend", "Irsend", "Ibsend"}
-# What mpi4py itself makes of a call that sends an object, once it is pickled.
-_OBJECT_SENDS = {
-    "send": "Send",
-    "ssend": "Ssend",
-    "bsend": "Bsend",
-    "isend": "Isend",
-    "issend": "Issend",
-    "ibsend": "Ibsend",
-}
-_RECEIVES = {"Recv", "Irecv"}
-_OBJECT_RECEIVES = {"recv", "irecv"}
-_PROBES = {"Probe", "probe", "Mprobe", "mprobe"}
-# Positions of (buffer sent, dest, tag, buffer received, source, tag, status), and their names.
-_BOTH_WAYS = {
-    "Sendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
-    "sendrecv": ("sendobj", "dest", "sendtag", "recvbuf", "source", "recvtag", "status"),
-    "Isendrecv": ("sendbuf", "dest", "sendtag", "recvbuf", "source", "recvtag"),
-    "Sendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag", "status"),
-    "Isendrecv_replace": ("buf", "dest", "sendtag", "source", "recvtag"),
-}
-_ROOT_AT = {
-    "Bcast": 1,
-    "bcast": 1,
-    "Ibcast": 1,
-    "Reduce": 3,
-    "Ireduce": 3,
-    "reduce": 2,
-    "Gather": 2,
-    "Gatherv": 2,
-    "gather": 1,
-    "Igather": 2,
-    "Igatherv": 2,
-    "Scatter": 2,
-    "Scatterv": 2,
-    "scatter": 1,
-    "Iscatter": 2,
-    "Iscatterv": 2,
-}
-_FROM_ROOT = {"Bcast", "Ibcast", "Scatter", "Scatterv", "Iscatter", "Iscatterv"}
-_STATUS_AT = {"Recv": 3, "recv": 3}
-
-Arguments = Mapping[str, Any]
+_PROBES = ("Probe", "probe", "Mprobe", "mprobe")
+_BUFFERS = ("sendbuf", "buf", "recvbuf")
 
 
 def begin_call(
@@ -71,36 +39,22 @@ def begin_call(
         return []
     group = log.group_of(comm).place
     site = log.string(call_site(2))
-    if name in _BOTH_WAYS:
-        given = _named(_BOTH_WAYS[name], args, kwargs)
-        sent = given.get("sendbuf", given.get("sendobj", given.get("buf")))
-        received = given.get("recvbuf", given.get("buf"))
-        there = _message(sent, given.get("dest"), given.get("sendtag", 0), name == "sendrecv")
-        back = _message(received, given.get("source", MPI.ANY_SOURCE), given.get("recvtag", -1))
-        kinds = ((f"{name}: send", there), (f"{name}: recv", back))
-    elif name in _SENDS or name in _OBJECT_SENDS:
-        given = _named(("buf", "dest", "tag"), args, kwargs)
-        sent = given.get("buf", given.get("obj"))
-        described = _message(sent, given.get("dest"), given.get("tag", 0), name in _OBJECT_SENDS)
-        kinds = ((name, described),)
-    elif name in _RECEIVES or name in _OBJECT_RECEIVES:
-        given = _named(("buf", "source", "tag"), args, kwargs)
-        source, tag = given.get("source", MPI.ANY_SOURCE), given.get("tag", MPI.ANY_TAG)
-        buffer = given.get("buf") if name in _RECEIVES else None
-        described = _message(buffer, source, tag)
-        if described is not None and name in _OBJECT_RECEIVES:
-            described["dtype"] = log.string("pickle")
-        kinds = ((name, described),)
+    given = arguments_of(name, args, kwargs)
+    kinds: list[tuple[str, dict[str, int] | None]]
+    if is_send(name) and is_receive(name):
+        kinds = [(f"{name}: send", _sent(name, given)), (f"{name}: recv", _received(name, given))]
+    elif is_send(name):
+        kinds = [(name, _sent(name, given))]
+    elif is_receive(name):
+        kinds = [(name, _received(name, given))]
     elif name in _PROBES:
-        given = _named(("source", "tag"), args, kwargs)
-        source, tag = given.get("source", MPI.ANY_SOURCE), given.get("tag", MPI.ANY_TAG)
-        kinds = ((name, _message(None, source, tag)),)
+        kinds = [(name, _message(given.get("source"), given.get("tag")))]
     elif name in MAKE_COMMUNICATORS:
         if name == "Create_group":  # only the members call it
-            group = _place_of(comm, _named(("group",), args, kwargs).get("group"))
-        kinds = ((name, {}),)
+            group = _place_of(comm, given.get("group"))
+        kinds = [(name, {})]
     else:
-        kinds = ((name, _collective(comm, name, args, kwargs)),)
+        kinds = [(name, _collective(comm, name, given))]
     return [
         log.begin(log.string(kind), group, waiting, site, **described)
         for kind, described in kinds
@@ -109,17 +63,17 @@ def begin_call(
 
 
 def pickled_once(
-    name: str, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Arguments
-) -> tuple[Callable[..., Any], tuple[Any, ...], Arguments]:
+    name: str, plain: Callable[..., Any], args: Sequence[Any], kwargs: Arguments
+) -> tuple[Callable[..., Any], Sequence[Any], Arguments]:
     """Return the call of ``plain`` in a form that tells the size of an object that is sent."""
-    if name not in _OBJECT_SENDS:
+    if is_receive(name) or not (is_send(name) and _is_of_objects(name)):
         return plain, args, kwargs
-    given = _named(("obj", "dest", "tag"), args, kwargs)
-    dest = given.get("dest")
-    if len(given) != 2 + ("tag" in given) or "obj" not in given or dest in (None, MPI.PROC_NULL):
+    given = arguments_of(name, args, kwargs)
+    if not is_accepted(name, args, kwargs) or given["dest"] in (None, MPI.PROC_NULL):
         return plain, args, kwargs  # wrong, or nothing is sent: mpi4py shall say so
     data = [MPI.pickle.dumps(given["obj"]), MPI.BYTE]
-    return getattr(MPI.Intracomm, _OBJECT_SENDS[name]), (data, dest, given.get("tag", 0)), {}
+    # mpi4py's ``isend`` is ``Isend`` of the bytes, and so are the others.
+    return getattr(MPI.Intracomm, name.capitalize()), (data, given["dest"], given["tag"]), {}
 
 
 def end_call(
@@ -134,21 +88,8 @@ def end_call(
         log.end(token, error)
 
 
-def with_status(
-    name: str, args: Sequence[Any], kwargs: Arguments
-) -> tuple[Arguments, MPI.Status | None]:
-    """Return ``kwargs`` with a status for a receiving call, and that status; None elsewhere."""
-    position = _STATUS_AT.get(name)
-    if position is None and name in _BOTH_WAYS and "status" in _BOTH_WAYS[name]:
-        position = _BOTH_WAYS[name].index("status")
-    if position is None:
-        return kwargs, None
-    if len(args) > position:
-        return kwargs, args[position]
-    status = kwargs.get("status")
-    if status is None:
-        status = MPI.Status()
-    return {**kwargs, "status": status}, status
+def _is_of_objects(name: str) -> bool:
+    return name[0].islower()
 
 
 def _place_of(comm: MPI.Comm, members: Any) -> int:
@@ -161,34 +102,49 @@ def _place_of(comm: MPI.Comm, members: Any) -> int:
     return log.part_of(comm, ranks)
 
 
-def _named(names: Sequence[str], args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+# --- what a call moves --------------------------------------------------------------------
 
 
-def _message(buffer: Any, peer: Any, tag: Any, pickled: bool = False) -> dict[str, int] | None:
-    """Describe one message, None if it goes nowhere or cannot be told from the arguments."""
+def _message(peer: Any, tag: Any) -> dict[str, int] | None:
+    """Say where a message goes to or comes from; None if nowhere, or if that cannot be told."""
     peer, tag = whole_number(peer), whole_number(tag)
     if peer is None or tag is None or peer == MPI.PROC_NULL:
         return None
-    peer = ANY if peer == MPI.ANY_SOURCE else peer
-    tag = ANY if tag == MPI.ANY_TAG else tag
-    described = {"peer": peer, "tag": tag}
-    if pickled and _is_pickled(buffer):
-        described |= {"size": len(buffer[0]), "dtype": log.string("pickle")}
-    elif pickled:
-        with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
-            described |= {"size": bytes_of_object(buffer), "dtype": log.string("pickle")}
-    elif buffer is not None:
-        described |= _buffer(buffer)
+    return {
+        "peer": ANY if peer == MPI.ANY_SOURCE else peer,
+        "tag": ANY if tag == MPI.ANY_TAG else tag,
+    }
+
+
+def _sent(name: str, given: Arguments) -> dict[str, int] | None:
+    described = _message(given.get("dest"), given.get("sendtag", given.get("tag")))
+    if described is None:
+        return None
+    sent = sent_in(given)
+    return described | (_object(sent) if _is_of_objects(name) else _buffer(sent))
+
+
+def _received(name: str, given: Arguments) -> dict[str, int] | None:
+    described = _message(given.get("source"), given.get("recvtag", given.get("tag")))
+    if described is None:
+        return None
+    if _is_of_objects(name):
+        return described | {"dtype": log.string("pickle")}
+    return described | _buffer(given.get("recvbuf", given.get("buf")))
+
+
+def _object(sent: Any) -> dict[str, int]:
+    described = {"dtype": log.string("pickle")}
+    if isinstance(sent, list) and len(sent) == 2 and sent[1] is MPI.BYTE:  # see pickled_once
+        return described | {"size": len(sent[0])}
+    with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
+        described["size"] = bytes_of_object(sent)
     return described
 
 
-def _is_pickled(sent: Any) -> bool:
-    """Whether this is what :func:`pickled_once` makes."""
-    return isinstance(sent, list) and len(sent) == 2 and sent[1] is MPI.BYTE
-
-
 def _buffer(buffer: Any) -> dict[str, int]:
+    if buffer is None:
+        return {}
     memory = buffer[0] if isinstance(buffer, (list, tuple)) and buffer else buffer
     described = {}
     if hasattr(memory, "dtype") and hasattr(memory, "shape"):
@@ -199,41 +155,31 @@ def _buffer(buffer: Any) -> dict[str, int]:
     return described
 
 
-def _collective(
-    comm: MPI.Comm, name: str, args: Sequence[Any], kwargs: Arguments
-) -> dict[str, int]:
+def _collective(comm: MPI.Comm, name: str, given: Arguments) -> dict[str, int]:
     described = {}
-    root_at = _ROOT_AT.get(name)
-    if root_at is not None:
-        root = kwargs.get("root", args[root_at] if len(args) > root_at else 0)
-        root = whole_number(root)
+    if "root" in given:
+        root = whole_number(given["root"])
         described["root"] = ANY if root is None else root
-    if name in {"Barrier", "barrier", "Ibarrier"}:
+    if name.lower().endswith("barrier"):
         return described
-    if name[0].islower():
+    only_root_gives = name.lower().removeprefix("i").startswith(("bcast", "scatter"))
+    gives = not only_root_gives or described["root"] == comm.Get_rank()
+    if _is_of_objects(name):
         described["dtype"] = log.string("pickle")
         if log.listeners:  # nobody else needs it so much that all is pickled twice
             with contextlib.suppress(Exception):  # the call itself will say what is wrong
-                described["size"] = _pickled_bytes(comm, name, described, args, kwargs)
+                described["size"] = _pickled_bytes(name, sent_in(given)) if gives else 0
         return described
-    given = [*args[:2], *(kwargs[key] for key in ("sendbuf", "recvbuf", "buf") if key in kwargs)]
     # In place, the data are in the receive buffer.
-    buffer = next((item for item in given if item is not None and item is not MPI.IN_PLACE), None)
-    if buffer is not None:
-        described |= _buffer(buffer)
-    if name in _FROM_ROOT and described["root"] != comm.Get_rank():
+    buffers = [given[key] for key in _BUFFERS if given.get(key) is not None]
+    described |= _buffer(next((one for one in buffers if one is not MPI.IN_PLACE), None))
+    if not gives:
         described["size"] = 0
     return described
 
 
-def _pickled_bytes(
-    comm: MPI.Comm, name: str, described: dict[str, int], args: Sequence[Any], kwargs: Arguments
-) -> int:
+def _pickled_bytes(name: str, sent: Any) -> int:
     """Return the bytes of the objects that this rank hands to the collective ``name``."""
-    given = _named(("sendobj",), args, kwargs)
-    sent = given.get("sendobj", given.get("obj"))
-    if name in ("bcast", "scatter") and described["root"] != comm.Get_rank():
-        return 0
     if name in ("scatter", "alltoall"):
         return sum(map(bytes_of_object, sent))
     return bytes_of_object(sent)

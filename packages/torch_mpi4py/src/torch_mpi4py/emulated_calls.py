@@ -1,28 +1,36 @@
-"""Mpi4py calls of the library's communicator take as long as the emulated link says.
+"""Make mpi4py calls of the library's communicator take as long as the emulated link says.
 
 The timing is that of :mod:`torch_mpi4py.link_emulation`; here is which argument of which call is
-the message. Python objects are as long as they are pickled. A non-blocking collective is priced
-from this rank's own start, since it may not wait for the others. Persistent requests
-(``Send_init``) and one-sided communication are not emulated.
+the message. Python objects are as long as they are pickled. A non-blocking call may send or
+receive; what else mpi4py has of that kind raises an error. Persistent requests (``Send_init``)
+and one-sided communication are not emulated.
 """
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .collective_costs import collective_seconds
-from .link_emulation import Link, depart, start_collective, take_in
-from .link_queue import Departure, HeldRequest, LateRequest, Promise, sleep_until
-from .message_bytes import bytes_of, bytes_of_object, whole_number
-from .requests import GuardedRequest
+from . import deadlines
+from .call_arguments import (
+    arguments_of,
+    bytes_of,
+    bytes_of_object,
+    is_receive,
+    is_send,
+    sent_in,
+    whole_number,
+)
+from .comm_events import end_call
+from .events import Token, log
+from .link_emulation import Link, hold_back, start_collective, take_in, take_place
+from .link_queue import HeldSend, sleep_until
 from .runtime import MPI
 
-__all__ = ["HeldGuardedRequest", "call_on_link", "start_on_link"]
+__all__ = ["HeldRequest", "call_on_link", "start_on_link"]
 
-_RECEIVE_STATUS = {"Recv": 3, "recv": 3, "Sendrecv": 6, "sendrecv": 6, "Sendrecv_replace": 5}
-_PICKLED_STARTS = {"isend": "Isend", "issend": "Issend", "ibsend": "Ibsend"}
+Given = Mapping[str, Any]
 _COLLECTIVES = {
     "barrier": "barrier",
     "bcast": "broadcast",
@@ -43,66 +51,82 @@ _COLLECTIVES = {
     "exscan": "scan",
 }
 
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
-
 
 def call_on_link(
-    link: Link, comm: MPI.Intracomm, name: str, plain: Callable[..., Any], args, kwargs
+    link: Link,
+    comm: MPI.Intracomm,
+    name: str,
+    plain: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Given,
 ) -> Any:
-    """Return ``plain(comm, *args, **kwargs)``, the blocking call ``name``, on ``link``."""
-    given = (args, kwargs)
-    if "send" in name.lower():
-        dest = _argument(given, 1, "dest")
-        if _is_other(comm, dest):
-            depart(link, comm, dest, _sent_bytes(name, given)).wait_for_turn()
-    if name in _RECEIVE_STATUS:
-        return _receive(comm, name, plain, given)
+    """Return ``plain(comm, *args, **kwargs)``, the blocking call ``name``, on ``link``.
+
+    A call that receives must have been given a status.
+    """
+    given = arguments_of(name, args, kwargs)
     collective = _COLLECTIVES.get(name.lower())
-    if collective is None:
-        return plain(comm, *args, **kwargs)
-    size_bytes = _part_bytes(comm, name, collective, given)
-    due = start_collective(link, comm, collective, size_bytes)
+    if collective is not None:
+        due = start_collective(link, comm, collective, _part_bytes(comm, name, collective, given))
+        result = plain(comm, *args, **kwargs)
+        sleep_until(due, comm)
+        return result
+    if is_send(name) and _is_other(comm, given.get("dest")):
+        take_place(link, comm, given["dest"], _sent_bytes(name, given)).wait_for_turn()
     result = plain(comm, *args, **kwargs)
-    sleep_until(due, comm)
+    if is_receive(name):
+        status = given["status"]
+        if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
+            take_in(comm, status.Get_count(MPI.BYTE))
     return result
 
 
 def start_on_link(
-    link: Link, comm: MPI.Intracomm, name: str, plain: Callable[..., Any], args, kwargs
-) -> MPI.Request | HeldGuardedRequest:
-    """Return the request of the non-blocking call ``name`` on ``link``."""
-    given = (args, kwargs)
-    if "send" in name.lower():
-        dest = _argument(given, 1, "dest")
-        if not _is_other(comm, dest):
-            return plain(comm, *args, **kwargs)
-        start, size_bytes = _starter(comm, name, plain, given)
-        held = HeldRequest(depart(link, comm, dest, size_bytes, start))
-        return HeldGuardedRequest(held, comm, name)
-    collective = _COLLECTIVES.get(name.lower().removeprefix("i"))
-    if collective is None:  # irecv, Irecv: the message is late by itself
-        return plain(comm, *args, **kwargs)
-    size_bytes = _part_bytes(comm, name[1:].capitalize(), collective, given)
-    seconds = collective_seconds(
-        collective, comm.Get_size(), size_bytes, link.latency, 1 / link.bandwidth
-    )
-    due = time.perf_counter() + seconds
-    late = Departure.late(comm, plain(comm, *args, **kwargs), due)
-    return HeldGuardedRequest(LateRequest(late), comm, name)
+    link: Link,
+    comm: MPI.Intracomm,
+    name: str,
+    plain: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Given,
+) -> MPI.Request | HeldRequest:
+    """Return the request of the non-blocking call ``name`` on ``link``.
+
+    Raises:
+        NotImplementedError: if it is neither a send nor a receive.
+    """
+    if is_send(name) == is_receive(name):
+        instead = "Isend and Irecv" if is_send(name) else f"{name[1:].capitalize()}, which blocks"
+        raise NotImplementedError(
+            f"comm.{name} is not emulated: within emulated_link call {instead}"
+            + ("" if is_send(name) else ", or torch.distributed with async_op=True")
+        )
+    given = arguments_of(name, args, kwargs)
+    if not is_send(name) or not _is_other(comm, given.get("dest")):
+        return plain(comm, *args, **kwargs)  # what is received is late by itself
+    if name[0].isupper():
+        size_bytes = _sent_bytes(name, given)
+        start = functools.partial(plain, comm, *args, **kwargs)
+    else:
+        data = MPI.pickle.dumps(given.get("obj"))  # now: the object may change later
+        size_bytes = len(data)
+        plain = getattr(MPI.Intracomm, name.capitalize())
+        start = functools.partial(plain, comm, [data, MPI.BYTE], given["dest"], given["tag"])
+    held = hold_back(link, comm, given["dest"], size_bytes, start)
+    return HeldRequest(held, comm, name)
 
 
-class HeldGuardedRequest(GuardedRequest):
-    """The request of a message that is kept back, or of a collective that has time left.
+class HeldRequest:
+    """The request of a message that is kept back, with the methods of ``GuardedRequest``.
 
-    To MPI it is a generalised request, so ``MPI.Request.Waitall``, ``Testany`` and the like are
-    right about it, too; then the courier of :mod:`torch_mpi4py.link_queue` does the sending.
+    It is no ``MPI.Request``, for which MPI could wait by itself: only its own methods, and
+    ``comm.wait``, know when the message leaves.
     """
 
-    def __new__(cls, held: HeldRequest, comm: Any = None, name: str = "") -> HeldGuardedRequest:
-        promise = Promise(held.departure)
-        self = super().__new__(cls, promise.request, comm, name)
-        self._held, self._promise = held, promise
-        return self
+    events: Sequence[Token | None] = ()
+    """Its entries in the event log."""
+
+    def __init__(self, held: HeldSend, comm: Any, name: str) -> None:
+        self._held, self._comm, self._name = held, comm, name
 
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the message has arrived."""
@@ -112,7 +136,17 @@ class HeldGuardedRequest(GuardedRequest):
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until the buffer may be used again; always true."""
         __tracebackhide__ = True
-        return self._guarded(self._wait, status)
+        what = f"wait of {self._name}"
+        for event in self.events:
+            log.waits(event, True)
+        try:
+            deadlines.call(self._comm, what, self._comm.timeout, self._held.Wait, status)
+            deadlines.confirm_sent(self._comm, what)
+        except BaseException as error:
+            end_call(self.events, None, error)
+            raise
+        end_call(self.events, None)
+        return True
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
         """Return whether the message has arrived, and None."""
@@ -120,40 +154,24 @@ class HeldGuardedRequest(GuardedRequest):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the buffer may be used again."""
-        status = MPI.Status() if status is None else status
-        if self:
-            if not self._held.Test(status):
-                return False
-            self._release()
-            self._end(status)
-        return True
+        ended = self._held.Test(status)
+        if ended:
+            end_call(self.events, None)
+        return ended
 
     def Cancel(self) -> None:
         """Ask MPI to cancel the message, once it has left."""
         self._held.Cancel()
 
-    def _wait(self, status: MPI.Status) -> bool:
-        if not self:  # it has ended in one of MPI's own waits
-            return True
-        try:
-            self._held.Wait(status)
-        except BaseException:
-            if self._held.departure.taken:  # otherwise the courier still cares for it
-                self._release()
-            raise
-        self._release()
-        return True
-
-    def _release(self) -> None:
-        """Become a request that has ended, also to MPI."""
-        self._promise.end()
-        if self:
-            self.Free()
+    def __bool__(self) -> bool:
+        return bool(self._held)
 
     def __del__(self) -> None:
-        super().__del__()
-        if self and not MPI.Is_finalized():
-            self.Free()
+        for event in self.events:
+            log.drop(event)
+
+
+# --- what a call moves --------------------------------------------------------------------
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:
@@ -162,51 +180,18 @@ def _is_other(comm: MPI.Comm, dest: Any) -> bool:
     return dest is not None and 0 <= dest < comm.Get_size() and dest != comm.Get_rank()
 
 
-def _argument(given: Arguments, place: int, *names: str, default: Any = None) -> Any:
-    args, kwargs = given
-    if place < len(args):
-        return args[place]
-    return next((kwargs[name] for name in names if name in kwargs), default)
+def _sent_bytes(name: str, given: Given) -> int:
+    sent = sent_in(given)
+    return bytes_of_object(sent) if name[0].islower() else bytes_of(sent)
 
 
-def _sent_bytes(name: str, given: Arguments) -> int:
-    sent = _argument(given, 0, "buf", "obj", "sendbuf", "sendobj")
-    return bytes_of_object(sent) if name.islower() else bytes_of(sent)
-
-
-def _receive(comm: MPI.Intracomm, name: str, plain: Callable[..., Any], given: Arguments) -> Any:
-    args, kwargs = given
-    status = _argument(given, _RECEIVE_STATUS[name], "status")
-    if status is None:
-        status = MPI.Status()
-        args = args[: _RECEIVE_STATUS[name]]
-        kwargs = {**kwargs, "status": status}
-    received = plain(comm, *args, **kwargs)
-    if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
-        take_in(comm, status.Get_count(MPI.BYTE))
-    return received
-
-
-def _starter(comm, name: str, plain, given: Arguments) -> tuple[Callable[[], MPI.Request], int]:
-    args, kwargs = given
-    if name not in _PICKLED_STARTS:
-        return lambda: plain(comm, *args, **kwargs), _sent_bytes(name, given)
-    data = MPI.pickle.dumps(_argument(given, 0, "obj"))  # now: the object may change later
-    dest, tag = _argument(given, 1, "dest"), _argument(given, 2, "tag", default=0)
-    start = getattr(MPI.Intracomm, _PICKLED_STARTS[name])
-    return lambda: start(comm, [data, MPI.BYTE], dest, tag), len(data)
-
-
-def _part_bytes(comm: MPI.Intracomm, name: str, collective: str, given: Arguments) -> float:
+def _part_bytes(comm: MPI.Intracomm, name: str, collective: str, given: Given) -> float:
     """Bytes as :func:`collective_seconds` wants them; the largest of all ranks will count."""
     if collective == "barrier":
         return 0
-    sent = _argument(given, 0, "buf", "obj", "sendbuf", "sendobj")
-    if name.islower():
+    sent, received = sent_in(given), given.get("recvbuf")
+    if name[0].islower():
         return _object_bytes(comm, collective, sent, given)
-    if collective == "broadcast":
-        return bytes_of(sent)
-    received = _argument(given, 1, "recvbuf")
     if collective in ("scatter", "reduce_scatter"):
         return bytes_of(received)
     if collective == "all_to_all" or (sent is MPI.IN_PLACE and collective == "all_gather"):
@@ -225,11 +210,9 @@ def _largest_of(spec: Any, ranks: int) -> float:
     return bytes_of(spec) / ranks
 
 
-def _object_bytes(comm: MPI.Intracomm, collective: str, sent: Any, given: Arguments) -> int:
-    if collective in ("broadcast", "scatter"):
-        root = _argument(given, 1, "root", default=0)
-        if comm.Get_rank() != root:
-            return 0
+def _object_bytes(comm: MPI.Intracomm, collective: str, sent: Any, given: Given) -> int:
+    if collective in ("broadcast", "scatter") and comm.Get_rank() != given["root"]:
+        return 0
     if collective in ("scatter", "all_to_all"):
         return max(map(bytes_of_object, sent), default=0)
     return bytes_of_object(sent)

@@ -12,7 +12,8 @@ import time
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
-from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once, with_status
+from .call_arguments import with_status
+from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .errors import DeadlineError, translate
 from .events import log
 from .matched_probe import GuardedMessage
@@ -94,7 +95,7 @@ def _guarded(name: str):
         if link is None:
             call, args, kwargs = pickled_once(name, plain, args, kwargs)
         events = begin_call(self, name, args, kwargs, waiting=True)
-        kwargs, status = with_status(name, args, kwargs)
+        args, kwargs, status = with_status(name, args, kwargs)
         try:
             if link is None:
                 result = deadlines.call(
@@ -136,7 +137,7 @@ def _guarded_start(name: str):
                 request = GuardedRequest(call(self, *args, **kwargs), self, name)
             else:
                 request = emulated_calls.start_on_link(link, self, name, plain, args, kwargs)
-                if not isinstance(request, emulated_calls.HeldGuardedRequest):
+                if not isinstance(request, emulated_calls.HeldRequest):
                     request = GuardedRequest(request, self, name)
         except BaseException as error:
             end_call(events, None, error)

@@ -1,4 +1,4 @@
-"""A message is kept back at its sender until a slower link would have brought it.
+"""Emulate a slow link: a message is kept back until that link would have brought it.
 
 ::
 
@@ -19,7 +19,7 @@ Enter it on all ranks that talk to each other, with the same numbers.
   last rank's start; never before it has really ended. Bytes are those of the tensors handed over.
   Collectives of a group follow one another; they take nothing from messages and other groups.
 - In nested blocks the innermost counts. A block keeps what is sent in it (also what DDP starts)
-  until it has left; after an exception the rest leaves at once.
+  until it has left; after an exception all that is kept back leaves at once.
 - Times below about 0.1 ms are the machine's, not the link's. Where ranks are on several machines
   a collective counts from when a rank learns that all have started.
 """
@@ -28,31 +28,29 @@ from __future__ import annotations
 
 import contextlib
 import math
-import platform
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy
 
 from .collective_costs import collective_seconds
 from .errors import MismatchError
-from .link_queue import Departure, HeldRequest, port_in, see_off, send_at_once, sleep_until
+from .link_queue import Departure, HeldSend, let_all_go, port_in, see_off, sleep_until
+from .machine import clock_identity
 from .runtime import MPI
 
 __all__ = [
     "Link",
     "current",
-    "depart",
     "emulated_link",
+    "hold_back",
     "isend",
-    "machine_identity",
     "start_collective",
     "take_in",
+    "take_place",
 ]
 
 _MANY = 100
@@ -68,7 +66,7 @@ class Link:
     latency: float
     bandwidth: float
     one_port: bool = False
-    _departures: list[Departure] = field(default_factory=list, repr=False)
+    _held: list[HeldSend] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("latency", self.latency), ("bandwidth", self.bandwidth)):
@@ -105,12 +103,14 @@ def emulated_link(
         _entered.append(link)
     try:
         yield link
-        see_off(link._departures)
+        see_off(link._held)
+    except BaseException:
+        let_all_go()
+        raise
     finally:
         with _lock:
             _entered.remove(link)
-        send_at_once(link._departures)
-        see_off(link._departures)
+        see_off(link._held)
 
 
 def current() -> Link | None:
@@ -121,29 +121,31 @@ def current() -> Link | None:
 # --- messages -----------------------------------------------------------------------------
 
 
-def depart(
-    link: Link,
-    comm: MPI.Comm,
-    dest: int,
-    size_bytes: float,
-    start: Callable[[], MPI.Request] | None = None,
-) -> Departure:
-    """Give a message to rank ``dest`` of ``comm`` its time on ``link``; see :class:`Departure`."""
-    departure = Departure(comm, dest, link.seconds(size_bytes), link.one_port, start)
-    if start is not None:
-        with _lock:
-            if len(link._departures) > _MANY:
-                link._departures[:] = [one for one in link._departures if not one.gone.is_set()]
-            link._departures.append(departure)
-    return departure
+def take_place(link: Link, comm: MPI.Comm, dest: int, size_bytes: float) -> Departure:
+    """Give a message to rank ``dest`` of ``comm`` its time on ``link``; the caller sends it."""
+    return Departure(comm, dest, link.seconds(size_bytes), link.one_port)
 
 
-def isend(comm: MPI.Comm, message: Any, dest: int, tag: int, size_bytes: int) -> Any:
+def hold_back(
+    link: Link, comm: MPI.Comm, dest: int, size_bytes: float, start: Callable[[], MPI.Request]
+) -> HeldSend:
+    """Have a message to rank ``dest`` of ``comm`` sent by ``start`` after its time on ``link``."""
+    held = HeldSend(comm, dest, link.seconds(size_bytes), link.one_port, start)
+    with _lock:
+        if len(link._held) > _MANY:
+            link._held[:] = [one for one in link._held if not one.gone.is_set()]
+        link._held.append(held)
+    return held
+
+
+def isend(
+    comm: MPI.Comm, message: Any, dest: int, tag: int, size_bytes: int
+) -> MPI.Request | HeldSend:
     """Return the request of ``comm.Isend(message, dest, tag)``, on the link in force if any."""
     link = current()
     if link is None:
         return comm.Isend(message, dest, tag)
-    return HeldRequest(depart(link, comm, dest, size_bytes, lambda: comm.Isend(message, dest, tag)))
+    return hold_back(link, comm, dest, size_bytes, lambda: comm.Isend(message, dest, tag))
 
 
 def take_in(comm: MPI.Comm, size_bytes: int) -> None:
@@ -168,7 +170,7 @@ def start_collective(link: Link, comm: MPI.Intracomm, name: str, size_bytes: flo
     """
     if comm.Get_size() == 1:
         return 0.0
-    own = numpy.array([*link.numbers, _MACHINE])
+    own = numpy.array([*link.numbers, clock_identity()])
     values = numpy.array([time.perf_counter(), size_bytes, *own, *-own])
     MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, values, MPI.MAX)
     same = values[2:5] == -values[5:8]
@@ -180,13 +182,3 @@ def start_collective(link: Link, comm: MPI.Intracomm, name: str, size_bytes: flo
     begin = values[0] if same[2] else time.perf_counter()
     seconds = collective_seconds(name, comm.Get_size(), values[1], link.latency, 1 / link.bandwidth)
     return float(begin + seconds)
-
-
-def machine_identity() -> float:
-    """Return a number that processes share if, and only if, they share a clock."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    identity = boot.read_text() if boot.exists() else ""
-    return float(zlib.crc32((identity + platform.node()).encode()))
-
-
-_MACHINE = machine_identity()
