@@ -16,8 +16,10 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch_mpi4py import emulated_link, events, progress, task
-from torch_mpi4py.call_check import Call
+from torch_mpi4py import MPI, emulated_link, events, progress, work
+from torch_mpi4py.call import Call
+from torch_mpi4py.channel import Channel
+from torch_mpi4py.futures import CallbackQueue
 
 from tests import ranks
 from tests.torch_mpi4py.helpers import equal, group_of_all
@@ -71,9 +73,13 @@ def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
 
 def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
     """The watcher gives up a call that is stuck, in the moment in which it comes back."""
-    late = task.Task(Call("barrier"), lambda comm: None, 1.0, [])
+    channel, callbacks = Channel(MPI.COMM_SELF, "late", 0), CallbackQueue("late", 0)
+    late = work.CollectiveWork.new(
+        channel, callbacks, Call("barrier"), lambda comm: None, None, [], 1.0
+    )
     late.prepare_to_wait()
-    errors, second = [], ValueError("given up")
+    errors: list[BaseException] = []
+    second = ValueError("given up")
 
     def give_up() -> None:
         try:
@@ -88,12 +94,13 @@ def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: 
             watcher.start()
             time.sleep(0.2)  # nothing is lost if the other thread takes longer to come
 
-    with mock.patch.object(task.log, "end", stopped):
+    with mock.patch.object(work.log, "end", stopped):
         late.finish(None)
         watcher.join(20)
     assert not errors, errors
-    assert late.wait(20)
+    assert late.wait(timedelta(seconds=20))
     assert late.error is None
+    assert channel.close(20)
 
 
 def case_nobody_waits(rank: int, size: int) -> None:

@@ -14,18 +14,18 @@ from collections import deque
 from typing import Any
 from weakref import WeakValueDictionary
 
-from . import deadlines, hang_report, link_emulation, link_queue
-from .call_check import Agreement, Call
-from .errors import CommunicationError, DeadlineError, MismatchError, translate
+from . import deadlines, link_emulation, link_queue
+from .call_check import Agreement
+from .errors import CommunicationError, MismatchError, translate
 from .events import log
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
-from .task import Task, stopped
+from .work import CollectiveWork
 
 __all__ = ["Channel"]
 
 
-class Channel:
+class Channel(deadlines.Runner):
     """Runs one group's collectives in order on one communicator.
 
     Args:
@@ -34,11 +34,17 @@ class Channel:
         depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
 
     Attributes:
+        failure: why the channel is unusable, None while it works.
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.
         group: what the communicator is called in the event log.
+        ending: the lock under which a collective ends.
+        running: the collective that is run. Who sets it, under the lock, has the turn and is the
+            only one to take it away.
     """
+
+    running: CollectiveWork | None = None
 
     def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
         self.comm = comm
@@ -48,40 +54,44 @@ class Channel:
         self.survives_failures = False
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.agreement = Agreement(comm)
+        self.ending = threading.RLock()
         self._lock = threading.Lock()
-        self._queue: deque[Task] = deque()  # those that have not ended; the first may be running
-        self._running: Task | None = None
+        # Those that have not ended; the first may be running. All may add; who has the turn takes
+        # out what it has run.
+        self._queue: deque[CollectiveWork] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
         self._progress = ProgressThread(name, self._queue, self._run)
         self._abandoned = False
         self._inline_allowed = deadlines.has_ulfm() or comm.Get_size() == 1
+        deadlines.watch_over(self)
 
     @property
     def idle(self) -> bool:
-        """Whether no task is queued or running."""
-        return self._running is None and not self._queue
+        """Whether nothing is queued or running."""
+        return self.running is None and not self._queue
 
-    def run_now(self, task: Task) -> bool:
-        """Run ``task`` on this thread if that is safe; return whether it was run."""
-        return self._inline_allowed and self.idle and self._run(task)
+    def start(self, work: CollectiveWork, asynchronous: bool) -> None:
+        """Run ``work`` on this thread, if its caller waits for it and nothing comes before it.
 
-    def submit(self, task: Task) -> None:
-        """Queue ``task``: the progress thread or whoever waits for it runs it."""
-        task.prepare_to_wait()
+        Otherwise it is queued: the progress thread or whoever waits for it runs it.
+        """
+        if not asynchronous and self._inline_allowed and not self._queue and self._run(work):
+            return
+        work.prepare_to_wait()
         with self._lock:
-            self._queue.append(task)
+            self._queue.append(work)
         if self._abandoned:  # since the group was found usable: nothing runs here any more
-            task.finish(stopped(task.call, self.failure))
+            work.finish(work.stopped(self.failure))
             return
         # The time of an emulated link passes without a core, so it is always worth hiding.
-        if self._inline_allowed and task.link is None and cores_are_taken():
+        if self._inline_allowed and work.link is None and cores_are_taken():
             self._progress.look()
         else:
             self._progress.hurry()
 
-    def help_with(self, task: Task) -> None:
-        """Run what is queued up to ``task`` on this thread, as far as nobody else does."""
-        while self._inline_allowed and self._run(until=task):
+    def help_with(self, work: CollectiveWork) -> None:
+        """Run what is queued up to ``work`` on this thread, as far as nobody else does."""
+        while self._inline_allowed and self._run(until=work):
             pass
 
     def hurry(self) -> None:
@@ -99,104 +109,108 @@ class Channel:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
         if self._abandoned:
             return False  # waiting for it would only delay the end of the process
-        return self._progress.stop(seconds)
+        stopped = self._progress.stop(seconds)
+        if stopped and self.running is None:
+            deadlines.forget(self)
+        return stopped
 
-    def _run(self, task: Task | None = None, until: Task | None = None) -> bool:
-        """Run one task on this thread, unless another thread runs one; return whether it did.
+    def _run(self, work: CollectiveWork | None = None, until: CollectiveWork | None = None) -> bool:
+        """Run one collective on this thread, unless another thread runs one.
 
         An interrupt may arrive after any call, so nothing is called between taking the turn and
         knowing that it has to be given back.
 
         Args:
-            task: it is run if nothing is queued; None: the first that is queued.
+            work: it is run if nothing is queued; None: the first that is queued.
             until: run nothing once this has ended.
+
+        Returns:
+            Whether it was run.
         """
-        mine, queued = False, task is None
+        mine, queued = False, work is None
         try:
             with self._lock:
-                if self._running is None and (until is None or not until.done):
+                if self.running is None and (until is None or not until.done):
                     if queued and self._queue:
-                        self._running = task = self._queue[0]
+                        self.running = work = self._queue[0]
                         mine = True
                     elif not queued and not self._queue:
-                        self._running = task
+                        self.running = work
                         mine = True
-            if mine:
-                if queued:
-                    log.restart(task.event)
-                self._execute(task)
+            if not mine:
+                return False
+            if queued:
+                log.restart(work.event)
+            work.finish(self._call_mpi(work))
         except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
             if mine:
-                task.finish(interrupt)
+                work.finish(interrupt)
             raise
         finally:
             if mine:
-                with self._lock:
-                    if self._queue and self._queue[0] is task:
-                        self._queue.popleft()
-                    self._running = None
-                if self._progress.hurries:
+                try:
+                    if queued:
+                        self._take_out(work)
+                finally:
+                    self.running = None
+                if self._progress.hurries:  # it has looked, and found this one running
                     self._progress.hurry()
-        return mine
+        return True
 
-    def _execute(self, task: Task) -> None:
+    def _take_out(self, work: CollectiveWork) -> None:
+        with self._lock:
+            if self._queue and self._queue[0] is work:
+                self._queue.popleft()
+
+    def _call_mpi(self, work: CollectiveWork) -> BaseException | None:
+        """Do what a collective is made of; return why it failed, None if it has not."""
         if self.failure is not None:
-            task.finish(stopped(task.call, self.failure))
-            return
+            return work.stopped(self.failure)
         comm = self.comm
-        operation = deadlines.Operation(comm, task.call.name, task.seconds, self._abandon)
-        deadlines.begin(operation)
+        work.enter()
         try:
-            self.agreement.check(task.call)
-            if task.link is None:
-                task.run(comm)
+            self.agreement.check(work.call)
+            if work.link is None:
+                work.plan(comm)
             else:
-                _run_on_link(task, comm, operation)
-            error = operation.error() if operation.reason else None
+                _run_on_link(work, comm)
+            error = work.freed_error() if work.reason else None
         except MPI.Exception as mpi_error:
-            if operation.reason:
-                error = operation.error()
+            if work.reason:
+                error = work.freed_error()
             else:
-                error = translate(mpi_error, task.call.describe(), comm)
+                error = translate(mpi_error, work.call.describe(), comm)
         except BaseException as other:
             error = other
         finally:
-            deadlines.end(operation)
+            work.in_mpi = False
         if error is not None and not isinstance(error, MismatchError):
             self.fail(_as_communication_error(error))
-        task.finish(error)
+        return error
 
-    def _abandon(self, operation: deadlines.Operation) -> None:
+    def abandon(self, work: CollectiveWork) -> None:
         """Give up a call that could not be freed: its thread stays behind in MPI."""
         deadlines.leave_mpi_unfinalized()
-        error = operation.error()
+        error = work.freed_error()
         self.failure = self.failure or error
         self._abandoned = True
-        task = self._running
-        if task is not None:
-            task.finish(error)
+        work.finish(error)
         with self._lock:
             waiting = list(self._queue)
             self._queue.clear()
-        for task in waiting:
-            task.finish(stopped(task.call, error))
+        for one in waiting:
+            one.finish(one.stopped(error))
 
 
-def _run_on_link(task: Task, comm: MPI.Intracomm, operation: deadlines.Operation) -> None:
-    name = task.call.name.removesuffix("_single")
-    size_bytes = task.call.largest_part_bytes(task.result, comm.Get_size())
-    due = link_emulation.start_collective(task.link, comm, name, size_bytes)
-    task.run(comm)
-    link_queue.sleep_until(due, comm, lambda: operation.reason is not None)
+def _run_on_link(work: CollectiveWork, comm: MPI.Intracomm) -> None:
+    name = work.what.removesuffix("_single")
+    size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
+    due = link_emulation.start_collective(work.link, comm, name, size_bytes)
+    work.plan(comm)
+    link_queue.sleep_until(due, comm, lambda: work.reason is not None)
 
 
 def _as_communication_error(error: BaseException) -> CommunicationError:
     if isinstance(error, CommunicationError):
         return error
     return CommunicationError(f"{type(error).__name__}: {error}")
-
-
-def deadline_error(call: Call, seconds: float, report: str) -> DeadlineError:
-    """Return the error for a wait that gave up before the operation did."""
-    text = f"{call.name}: not finished within the {seconds:g} s given to wait()"
-    return DeadlineError(text + hang_report.ending(report))

@@ -32,15 +32,17 @@ from .runtime import MPI
 
 __all__ = [
     "Operation",
-    "begin",
+    "Runner",
     "call",
     "confirm_sent",
-    "end",
     "failed_ranks",
+    "forget",
     "has_ulfm",
     "is_revoked",
     "revoke",
+    "under_way",
     "watch",
+    "watch_over",
 ]
 
 _POLL_SECONDS = 0.1
@@ -52,46 +54,47 @@ _STUCK_POLLS = 20
 
 
 class Operation:
-    """One blocking MPI call in progress.
+    """One blocking MPI call.
+
+    The thread that makes the call writes ``started``, ``deadline`` and ``in_mpi``; the watcher
+    writes ``reason``, ``report`` and ``polls_left``, and only while ``in_mpi`` is true.
 
     Attributes:
         comm: the communicator to revoke if it must be freed.
         what: name of the operation, for error messages.
         seconds: time allowed.
+        started: when the call was made, in seconds of ``time.perf_counter()``.
+        deadline: when the time allowed ends.
+        in_mpi: whether the call is under way.
         reason: why the watcher freed it, or None while it has not.
-        on_stuck: called once if the call does not return although it was freed.
-        polls_left: how often the watcher looks again before that.
         report: what every rank was doing when this call was given up.
+        polls_left: how often the watcher looks again before it calls :meth:`give_up`.
     """
 
-    __slots__ = (
-        *("comm", "deadline", "on_stuck", "polls_left", "reason", "report", "seconds", "started"),
-        "what",
-    )
+    comm: MPI.Intracomm
+    what: str
+    seconds: float
+    started: float
+    deadline: float
+    in_mpi = False
+    reason: str | None = None
+    report = ""
+    polls_left = 0
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        what: str,
-        seconds: float,
-        on_stuck: Callable[[Operation], None] | None = None,
-    ) -> None:
-        self.comm = comm
-        self.what = what
-        self.seconds = seconds
-        self.started = time.monotonic()
-        self.deadline = self.started + seconds
-        self.on_stuck = on_stuck
-        self.polls_left = 0
-        self.reason: str | None = None
-        self.report = ""
+    def enter(self) -> None:
+        """Note that the call is made now; from here on the watcher looks at it."""
+        self.started = time.perf_counter()
+        self.deadline = self.started + self.seconds
+        self.in_mpi = True  # last, so that the watcher finds the rest
+
+    def give_up(self) -> None:
+        """Leave the call to itself, which has not come back although it was freed."""
 
     def take_report(self) -> None:
         """Find out what every rank is doing, before any is freed."""
-        waited = time.monotonic() - self.started
-        self.report = hang_report.reach(self.comm, since=time.perf_counter() - waited)
+        self.report = hang_report.reach(self.comm, since=self.started)
 
-    def error(self) -> CommunicationError:
+    def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
         if self.reason == "interrupt":
             return RevokedError(
@@ -105,23 +108,40 @@ class Operation:
         )
 
 
-_active: set[Operation] = set()
+class Runner:
+    """Something that makes MPI calls one after another, as a channel does.
+
+    The watcher looks at the one that is running, from :func:`watch_over` to :func:`forget`: so
+    for each call only ``running`` is written, by the thread that runs it.
+    """
+
+    running: Operation | None = None
+
+
+_runners: set[Runner] = set()
+_single: set[Operation] = set()  # those of no runner
 _start_lock = threading.Lock()
 _watcher: threading.Thread | None = None
 _wakeup_read = -1
 _previous_wakeup = -1
 
 
-def begin(operation: Operation) -> None:
-    """Register ``operation`` with the watcher, starting it if needed."""
-    if _watcher is None:
-        watch()
-    _active.add(operation)
+def watch_over(runner: Runner) -> None:
+    """Have the watcher look at what ``runner`` runs."""
+    watch()
+    _runners.add(runner)
 
 
-def end(operation: Operation) -> None:
-    """Take ``operation`` off the watcher's list."""
-    _active.discard(operation)
+def forget(runner: Runner) -> None:
+    """Take ``runner``, which will run nothing more, off the watcher's list."""
+    _runners.discard(runner)
+
+
+def under_way() -> list[Operation]:
+    """Return the calls in which this process is."""
+    # Copied in one go: other threads add and take away.
+    running = [runner.running for runner in list(_runners)]
+    return [one for one in (*list(_single), *running) if one is not None and one.in_mpi]
 
 
 def revoke(comm: MPI.Comm) -> bool:
@@ -141,7 +161,9 @@ def revoke(comm: MPI.Comm) -> bool:
     return True
 
 
-def call(comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any):
+def call(
+    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
+) -> Any:
     """Return ``function(*args)``, a blocking MPI call on ``comm``, within ``seconds``.
 
     Raises:
@@ -152,19 +174,29 @@ def call(comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any]
     __tracebackhide__ = True
     if not has_ulfm() and comm.Get_size() > 1:
         return _call_on_helper_thread(comm, what, seconds, function, args)
-    operation = Operation(comm, what, seconds)
-    begin(operation)
+    if _watcher is None:
+        watch()
+    operation = _new_operation(comm, what, seconds)
+    _single.add(operation)
     try:
         result = function(*args)
     except MPI.Exception as error:
         if operation.reason:
-            raise operation.error() from None
+            raise operation.freed_error() from None
         raise translate(error, what, comm) from error
     finally:
-        _active.discard(operation)
+        _single.discard(operation)
+        operation.in_mpi = False
     if operation.reason:
-        raise operation.error()
+        raise operation.freed_error()
     return result
+
+
+def _new_operation(comm: MPI.Intracomm, what: str, seconds: float) -> Operation:
+    operation = Operation()
+    operation.comm, operation.what, operation.seconds = comm, what, seconds
+    operation.enter()
+    return operation
 
 
 def confirm_sent(comm: MPI.Comm, what: str) -> None:
@@ -185,10 +217,16 @@ def is_revoked(comm: MPI.Comm) -> bool:
     return has_ulfm() and comm.Is_revoked()
 
 
-def _call_on_helper_thread(comm, what, seconds, function, args):
+def _call_on_helper_thread(
+    comm: MPI.Intracomm,
+    what: str,
+    seconds: float,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> Any:
     outcome: list[Any] = []
     finished = threading.Event()
-    operation = Operation(comm, what, seconds)
+    operation = _new_operation(comm, what, seconds)
 
     def run() -> None:
         try:
@@ -206,7 +244,7 @@ def _call_on_helper_thread(comm, what, seconds, function, args):
     if not in_time:
         leave_mpi_unfinalized()
         operation.take_report()
-        raise operation.error()
+        raise operation.freed_error()
     result, error = outcome[0]
     if isinstance(error, MPI.Exception):
         raise translate(error, what, comm) from error
@@ -265,30 +303,29 @@ def _watch() -> None:
         if _wakeup_read >= 0:
             ready, _, _ = select.select([_wakeup_read], [], [], _POLL_SECONDS)
             if ready and _interrupt_arrived():
-                interrupted_at = time.monotonic()
+                interrupted_at = time.perf_counter()
         else:
             time.sleep(_POLL_SECONDS)
         _survive(heartbeat.note)
-        now = time.monotonic()
-        for operation in _still_active():
+        now = time.perf_counter()
+        for operation in _still_under_way():
             if operation.reason is None and now > operation.deadline:
                 _expire(operation, "deadline")
-            elif operation.on_stuck is not None and operation.reason is not None:
+            elif operation.reason is not None and operation.polls_left >= 0:
                 operation.polls_left -= 1
                 if operation.polls_left < 0:
-                    operation.on_stuck(operation)
-                    operation.on_stuck = None
+                    operation.give_up()
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
-            for operation in _still_active():
+            for operation in _still_under_way():
                 if operation.reason is None and operation.started < interrupted_at:
                     _expire(operation, "interrupt")
             interrupted_at = None
 
 
-def _still_active() -> Iterator[Operation]:
+def _still_under_way() -> Iterator[Operation]:
     """Yield the operations under way, but none that ends while another one is given up."""
-    for operation in list(_active):
-        if operation in _active:
+    for operation in under_way():
+        if operation.in_mpi:
             yield operation
 
 

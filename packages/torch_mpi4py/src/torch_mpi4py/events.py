@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from .call import Call
 from .call_site import call_site, site_of
 from .event_board import ANY, NEVER_WAITS, RECORDS, Board, Event, group_text
 from .event_board_writer import BoardWriter
 from .rank_states import name_ranks
 from .runtime import MPI
-
-if TYPE_CHECKING:
-    from .call_check import Call
 
 __all__ = ["ANY", "Event", "Log", "Token", "events", "log", "making", "mark", "section"]
 
@@ -148,11 +146,11 @@ class Log:
         """Record that an operation has ended, and how; a second call changes nothing."""
         if token is None:
             return
-        if self.listeners and self.board.is_open(token):
-            self.board.end(token, self._outcome(error), perf_counter())
+        outcome = self._ok if error is None else self.string(type(error).__name__)
+        tells = self.listeners and self.board.is_open(token)
+        self.board.end(token, outcome, perf_counter())
+        if tells:
             self._tell(token)
-        else:
-            self.board.end(token, self._outcome(error), perf_counter())
 
     def drop(self, token: Token | None) -> None:
         """Record that nobody can wait for an operation any more, if it is open."""
@@ -164,9 +162,6 @@ class Log:
         """Record that nobody can wait any more for what is open in a group."""
         for token in self.board.open_in(group.place):
             self.drop(token)
-
-    def _outcome(self, error: BaseException | None) -> int:
-        return self._ok if error is None else self.string(type(error).__name__)
 
     def _tell(self, token: Token) -> None:
         if self.listeners:
@@ -208,11 +203,6 @@ def mark() -> int:
     return log.board.next_number()
 
 
-# What each collective is called in the board; most programs repeat a few of them.
-_collectives: dict[Call, tuple[int, int, int, int]] = {}
-_MOST_COLLECTIVES = 10_000
-
-
 def begin_collective(
     group: int, call: Call, handed_over: int | None, waiting: bool
 ) -> Token | None:
@@ -226,10 +216,7 @@ def begin_collective(
     """
     if not log.enabled:
         return None
-    known = _collectives.get(call)
-    if known is None:
-        known = _describe(call)
-    kind, dtype, shape, size = known
+    kind, dtype, shape, size = call.places or _describe(call)
     if handed_over is not None:
         size = handed_over * call.dtype.itemsize
     board = log.board
@@ -251,10 +238,8 @@ def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: i
 def _describe(call: Call) -> tuple[int, int, int, int]:
     size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
     dtype = log.dtype(call.dtype) if call.dtype is not None else 0
-    known = (log.string(call.name), dtype, log.string(call.elements()), size)
-    if len(_collectives) < _MOST_COLLECTIVES:
-        _collectives[call] = known
-    return known
+    call.places = log.string(call.name), dtype, log.string(call.elements()), size
+    return call.places
 
 
 @contextmanager

@@ -19,12 +19,17 @@ import torch
 
 __all__ = ["CallbackQueue", "OrderedFuture", "current_depth", "raise_at_end_of_backward"]
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    depth = 0
+
+
+_thread = _Thread()
 
 
 def current_depth() -> int:
     """Return 0 in the program, d + 1 in callbacks of collectives of depth d."""
-    return getattr(_thread, "depth", 0)
+    return _thread.depth
 
 
 class OrderedFuture(torch.futures.Future):

@@ -21,7 +21,7 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
-from .call_check import Call
+from .call import Call
 from .dtypes import reduction
 from .group_base import GroupBase, live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send

@@ -14,14 +14,13 @@ import torch
 import torch.distributed as dist
 
 from . import collectives, comm_reaper, deadlines, link_emulation, point_to_point
-from .call_check import Call
+from .call import Call
 from .channel import Channel
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import begin_collective, log
 from .futures import CallbackQueue, current_depth
 from .runtime import MPI
 from .store_barrier import meet
-from .task import Task
 from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
 
 __all__ = ["GroupBase", "live_groups"]
@@ -269,16 +268,16 @@ class GroupBase(dist.ProcessGroup):
     ) -> dist._Work:
         link = link_emulation.current()
         if link is not None:
-            call = call._replace(link=link.numbers)
+            call = call.over(link.numbers)
         channel, callbacks = self._lane()
         seconds = seconds_of(getattr(opts, "timeout", None))
-        task = Task(call, plan, self._seconds if seconds < 0 else seconds, result, link)
-        self._sequence_number += 1
+        if seconds < 0:
+            seconds = self._seconds
         asynchronous = getattr(opts, "asyncOp", True)
-        task.event = begin_collective(channel.group.place, call, handed_over, not asynchronous)
-        if asynchronous or not channel.run_now(task):
-            channel.submit(task)
-        work = CollectiveWork(task, channel, callbacks)
+        self._sequence_number += 1
+        work = CollectiveWork.new(channel, callbacks, call, plan, link, result, seconds)
+        work.event = begin_collective(channel.group.place, call, handed_over, not asynchronous)
+        channel.start(work, asynchronous)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from . import hang_report
-from .channel import Channel, deadline_error
-from .errors import CommunicationError, RevokedError
-from .events import log
+from .call import Call
+from .deadlines import Operation
+from .errors import CommunicationError, DeadlineError, RevokedError
+from .events import Token, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
-from .task import Task
 
-__all__ = ["CollectiveWork", "CombinedWork", "future_of_task", "future_of_works"]
+if TYPE_CHECKING:
+    from .channel import Channel
+    from .collectives import Plan
+    from .link_emulation import Link
+
+__all__ = ["CollectiveWork", "CombinedWork", "future_of_works"]
 
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
@@ -49,15 +55,96 @@ def seconds_of(timeout: timedelta | None) -> float:
 _future_lock = threading.Lock()  # one for all: what it guards takes microseconds
 
 
-class CollectiveWork(dist._Work):
-    """Handle on a collective."""
+class CollectiveWork(dist._Work, Operation):
+    """One collective on its way, from the call to its end, and the handle on it.
 
-    def __init__(self, task: Task, channel: Channel, callbacks: CallbackQueue) -> None:
-        super().__init__()
-        self._task = task
-        self._channel = channel
-        self._callbacks = callbacks
-        self._future: OrderedFuture | None = None
+    Any thread may run it, one does; any may wait for it. It has no ``__init__``, which for a
+    subclass of torch's handles would take longer than all of :meth:`new`.
+
+    Attributes:
+        channel: where it is queued and run.
+        callbacks: where the callbacks of its future run.
+        call: what all ranks must agree on.
+        plan: does the MPI calls, given the communicator.
+        link: the emulated link it was called under, None on the real one.
+        tensors: the output tensors.
+        event: its entry in the event log.
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+
+    What is not set by :meth:`new`, ``done`` and ``error`` are written by :meth:`finish`, under the
+    channel's lock for ends.
+    """
+
+    channel: Channel
+    callbacks: CallbackQueue
+    call: Call
+    plan: Plan
+    link: Link | None
+    tensors: list[Any]
+    event: Token | None = None
+    done = False
+    error: BaseException | None = None
+    # Held until the end, if some other thread may run it.
+    _baton: Any = None
+    _future: OrderedFuture | None = None
+    _on_done: Callable[[], None] | None = None
+
+    @classmethod
+    def new(
+        cls,
+        channel: Channel,
+        callbacks: CallbackQueue,
+        call: Call,
+        plan: Plan,
+        link: Link | None,
+        tensors: list[Any],
+        seconds: float,
+    ) -> CollectiveWork:
+        """Return a collective that nobody has begun."""
+        self = cls()
+        self.channel = channel
+        self.comm = channel.comm
+        self.callbacks = callbacks
+        self.call = call
+        self.what = call.name
+        self.plan = plan
+        self.link = link
+        self.tensors = tensors
+        self.seconds = seconds
+        return self
+
+    # --- for the channel ------------------------------------------------------------------
+
+    def prepare_to_wait(self) -> None:
+        """Make it waitable from another thread."""
+        self._baton = allocate_lock()
+        self._baton.acquire()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Record the end once; later calls change nothing."""
+        # The watcher may give a call up in the moment in which it comes back after all. A thread
+        # may enter again: an interrupt in the middle of the end is the error of a second one.
+        with self.channel.ending:
+            if self.done:
+                return
+            self.error = error
+            log.end(self.event, error)
+            self.done = True
+            if self._baton is not None:
+                self._baton.release()
+        if self._on_done is not None:
+            self._on_done()
+
+    def give_up(self) -> None:
+        """End it for those who wait, and the channel with it: its thread stays behind in MPI."""
+        self.channel.abandon(self)
+
+    def stopped(self, failure: BaseException | None) -> RevokedError:
+        """Return its error if it is not run, because the group had failed before."""
+        return RevokedError(f"{self.what}: not run, because the group failed before: {failure}")
+
+    # --- for the program ------------------------------------------------------------------
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the operation is done.
@@ -68,47 +155,47 @@ class CollectiveWork(dist._Work):
         Raises:
             CommunicationError: what went wrong, as the subclass that says how.
         """
-        task = self._task
-        if not task.done:
-            self._wait_until_done(task, seconds_of(timeout))
-        if task.error is not None:
-            raise task.error
+        if not self.done:
+            self._wait_until_done(seconds_of(timeout))
+        if self.error is not None:
+            raise self.error
         return True
 
-    def _wait_until_done(self, task: Task, seconds: float) -> None:
-        log.waits(task.event, True)
+    def _wait_until_done(self, seconds: float) -> None:
+        log.waits(self.event, True)
         report = ""
         try:
             if seconds < 0:
-                self._channel.help_with(task)
+                self.channel.help_with(self)
             else:  # this thread must be free to give up
-                self._channel.hurry()
-            in_time = task.wait(seconds)
+                self.channel.hurry()
+            if not self.done and self._baton.acquire(timeout=seconds):
+                self._baton.release()  # pass the baton on to the next who waits
+            in_time = self.done
             if not in_time:
-                report = hang_report.reach(self._channel.comm)
+                report = hang_report.reach(self.comm)
         except KeyboardInterrupt:
-            self._channel.fail(
-                RevokedError(f"{task.call.name}: interrupted by the user while waiting")
-            )
+            self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
             raise
         finally:
-            log.waits(task.event, False)
+            log.waits(self.event, False)
         if not in_time:
-            error = deadline_error(task.call, seconds, report)
-            self._channel.fail(error)
+            text = f"{self.what}: not finished within the {seconds:g} s given to wait()"
+            error = DeadlineError(text + hang_report.ending(report))
+            self.channel.fail(error)
             raise error
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended, well or not."""
-        return self._task.done
+        return self.done
 
     def is_success(self) -> bool:
         """Return whether the operation has ended well."""
-        return self._task.done and self._task.error is None
+        return self.done and self.error is None
 
     def exception(self) -> BaseException | None:
         """Return the error, None if there is none so far."""
-        return self._task.error
+        return self.error
 
     def synchronize(self) -> None:
         """The same as :meth:`wait`: results are in place when it returns."""
@@ -116,31 +203,30 @@ class CollectiveWork(dist._Work):
 
     def result(self) -> list[torch.Tensor]:
         """Return the output tensors."""
-        return self._task.result
+        return self.tensors
 
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
-            self._channel.hurry()  # one who waits for a future in C++ cannot help
+            self.channel.hurry()  # one who waits for a future in C++ cannot help
         with _future_lock:
             if self._future is None:
-                self._future = future_of_task(self._task, self._callbacks)
+                self._future = self._new_future()
             return self._future
 
+    def _new_future(self) -> OrderedFuture:
+        future = OrderedFuture(self.callbacks, devices_of(self.tensors))
+        once = threading.Lock()
 
-def future_of_task(task: Task, callbacks: CallbackQueue) -> OrderedFuture:
-    """Return a future that completes when ``task`` does."""
-    future = OrderedFuture(callbacks, devices_of(task.result))
-    once = threading.Lock()
+        def complete() -> None:
+            if once.acquire(blocking=False):
+                settle(future, self.tensors, self.error)
 
-    def complete() -> None:
-        if once.acquire(blocking=False):
-            settle(future, task.result, task.error)
-
-    task.on_done.append(complete)
-    if task.done:
-        complete()
-    return future
+        # Whoever ends it looks for this afterwards: one of the two sees the other.
+        self._on_done = complete
+        if self.done:
+            complete()
+        return future
 
 
 def future_of_works(works: list[dist._Work], callbacks: CallbackQueue) -> OrderedFuture:

@@ -1,0 +1,116 @@
+"""A description of one collective call: which one, of what, and to or from whom.
+
+The ranks compare it before data moves (:mod:`.call_check`), and the event log and error messages
+are made from it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from .dtypes import code_of
+
+__all__ = ["Call"]
+
+_NAMES = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+)
+_NAME_CODE = {name: index for index, name in enumerate(_NAMES)}
+_OP_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+@functools.lru_cache(maxsize=10_000)
+class Call:
+    """What must be equal on all ranks for one collective.
+
+    Most programs repeat a few calls, so equal arguments give the same object again, and what was
+    worked out for it once need not be worked out in every step. Nothing changes it but for
+    ``places``.
+
+    Args:
+        name: the collective, by its name in torch.distributed.
+        counts: number of elements, or one number per rank where they may differ.
+        dtype: dtype of the elements, None for a barrier.
+        op: code of the reduce operation, -1 if there is none.
+        root: source or destination rank in the group, -1 if there is none.
+        link: latency and bandwidth of an emulated link, empty on the real one.
+
+    Attributes:
+        digest: a number from 0 to 2**62 - 1, equal on ranks whose calls are equal.
+        places: where the event log has its texts, and its bytes; the log alone writes this, from
+            any thread, and always the same.
+    """
+
+    __slots__ = ("counts", "digest", "dtype", "link", "name", "op", "places", "root")
+
+    def __init__(
+        self,
+        name: str,
+        counts: tuple[int, ...] = (),
+        dtype: torch.dtype | None = None,
+        op: int = -1,
+        root: int = -1,
+        link: tuple[float, ...] = (),
+    ) -> None:
+        self.name = name
+        self.counts = counts
+        self.dtype = dtype
+        self.op = op
+        self.root = root
+        self.link = link
+        dtype_code = 0 if dtype is None else 1 + code_of(dtype)
+        fields = (_NAME_CODE[name], dtype_code, op + 1, root + 1, *counts, *link)
+        self.digest = hash(fields) & (2**62 - 1)
+        self.places: tuple[int, int, int, int] | None = None
+
+    def over(self, link: tuple[float, ...]) -> Call:
+        """Return this call over an emulated link."""
+        return Call(self.name, self.counts, self.dtype, self.op, self.root, link)
+
+    def describe(self) -> str:
+        """Return e.g. ``all_reduce(SUM) of 3 float32 elements``."""
+        text = self.name
+        if self.op >= 0:
+            text += f"({_OP_NAMES[self.op]})"
+        if self.counts:
+            text += f" of {self._counts()} {str(self.dtype).removeprefix('torch.')} elements"
+        if self.root >= 0:
+            text += f", root {self.root}"
+        if self.link:
+            text += f", over an emulated link of {self.link[0]:g} s and {self.link[1]:g} bytes/s"
+        return text
+
+    def elements(self) -> str:
+        """Return e.g. ``SUM of 3``, ``3 + 4``, or nothing."""
+        counts = self._counts()
+        return f"{_OP_NAMES[self.op]} of {counts}" if self.op >= 0 else counts
+
+    def _counts(self) -> str:
+        counts = " + ".join(map(str, self.counts))
+        if len(counts) > 80:
+            counts = f"{sum(self.counts)} (in {len(self.counts)} parts)"
+        return counts
+
+    def largest_part_bytes(self, result: list[torch.Tensor], ranks: int) -> int:
+        """Return the bytes of the largest part that one rank has or gets.
+
+        Args:
+            result: the output tensors, which alone tell the size of an all_to_all.
+            ranks: how many parts a single output of an all_to_all is taken to have.
+        """
+        if self.name == "all_to_all_single":
+            return -(-result[0].nbytes // ranks)
+        if self.name == "all_to_all":
+            return max(tensor.nbytes for tensor in result)
+        return max(self.counts, default=0) * (self.dtype.itemsize if self.dtype else 0)
