@@ -1,4 +1,4 @@
-"""Turn one knob at a time, and see when more ranks stop to pay.
+"""The calculator of lesson 06: turn one knob at a time, and see when more ranks no longer pay.
 
 :func:`calculator` shows sliders and a picture that follows them. Where nobody can move a slider,
 as in an executed notebook, a test or a web page, it shows the picture for the given numbers.
