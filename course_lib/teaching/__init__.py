@@ -1,47 +1,27 @@
-'''What a learner sees and calls beside the lesson's own code.
+"""What a learner sees and calls beside the lesson's own code, and what builds the lessons.
 
 In notebooks::
 
     from course_lib.teaching import check, compare, figures, hint, solution
 
-Writing a lesson
-----------------
-A lesson is written once, in ``notebooks/lesson_NN/NN_name.py``, a jupytext percent script.
-``make notebooks`` executes it to ``notebooks/NN_name.ipynb`` (``ARGS="--only 01"``, ``--all``,
-``--check``); ``make lab`` makes the learner's copy in ``workspace/`` from that, solutions
-blanked and outputs cleared. Commit source and notebook together; a test compares them.
-``python -m course_lib.teaching.lint`` says in a second which rule for sources is broken.
+====================================== ==========================================================
+:func:`check`, :func:`hint`,           an exercise is judged, and help is offered
+:func:`solution`
+:func:`compare`                        a prediction beside what came out
+:mod:`.figures`, :func:`timeline`      pictures, and one lane a rank from the event log
+:mod:`.cost`                           what a message and an all-reduce will cost
+:mod:`.exercise`, :mod:`.catalogue`    how a check is written, and found in a lesson's room
+:mod:`.message_log`,                   what an answer sent, to whom and in which order
+:mod:`.collective_log`
+:mod:`.rehearsal`                      an answer is played on any number of ranks in one process
+:mod:`.lessons`, :mod:`.lint`,         from a lesson's text to its notebook
+:mod:`.build`
+:mod:`.workspace`                      the learner's own copies
+====================================== ==========================================================
 
-- Magics are written as comments, ``# %%px``, and a cell magic stands in its cell's first line.
-- Outputs are compared at each ``make test``. A cell that shows times, process ids or anything
-  else that differs from run to run has the tag ``nbval-ignore-output``, and an ``assert`` for
-  what must be true. A cell that is meant to fail has the tag ``raises-exception``, and has to.
-- Nothing on stderr, no widget, no path of your machine, no picture without alternative text.
-
-An exercise is a function to fill in, a check, and the offer of help::
-
-    # %% tags=["exercise"] exercise="01.ring_pass"
-    # %%px
-    def ring_pass(comm, token):
-        """What it is given and what it returns: the learner sees this."""
-        ### BEGIN SOLUTION
-        ...
-        ### END SOLUTION
-
-
-    # %% tags=["check"]
-    check("01.ring_pass")
-
-    # %% [markdown]
-    # Stuck? `hint("01.ring_pass")`, `solution("01.ring_pass")`.
-
-No later cell may need the learner's function. Its check stands in ``exercises/lesson_01.py``,
-and :mod:`.exercise` says how to write one; the arguments of ``@exercise(...)`` are literals, as
-notebooks read them without importing the module. Judge the method, not only the answer:
-:mod:`.message_log` and :mod:`.collective_log` write down what is sent on all ranks. In
-``notebooks/lesson_01/wrong_answers.py`` stand at least three wrong answers, by the name of
-the mistake that the check has to recognise.
-'''
+What serves one lesson alone is in its room, ``notebooks/lesson_NN``. CONTRIBUTING.md shows how to
+write a new lesson.
+"""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What every lesson has to keep to, as far as a program can see it.
+"""The rules for a lesson's text that a program can check.
 
 ``python -m course_lib.teaching.lint`` reads the sources of all lessons and runs nothing.
 """

@@ -1,4 +1,4 @@
-"""Learners work on copies of their own, which nobody ever overwrites.
+"""Makes the learners' own copies of the lessons, and never overwrites their work.
 
 ``python -m course_lib.teaching.workspace`` makes ``workspace/NN_name.ipynb`` from
 ``notebooks/NN_name.ipynb``: solutions blanked, outputs cleared. A copy in which nothing was

@@ -1,4 +1,4 @@
-"""Look at the data before you train on it."""
+"""The figure of lesson 00: the data, to look at before training on them."""
 
 from __future__ import annotations
 

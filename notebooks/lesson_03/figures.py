@@ -1,4 +1,4 @@
-"""An all-reduce is followed by asking, step by step, whose numbers are in each chunk.
+"""The figure of lesson 03: whose numbers each rank holds after each step of an all-reduce.
 
 A grid per step, a row per rank and a column per chunk of its buffer. A chunk has a slot for each
 rank, filled in that rank's colour once its numbers are in; with all of them it is a sum, marked

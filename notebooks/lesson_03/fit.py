@@ -1,4 +1,4 @@
-"""Measured points give alpha, beta and gamma, and how far to trust each.
+"""Fits alpha, beta and gamma to measured times, and says how far to trust each.
 
 The model is linear, ``seconds = alpha * messages + beta * bytes + gamma * bytes_reduced``, and the
 noise of a timing grows with the time. So the *relative* errors are what is made small: weighted

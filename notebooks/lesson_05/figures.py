@@ -1,4 +1,4 @@
-"""Results of several seeds are shown one by one, beside what others published.
+"""The figure of lesson 05: results of several seeds, one by one, beside published ones.
 
 A mean alone hides whether a difference is larger than the difference between two seeds.
 """

@@ -1,4 +1,4 @@
-"""Turn one knob at a time, and see when more ranks stop to pay.
+"""The calculator of lesson 06: turn one knob at a time, and see when more ranks no longer pay.
 
 :func:`calculator` shows sliders and a picture that follows them. Where nobody can move a slider,
 as in an executed notebook, a test or a web page, it shows the picture for the given numbers.
@@ -16,12 +16,12 @@ from course_lib.teaching.cost import Link, cost
 from course_lib.teaching.figures.figure import Figure
 
 from .figures import predicted_lines
+from .published_runs import BACKWARD
 from .scaling import efficiency, fewest_ranks_that_pay, pays, speed_up
 
 __all__ = ["Setting", "calculator", "speed_up_figure", "summary"]
 
 ALGORITHMS = ("recursive doubling", "ring", "Rabenseifner")
-BACKWARD = 2 / 3  # of T_comp, as in published_runs: what perfect overlap can hide
 MOST_RANKS = 4096
 
 
@@ -57,6 +57,7 @@ class Setting:
 
     def exposed_seconds(self, ranks: int) -> float:
         """Return what is left of T_sync if it overlaps perfectly with backward, in seconds."""
+        # What perfect overlap can hide is backward's part of computing.
         return max(0.0, self.sync_seconds(ranks) - BACKWARD * self.comp_seconds)
 
 

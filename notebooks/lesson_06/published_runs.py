@@ -47,6 +47,7 @@ from .scaling import largest_overlap_gain
 
 __all__ = [
     "ASSUMPTIONS",
+    "BACKWARD",
     "GAINS",
     "LATENCY",
     "RUNS",
@@ -247,7 +248,7 @@ RUNS = (
 # ---- efficiencies -------------------------------------------------------------------------------
 
 
-BACKWARD = 2 / 3
+BACKWARD = 2 / 3  # of T_comp
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What deaths cost, as curves: no bend in the loss, and a valley for saving.
+"""The figures of lesson 12: a loss across deaths, and the time lost to saving and to failures.
 
 Points are losses measured on ranks, or times lost in a simulation; the line under them is what
 they should equal.

@@ -110,6 +110,16 @@ def test_the_backend_needs_no_notebook(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
+    wrong = [
+        f"{path.relative_to(root)} imports {other}"
+        for path in sorted((root / "notebooks").glob("lesson_*/*.py"))
+        for other in imports_of(f"notebooks.{path.parent.name}.{path.stem}", path)
+        if other.startswith("notebooks.lesson_") and other.split(".")[1] != path.parent.name
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.xfail(strict=True, reason="the circles of the review are still there")
 def test_imports_run_in_no_circle(root: Path) -> None:
     edges = graph(modules(root))

@@ -1,4 +1,4 @@
-"""Every picture of the course comes from here, so that they all look and read alike.
+"""The figures that several lessons show. What one lesson alone shows is in that lesson's room.
 
 - :func:`collective`: who holds what before and after a collective;
 - :func:`point_to_point`: messages between rank lanes in time, blocked calls, deadlocks;
@@ -9,6 +9,10 @@
 - :func:`timeline`: who was busy with what and when, idle time hatched; :func:`idle_share`;
 - :func:`traffic`: a matrix of who sent how many messages and bytes to whom;
 - :func:`rank_colour`: the colour of a rank, in your own plots too.
+
+All figures look and read alike: plots are made by :func:`.curves.draw` and finished by
+:func:`.curves.finish_axes`, diagrams consist of the shapes of a :class:`.figure.Drawing`, and
+colours come from :mod:`.palette`.
 """
 
 from .buckets import Backward, buckets

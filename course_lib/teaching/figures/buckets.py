@@ -1,8 +1,7 @@
-"""A bucket of gradients leaves while the layers before it are still at work.
+"""Draws a backward pass: when gradients became ready, and when their buckets were on their way.
 
-:func:`buckets` draws what a rank's hooks saw during one backward pass: above, when each
-gradient became ready; below, when each bucket was on its way. Several runs stand under each
-other on one time axis.
+:func:`buckets` shows what a rank's hooks saw: gradients above, buckets below them. Several runs
+stand under each other on one time axis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A collective is fully described by who holds what before and who holds what after.
+"""Draws who holds what before and after a collective.
 
 Each picture is two grids, a row per rank and a column per block of its buffer. A block has the
 colour and the letter of the rank whose data it is (rank 0 holds A, rank 1 holds B, ...); a block

@@ -1,7 +1,9 @@
-"""What was measured is drawn as points, what was predicted as a line over them.
+"""Plots: measured points over predicted lines, and the curves of training runs.
 
-Drawn with matplotlib, apart from pyplot's global state, so that a figure never depends on
-what a learner has set or plotted before. The same data gives the same SVG, byte for byte.
+:func:`draw` and :func:`finish_axes` are what every plot of the course is made with, also those of
+a lesson's own figures. They use matplotlib apart from pyplot's global state, so that a figure never
+depends on what a learner has set or plotted before. The same data gives the same SVG, byte for
+byte.
 """
 
 from __future__ import annotations

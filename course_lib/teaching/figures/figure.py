@@ -1,4 +1,4 @@
-"""A figure is one SVG text and one sentence that says the same to who cannot see it.
+"""What a figure is, an SVG and words that say the same, and the shapes that diagrams consist of.
 
 In a notebook a :class:`Figure` shows itself as an ``<img>`` with alternative text. That form is
 drawn in trusted and untrusted notebooks alike, where inline SVG is not. In plain text

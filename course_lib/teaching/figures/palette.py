@@ -1,8 +1,8 @@
-"""A rank has the same colour in every picture, and everyone can tell them apart.
+"""The colours of all figures: a rank has the same one everywhere.
 
-The eight colours are Okabe and Ito's, made to be told apart with every common form of colour
-blindness (M. Okabe and K. Ito, "Color Universal Design", 2008). Colour is never the only sign:
-the diagrams also write the rank or a letter.
+The eight colours of ranks are Okabe and Ito's, made to be told apart with every common form of
+colour blindness (M. Okabe and K. Ito, "Color Universal Design", 2008). Colour is never the only
+sign: the diagrams also write the rank or a letter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A message is an arrow from its sender to its receiver, in time or in space.
+"""Draws messages as arrows between ranks, in time or in space.
 
 :func:`point_to_point` draws ranks as lanes with time running to the right (a space-time diagram,
 after L. Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System",

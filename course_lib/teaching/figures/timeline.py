@@ -1,7 +1,7 @@
-"""A lane shows when someone was busy and with what; all the rest is waiting.
+"""Draws what each rank or device did when.
 
-Lanes are ranks or devices, time runs to the right, and idle time is hatched: it is paid for like
-the rest. Work that moves data is drawn pale, work that computes solid.
+Each has a lane; time runs to the right, and idle time is hatched: it is paid for like the rest.
+Work that moves data is drawn pale, work that computes solid.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who sends to whom is a table, and its dark cells are where the time goes.
+"""Draws how many messages and bytes went from each rank to each other, as a table.
 
 Rows send, columns receive; a cell holds the bytes and the messages, and is the darker the more
 bytes there are. Empty cells are pairs that never talk to each other.

@@ -1,0 +1,79 @@
+"""The lesson that CONTRIBUTING.md writes as an example keeps the rules, and its check works."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib.teaching import catalogue, lessons
+from course_lib.teaching.checking import check
+from course_lib.teaching.lint import lint
+from course_lib.teaching.marks import blanked, unmarked
+
+ROOMS = "rooms_of_our_own"
+ID = "99.mean"
+
+
+@pytest.fixture(scope="module")
+def room(root: Path, tmp_path_factory):
+    """The room of lesson 99, in a folder of its own, known to the catalogue."""
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = page.partition("## Writing a new lesson\n")[2].partition("\n## ")[0]
+    folder = tmp_path_factory.mktemp("example") / ROOMS / "lesson_99"
+    folder.mkdir(parents=True)
+    # A paragraph that begins with a heading and a file's name, and the code below it.
+    blocks = re.findall(r"^\*\*[^`\n]*`(\w+\.py)`.*?\n\n```python\n(.*?)^```", page, re.M | re.S)
+    for name, code in blocks:
+        (folder / name).write_text(code, encoding="utf-8")
+    sys.path.insert(0, str(folder.parent.parent))
+    catalogue.PACKAGES.append(ROOMS)
+    yield folder
+    catalogue.PACKAGES.remove(ROOMS)
+    sys.path.remove(str(folder.parent.parent))
+
+
+@pytest.fixture
+def cell(room: Path, monkeypatch) -> str:
+    monkeypatch.setattr(lessons, "NOTEBOOKS", room.parent)
+    return lessons.exercise_cell(ID).removeprefix("%%px\n")
+
+
+def test_the_page_has_all_files(room: Path) -> None:
+    assert sorted(path.name for path in room.iterdir()) == [
+        "99_means.py",
+        "exercises.py",
+        "figures.py",
+        "wrong_answers.py",
+    ]
+
+
+def test_its_text_keeps_the_rules(room: Path) -> None:
+    found = [str(problem) for problem in lint(room / "99_means.py")]
+    assert found == ["99_means.py: 1 exercises; there have to be 3 to 5"], "one is enough to show"
+
+
+def test_its_figure_has_words(room: Path) -> None:
+    figure = importlib.import_module(f"{ROOMS}.lesson_99.figures").means([0, 1, 2, 3])
+    assert figure.alt == "A bar for each of 4 ranks, and a line at their mean."
+
+
+def test_its_check_knows_right_from_wrong(room: Path, cell: str, cluster, capsys) -> None:
+    path = str(room.parent.parent)
+    cluster.view.execute(f"import sys; sys.path.insert(0, {path!r})", silent=True)
+    answers = importlib.import_module(f"{ROOMS}.lesson_99.wrong_answers").WRONG_ANSWERS[ID]
+
+    def told(code: str) -> str:
+        capsys.readouterr()
+        cluster.view.execute(code, silent=True)
+        check(ID)
+        return capsys.readouterr().out.strip()
+
+    assert told(unmarked(cell)) == f"{ID}: right. Every rank has the mean of 2 numbers."
+    assert told(blanked(cell)) == f"{ID}: not attempted yet."
+    assert len(answers) >= 3
+    for mistake, code in answers.items():
+        assert told(code).endswith(f"({mistake})")
