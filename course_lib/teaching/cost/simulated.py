@@ -27,8 +27,7 @@ from dataclasses import dataclass
 import simpy
 
 from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
-from course_lib.parallel.all_reduces import Step, naive_schedule
-from course_lib.parallel.all_reduces.steps import part
+from course_lib.parallel.all_reduces.schedules import Step, naive_schedule, part
 
 from .all_reduce import cost
 from .checked import count
