@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from . import data, machine, mpi, packages
-from .finding import FAIL, OK, WARN, Finding, examine, text
-from .programs import all_within
+from . import machine, mpi, packages
+from .examination import FAIL, OK, WARN, Finding, all_within, examine, text
 
 __all__ = ["FAIL", "OK", "WARN", "WITHIN_S", "Finding", "doctor", "findings"]
 
@@ -36,7 +35,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "mpiexec": mpi.mpiexec,
     "MPI job": mpi.job,
     "Slurm": mpi.slurm,
-    "data": data.data,
+    "data": packages.data,
 }
 _AT_ONCE = 2  # the slow ones wait for programs of theirs
 

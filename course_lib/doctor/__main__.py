@@ -7,7 +7,7 @@ import json
 import sys
 
 from . import FAIL, WITHIN_S, findings
-from .finding import text
+from .examination import text
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .finding import FAIL, OK, WARN, Finding
+from .examination import FAIL, OK, WARN, Finding
 
 __all__ = ["cores", "disk", "ports", "python", "shared_memory", "user"]
 

@@ -7,9 +7,8 @@ import sys
 
 from torch_mpi4py import launch
 
-from .finding import FAIL, OK, WARN, Finding
+from .examination import FAIL, OK, WARN, Finding, run
 from .machine import RANKS
-from .programs import run
 
 __all__ = ["job", "mpiexec", "slurm"]
 

@@ -101,13 +101,13 @@ class _Normalise(torch.autograd.Function):
                 f"this rank's inputs have shape {tuple(inputs.shape)}"
             )
         scale = (variance + eps).rsqrt()
-        normalised = (wide - _wide(mean, wide)) * _wide(scale, wide)
+        normalised = (wide - _broadcastable(mean, wide)) * _broadcastable(scale, wide)
         ctx.save_for_backward(normalised, scale, weight, count)
         ctx.group, ctx.dtype = group, inputs.dtype
         ctx.mark_non_differentiable(mean, variance, count)
         outputs = normalised
         if weight is not None:
-            outputs = outputs * _wide(weight, wide) + _wide(bias, wide)
+            outputs = outputs * _broadcastable(weight, wide) + _broadcastable(bias, wide)
         return outputs.to(inputs.dtype), mean, variance, count
 
     @staticmethod
@@ -118,10 +118,10 @@ class _Normalise(torch.autograd.Function):
         grad_bias, grad_weight = _sum(grad), _sum(grad * normalised)
         sums = torch.stack([grad_bias, grad_weight])
         dist.all_reduce(sums, group=ctx.group)
-        mean, projection = (_wide(total, grad) for total in sums / count)
+        mean, projection = (_broadcastable(total, grad) for total in sums / count)
         if weight is not None:
             scale = scale * weight
-        grad_inputs = (grad - mean - normalised * projection) * _wide(scale, grad)
+        grad_inputs = (grad - mean - normalised * projection) * _broadcastable(scale, grad)
         if weight is None:
             return grad_inputs.to(ctx.dtype), None, None, None, None
         own = (grad_weight.to(weight.dtype), grad_bias.to(weight.dtype))
@@ -136,7 +136,7 @@ def _statistics(
     _, size = rank_and_size(group)
     count = values.numel() // channels
     mean = _sum(values) / max(count, 1)
-    deviations = _sum((values - _wide(mean, values)).square())
+    deviations = _sum((values - _broadcastable(mean, values)).square())
     own = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
     everyone = [torch.empty_like(own) for _ in range(size)]
     dist.all_gather(everyone, own, group=group)
@@ -152,7 +152,7 @@ def _sum(values: torch.Tensor) -> torch.Tensor:
     return values.transpose(0, 1).flatten(1).sum(dim=1)
 
 
-def _wide(per_channel: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _broadcastable(per_channel: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return (C,) as (1, C, 1, ...), to broadcast against ``like``."""
     return per_channel.view(1, -1, *(1 for _ in range(like.dim() - 2)))
 

@@ -34,7 +34,7 @@ class InvariantError(AssertionError):
     """Something that must hold on all ranks does not; raised on all of them with one message."""
 
 
-class Finding(NamedTuple):
+class _Failure(NamedTuple):
     """A tensor that failed on one rank: ``text`` says how far it is from what it should be."""
 
     rank: int
@@ -61,13 +61,13 @@ def assert_replicas_equal(model: Model, group: dist.ProcessGroup | None = None) 
     """
     tensors, reference = _with_first_rank(model, model, group)
     rank = dist.get_rank(group)
-    findings = [
-        Finding(rank, name, f"{_apart(tensor, reference[name])} from rank 0's")
+    failures = [
+        _Failure(rank, name, f"{_apart(tensor, reference[name])} from rank 0's")
         for name, tensor in tensors.items()
         if not _same_bits(tensor, reference[name])
     ]
     _raise_if_any(
-        findings,
+        failures,
         group,
         "replicas differ",
         "different initial weights (sync_initial_weights), a step without gradient sync, "
@@ -102,13 +102,13 @@ def assert_matches_serial(
     """
     tensors, reference = _with_first_rank(model, serial, group)
     rank = dist.get_rank(group)
-    findings = [
-        Finding(rank, name, f"{_apart(tensor, reference[name])} from the serial run's")
+    failures = [
+        _Failure(rank, name, f"{_apart(tensor, reference[name])} from the serial run's")
         for name, tensor in tensors.items()
         if not _close(tensor, reference[name], rtol, atol)
     ]
     _raise_if_any(
-        findings,
+        failures,
         group,
         f"the replicas are not the serial run's result (rtol={rtol:g}, atol={atol:g})",
         "a sum where the mean is meant (or the other way round), shards that overlap or leave "
@@ -139,14 +139,14 @@ def assert_weights_moved(
     """
     now = _of_one_layout(lambda: _trainable(model, before, but), group)
     rank = dist.get_rank(group)
-    findings = []
+    failures = []
     for name, tensor in now.items():
         if _same_bits(tensor, before[name].to(tensor.device)):
-            findings.append(Finding(rank, name, "exactly where it was"))
+            failures.append(_Failure(rank, name, "exactly where it was"))
         elif not torch.isfinite(tensor).all():
-            findings.append(Finding(rank, name, f"not finite ({_odd(tensor)})"))
+            failures.append(_Failure(rank, name, f"not finite ({_odd(tensor)})"))
     _raise_if_any(
-        findings,
+        failures,
         group,
         "training did not move every weight",
         "no optimizer.step, an optimizer made over other parameters, a learning rate or loss of "
@@ -259,9 +259,9 @@ def _odd(tensor: torch.Tensor) -> str:
 
 
 def _raise_if_any(
-    findings: list[Finding], group: dist.ProcessGroup | None, what: str, causes: str
+    failures: list[_Failure], group: dist.ProcessGroup | None, what: str, causes: str
 ) -> None:
-    everywhere = [finding for found in exchange(findings, group) for finding in found]
+    everywhere = [failure for found in exchange(failures, group) for failure in found]
     if not everywhere:
         return
     lines = [f"{what}:"]

@@ -1,11 +1,11 @@
-"""What is trained, free of any question of how it is distributed.
+"""What the lessons train, and on what.
 
 - ``data``: the digits that come with the course, MNIST, Fashion-MNIST and CIFAR-10,
 - ``models``: the MLP, the LeNet and the ResNet of the lessons,
-- ``loops``: one process's training loop, evaluation, and seeds,
+- ``loops``: one process's training loop with its history, evaluation, and seeds,
 - ``schedules``: learning rates for large batches, and warm-up,
-- ``history``: loss, accuracy and throughput over the steps of a run,
-- ``checkpoint``: stop a run and resume it exactly,
+- ``checkpoint``: stop a run and resume it exactly, on one rank or many,
+- ``report``: progress, a checksum of the weights, and the result of a program as JSON,
 - ``vision``: torchvision beside a PyTorch that its binary operators do not fit.
 
 Importing this package imports none of them.

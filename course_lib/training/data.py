@@ -1,13 +1,15 @@
-"""Every data set comes as the same two pairs of tensors, images and labels.
+"""Loads the data sets of the lessons, each as the same two pairs of tensors: images and labels.
 
 The digits come with the course. The others come through ``torchvision.datasets`` from a data
-root, and are downloaded at most once per machine, however many ranks ask
-(:mod:`course_lib.training.download`).
+root, and are downloaded at most once per machine, however many ranks ask: a file lock in the data
+root decides who downloads. The system releases it when its holder dies, so a killed download
+never blocks the next; nobody waits longer than a deadline.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +19,7 @@ from typing import Any
 import numpy
 import torch
 import torch.nn.functional as F
-
-from .download import DataUnavailableError, fetch_once, on_disk
+from filelock import FileLock, Timeout
 
 __all__ = ["NAMES", "DataSet", "DataUnavailableError", "data_root", "load", "load_available"]
 
@@ -28,6 +29,13 @@ _DIGITS_FOR_TRAINING = 1437  # four fifths; the rest, 360, is the test set
 
 NAMES = ("digits", "mnist", "fashion_mnist", "cifar10")
 _TORCHVISION_NAME = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10"}
+
+DOWNLOAD_SECONDS = 600.0
+_SILENCE_SECONDS = 20.0  # a server that says nothing for so long is taken to be out of reach
+
+
+class DataUnavailableError(RuntimeError):
+    """A data set is not there; the message names the data root and the way on."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def load_available(
 def _on_disk(name: str, root: Path) -> bool:
     from .vision import torchvision
 
-    return on_disk(root, getattr(torchvision.datasets, _TORCHVISION_NAME[name]))
+    return _files_there(root, getattr(torchvision.datasets, _TORCHVISION_NAME[name]))
 
 
 def _resized(data: DataSet, size: int | None) -> DataSet:
@@ -152,7 +160,7 @@ def _load_from_torchvision(name: str, root: Path) -> tuple[DataSet, DataSet]:
     from .vision import torchvision
 
     dataset_class = getattr(torchvision.datasets, _TORCHVISION_NAME[name])
-    fetch_once(name, root, dataset_class)
+    _fetch_once(name, root, dataset_class)
     return _open(name, root, dataset_class, True), _open(name, root, dataset_class, False)
 
 
@@ -171,3 +179,72 @@ def _open(name: str, root: Path, dataset_class: Callable[..., Any], train: bool)
     images = pixels.float().div_(255)
     images = images.unsqueeze(1) if images.dim() == 3 else images.permute(0, 3, 1, 2).contiguous()
     return DataSet(images, labels)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+def _fetch_once(
+    name: str, root: Path, dataset_class: Callable[..., Any], seconds: float = DOWNLOAD_SECONDS
+) -> None:
+    """Make sure that the files of a torchvision data set lie below ``root``.
+
+    Args:
+        name: the data set's name, for messages.
+        root: the data root.
+        dataset_class: e.g. ``torchvision.datasets.MNIST``.
+        seconds: how long to wait for another process's download.
+
+    Raises:
+        DataUnavailableError: if they are not there and cannot be downloaded.
+    """
+    if _files_there(root, dataset_class):
+        return
+    if os.environ.get("COURSE_OFFLINE") == "1":
+        raise _unavailable(name, root, "COURSE_OFFLINE=1 forbids downloads")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(root / f".{name}.lock", timeout=seconds)
+        with lock:
+            if not _files_there(root, dataset_class):
+                _download(root, dataset_class)
+    except Timeout as error:
+        raise _unavailable(
+            name, root, f"another process has been downloading them for {seconds:g} s"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise _unavailable(name, root, f"{type(error).__name__}: {error}") from error
+
+
+def _download(root: Path, dataset_class: Callable[..., Any]) -> None:
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SILENCE_SECONDS)
+    try:
+        dataset_class(root, train=True, download=True)
+        dataset_class(root, train=False, download=True)
+    finally:
+        socket.setdefaulttimeout(patience)
+
+
+def _files_there(root: Path, dataset_class: Callable[..., Any]) -> bool:
+    """Return whether the files of a torchvision data set lie below ``root``, damaged or not."""
+    folder = root / getattr(dataset_class, "base_folder", dataset_class.__name__)
+    if not folder.is_dir():
+        return False
+    try:
+        for train in (True, False):
+            dataset_class(root, train=train, download=False)
+    except RuntimeError as error:
+        # This is torchvision's way to say that files are missing; damage is found on reading.
+        return "not found" not in str(error).lower()
+    except Exception:
+        return True  # they are there, but damaged: downloading would hide that
+    return True
+
+
+def _unavailable(name: str, root: Path, why: str) -> DataUnavailableError:
+    return DataUnavailableError(
+        f"the {name} files are not below the data root {root} and could not be downloaded "
+        f"({why}). Put them there, or set COURSE_DATA to a folder that has them; "
+        "without a network go on with the digits: load('digits')"
+    )

@@ -1,4 +1,4 @@
-"""R ranks make the batch R times as large, and the learning rate has to answer.
+"""Learning rates for batches that R ranks make R times as large, and warm-up.
 
 Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017,
 arXiv:1706.02677, sections 2.1 (linear scaling rule) and 2.2 (warm-up). The square-root rule:
@@ -12,9 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import torch
-
-__all__ = ["Rule", "WarmUp", "scaled_rate", "warm_up", "warm_up_factor", "warm_up_scheduler"]
+__all__ = ["Rule", "WarmUp", "scaled_rate", "warm_up"]
 
 Rule = Literal["none", "linear", "square root"]
 WarmUp = Literal["none", "constant", "gradual"]
@@ -73,35 +71,3 @@ def warm_up(step: int, steps: int, rate: float, start: float, kind: WarmUp = "gr
     if kind == "constant":
         return start
     return start + (rate - start) * step / steps
-
-
-def warm_up_factor(
-    steps: int, rate: float, start: float, kind: WarmUp = "gradual"
-) -> Callable[[int], float]:
-    """Return the function for ``torch.optim.lr_scheduler.LambdaLR`` over an optimizer at ``rate``.
-
-    Raises:
-        ValueError: if ``rate`` is not positive, and as :func:`warm_up`.
-    """
-    if not rate > 0:
-        raise ValueError(f"the learning rate after the warm-up must be positive, not {rate}")
-    warm_up(0, steps, rate, start, kind)
-    return lambda step: warm_up(step, steps, rate, start, kind) / rate
-
-
-def warm_up_scheduler(
-    optimizer: torch.optim.Optimizer, steps: int, start: float, kind: WarmUp = "gradual"
-) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return a scheduler whose ``step()`` is called once per optimizer step.
-
-    Args:
-        optimizer: made with the learning rate after the warm-up, one for all its groups.
-        steps: length of the warm-up in optimizer steps.
-        start: learning rate at its beginning.
-        kind: see :func:`warm_up`.
-    """
-    rates = {group["lr"] for group in optimizer.param_groups}
-    if len(rates) != 1:
-        raise ValueError(f"all parameter groups must have one learning rate, not {sorted(rates)}")
-    factor = warm_up_factor(steps, float(rates.pop()), start, kind)
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

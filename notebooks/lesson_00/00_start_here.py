@@ -315,7 +315,7 @@ prediction = None
 # %%px
 import time
 
-from course_lib.training.history import History
+from course_lib.training.loops import History
 
 network = make_network()
 initial = nn.utils.parameters_to_vector(network.parameters()).detach().clone()

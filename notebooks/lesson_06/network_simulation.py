@@ -41,8 +41,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
-from course_lib.parallel.all_reduces import Step, naive_schedule
-from course_lib.parallel.all_reduces.steps import part
+from course_lib.parallel.all_reduces.schedules import Step, naive_schedule, part
 from course_lib.teaching.cost import Link, cost, count
 
 from .extrapolation import Hierarchy

@@ -695,7 +695,7 @@ def through_the_server(vector, group):
 
 # %%
 # %%px
-from course_lib.parallel.all_reduces.ring import all_reduce_ring
+from course_lib.parallel.all_reduces import all_reduce_ring
 
 n_bytes = 4 * 2**22
 

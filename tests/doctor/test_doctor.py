@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.doctor import CHECKS, FAIL, OK, WARN, data, machine, mpi, packages
-from course_lib.doctor.finding import Finding, examine, text
+from course_lib.doctor import CHECKS, FAIL, OK, WARN, machine, mpi, packages
+from course_lib.doctor.examination import Finding, examine, text
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -152,7 +152,7 @@ def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for check in (packages.torch_pair, packages.gpus, data.data):
+    for check in (packages.torch_pair, packages.gpus, packages.data):
         found = check()
         assert found.status != OK
         assert "libtorch_cpu.so: broken" in found.seen
@@ -204,7 +204,7 @@ def test_missing_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: P
     shutil.copytree(root / "course_lib", tmp_path / "course_lib", ignore=without_compiled)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    found = data.data()
+    found = packages.data()
     assert (found.status, found.fix) == (FAIL, "git checkout data/digits.npz")
 
 
@@ -214,7 +214,7 @@ def test_damaged_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (raw / f"{part}-ubyte").write_bytes(b"not an image")
     monkeypatch.setenv("COURSE_DATA", str(tmp_path))
-    found = data.data()
+    found = packages.data()
     assert found.status == WARN
     assert "the mnist files" in found.seen
     assert str(tmp_path) in found.fix

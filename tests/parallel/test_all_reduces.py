@@ -13,8 +13,7 @@ from course_lib.parallel.all_reduces import (
     Part,
     Step,
     count,
-    replay,
-    ring_counts,
+    run_in_one_process,
 )
 from tests import ranks
 
@@ -43,7 +42,7 @@ def test_every_tensor_is_added_exactly_once(algorithm, size) -> None:
     """Rank r counts in the bits 3r to 3r + 2, where up to seven copies would show."""
     for numel in LENGTHS:
         tensors = [torch.full((numel,), 8**rank) for rank in range(size)]
-        replay(algorithm.schedule, tensors)
+        run_in_one_process(algorithm.schedule, tensors)
         expected = torch.full((numel,), sum(8**rank for rank in range(size)))
         assert all(torch.equal(tensor, expected) for tensor in tensors)
 
@@ -61,7 +60,7 @@ def test_elements_are_those_of_their_own_chunk(algorithm, size) -> None:
     """All elements differ, so one put in the wrong place shows."""
     numel = 3 * size + 1
     tensors = [torch.arange(numel) * (rank + 1) for rank in range(size)]
-    replay(algorithm.schedule, tensors)
+    run_in_one_process(algorithm.schedule, tensors)
     for tensor in tensors:
         assert torch.equal(tensor, torch.arange(numel) * (size * (size + 1) // 2))
 
@@ -76,7 +75,7 @@ def test_float_results_have_the_same_bits_on_all_ranks(algorithm, size) -> None:
         exact = exact.prod(0) if op == ReduceOp.PRODUCT else exact.sum(0)
         if op == ReduceOp.AVG:
             exact /= size
-        replay(algorithm.schedule, tensors, op)
+        run_in_one_process(algorithm.schedule, tensors, op)
         assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
         # p operations, each off by at most half a unit in the last place of the magnitudes.
         off = (tensors[0] - exact).abs()
@@ -108,7 +107,7 @@ def test_no_rank_of_a_ring_sends_more_than_needed() -> None:
     """Patarasuk and Yuan 2009: 2 (p - 1) / p n is the least."""
     for size in SIZES:
         for rank in range(size):
-            counts = ring_counts(rank, size, 5 * size)
+            counts = ALGORITHMS["ring"].counts(rank, size, 5 * size)
             assert counts.elements_sent == counts.elements_received == 2 * (size - 1) * 5
             assert counts.messages_sent == 2 * (size - 1)
 
@@ -129,4 +128,4 @@ def test_a_schedule_that_would_hang_is_told_so() -> None:
         (unlike, "different numbers of steps"),
     ):
         with pytest.raises(ValueError, match=told):
-            replay(schedule, [torch.ones(3), torch.ones(3)])
+            run_in_one_process(schedule, [torch.ones(3), torch.ones(3)])

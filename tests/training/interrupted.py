@@ -16,7 +16,7 @@ from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.loops import batches, set_seed_of_rank
 from course_lib.training.report import checksum
-from course_lib.training.schedules import warm_up_scheduler
+from course_lib.training.schedules import warm_up
 
 SAMPLES = 40
 BATCH = 8  # five steps an epoch
@@ -32,7 +32,10 @@ def start(seed: int) -> tuple[nn.Module, torch.optim.Optimizer, object]:
     )
     model = convert_sync_batch_norm(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    return model, optimizer, warm_up_scheduler(optimizer, 10, 0.001)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: warm_up(step, 10, 0.01, 0.001) / 0.01
+    )
+    return model, optimizer, scheduler
 
 
 def run(first: int, last: int, model, optimizer, scheduler) -> None:

@@ -166,7 +166,6 @@ lock = FileLock(sys.argv[1]); lock.acquire(); print("held", flush=True); time.sl
 def test_waiting_for_another_download_ends_and_a_killed_one_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from course_lib.training import download
     from course_lib.training.vision import torchvision
 
     command = [sys.executable, "-c", HOLDER, str(tmp_path / ".mnist.lock")]
@@ -174,12 +173,12 @@ def test_waiting_for_another_download_ends_and_a_killed_one_does_not_block(
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(data.DataUnavailableError, match=r"downloading them for 0\.2 s"):
-            download.fetch_once("mnist", tmp_path, torchvision.datasets.MNIST, seconds=0.2)
+            data._fetch_once("mnist", tmp_path, torchvision.datasets.MNIST, seconds=0.2)
         holder.kill()
         holder.wait(timeout=10)
     fetched = []
-    monkeypatch.setattr(download, "_download", lambda root, _: fetched.append(root))
-    download.fetch_once("mnist", tmp_path, torchvision.datasets.MNIST, seconds=5)
+    monkeypatch.setattr(data, "_download", lambda root, _: fetched.append(root))
+    data._fetch_once("mnist", tmp_path, torchvision.datasets.MNIST, seconds=5)
     assert fetched == [tmp_path]
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-import torch
-from torch import nn
 
-from course_lib.training.schedules import scaled_rate, warm_up, warm_up_factor, warm_up_scheduler
+from course_lib.training.schedules import scaled_rate, warm_up
 
 
 def test_rules() -> None:
@@ -41,22 +37,3 @@ def test_warm_up() -> None:
     for step, steps in ((-1, 3), (0, -1)):
         with pytest.raises(ValueError, match="at least 0"):
             warm_up(step, steps, 1.0, 0.1)
-
-
-@pytest.mark.parametrize("kind", ["none", "constant", "gradual"])
-def test_the_scheduler_sets_the_rate_of_every_step(kind: str) -> None:
-    layer = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.8)
-    scheduler = warm_up_scheduler(optimizer, 4, 0.1, kind)
-    for step in range(7):
-        assert math.isclose(optimizer.param_groups[0]["lr"], warm_up(step, 4, 0.8, 0.1, kind))
-        optimizer.step()
-        scheduler.step()
-
-
-def test_the_scheduler_wants_one_positive_rate() -> None:
-    groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in (0.1, 0.2)]
-    with pytest.raises(ValueError, match="one learning rate"):
-        warm_up_scheduler(torch.optim.SGD(groups, lr=0.1), 4, 0.01)
-    with pytest.raises(ValueError, match="positive"):
-        warm_up_factor(4, 0.0, 0.1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_lib.training import data, loops
-from course_lib.training.history import History
+from course_lib.training.loops import History
 from course_lib.training.models import MLP, LeNet, ResNet, parameter_count
 from course_lib.training.report import checksum, result_line
 

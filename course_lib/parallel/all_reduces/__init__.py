@@ -1,20 +1,14 @@
-"""An all-reduce is a schedule of messages between two ranks at a time.
-
-Five algorithms give every rank the same combination of all ranks' tensors:
+"""Five all-reduces made of sends and receives, each with its schedule and its cost.
 
 - ``naive``: everyone sends to a root, the root sends to everyone,
 - ``tree``: the same in pairs of pairs of pairs,
-- ``recursive_doubling``: pairs exchange whole tensors, at distances 1, 2, 4, ...,
+- ``recursive doubling``: pairs exchange whole tensors, at distances 1, 2, 4, ...,
 - ``ring``: a part of the tensor at a time goes round twice,
 - ``rabenseifner``: pairs exchange halves of halves, and the same way back.
 
-Each is a pure function ``schedule(rank, world_size, numel)`` that lists a rank's steps; ``run``
-carries out the steps of this rank by send and recv, ``replay`` those of all ranks in one
-process. Beside each stands ``counts``, the published formula for what the schedule costs.
-
-Costs are given for p ranks and n elements (or bytes, as the units have it) in the alpha-beta-
-gamma model: a message of m elements takes alpha + m beta seconds, combining m elements m gamma,
-and a rank sends one message and receives one at the same time.
+Each is a pure function ``schedule(rank, world_size, numel)`` that lists a rank's steps.
+``run_schedule`` carries out this rank's steps by send and recv, ``run_in_one_process`` those of
+all ranks without any messages.
 """
 
 from __future__ import annotations
@@ -23,19 +17,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
-from .naive import all_reduce_naive, naive_counts, naive_schedule
-from .rabenseifner import all_reduce_rabenseifner, rabenseifner_counts, rabenseifner_schedule
-from .recursive_doubling import (
-    all_reduce_recursive_doubling,
+from .execution import run_in_one_process, run_schedule
+from .schedules import (
+    Counts,
+    Part,
+    Schedule,
+    Step,
+    count,
+    naive_counts,
+    naive_schedule,
+    rabenseifner_counts,
+    rabenseifner_schedule,
     recursive_doubling_counts,
     recursive_doubling_schedule,
+    ring_counts,
+    ring_schedule,
+    tree_counts,
+    tree_schedule,
 )
-from .replay import replay
-from .ring import all_reduce_ring, ring_counts, ring_schedule
-from .run import Schedule
-from .steps import Counts, Part, Step, count
-from .tree import all_reduce_tree, tree_counts, tree_schedule
 
 __all__ = [
     "ALGORITHMS",
@@ -49,17 +50,8 @@ __all__ = [
     "all_reduce_ring",
     "all_reduce_tree",
     "count",
-    "naive_counts",
-    "naive_schedule",
-    "rabenseifner_counts",
-    "rabenseifner_schedule",
-    "recursive_doubling_counts",
-    "recursive_doubling_schedule",
-    "replay",
-    "ring_counts",
-    "ring_schedule",
-    "tree_counts",
-    "tree_schedule",
+    "run_in_one_process",
+    "run_schedule",
 ]
 
 
@@ -68,22 +60,32 @@ class Algorithm:
     """One way to all-reduce.
 
     Attributes:
-        all_reduce: ``all_reduce(tensor, op=ReduceOp.SUM, group=None)``, in place.
         schedule: ``schedule(rank, world_size, numel)``, the steps of that rank.
         counts: ``counts(rank, world_size, numel)``, what the formulas say of them.
     """
 
-    all_reduce: Callable[..., torch.Tensor]
     schedule: Schedule
     counts: Callable[[int, int, int], Counts]
 
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+    ) -> torch.Tensor:
+        """All-reduce ``tensor`` in place and return it; see :func:`run_schedule`."""
+        return run_schedule(self.schedule, tensor, op, group)
+
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "naive": Algorithm(all_reduce_naive, naive_schedule, naive_counts),
-    "tree": Algorithm(all_reduce_tree, tree_schedule, tree_counts),
-    "recursive doubling": Algorithm(
-        all_reduce_recursive_doubling, recursive_doubling_schedule, recursive_doubling_counts
-    ),
-    "ring": Algorithm(all_reduce_ring, ring_schedule, ring_counts),
-    "rabenseifner": Algorithm(all_reduce_rabenseifner, rabenseifner_schedule, rabenseifner_counts),
+    "naive": Algorithm(naive_schedule, naive_counts),
+    "tree": Algorithm(tree_schedule, tree_counts),
+    "recursive doubling": Algorithm(recursive_doubling_schedule, recursive_doubling_counts),
+    "ring": Algorithm(ring_schedule, ring_counts),
+    "rabenseifner": Algorithm(rabenseifner_schedule, rabenseifner_counts),
 }
+all_reduce_naive = ALGORITHMS["naive"].all_reduce
+all_reduce_tree = ALGORITHMS["tree"].all_reduce
+all_reduce_recursive_doubling = ALGORITHMS["recursive doubling"].all_reduce
+all_reduce_ring = ALGORITHMS["ring"].all_reduce
+all_reduce_rabenseifner = ALGORITHMS["rabenseifner"].all_reduce

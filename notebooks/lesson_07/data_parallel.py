@@ -1,8 +1,8 @@
-"""One process drives every device by a thread, and one device, the master, pays.
+"""What ``torch.nn.DataParallel`` does in every step, taken apart so that each part can be timed.
 
-What ``torch.nn.DataParallel`` does in every step, taken apart so that each part can be run, timed
-and counted on its own: replicate, scatter, parallel_apply, gather, and the same road back for the
-gradients. It works on *virtual devices*: CPU threads with a replica each, or GPUs.
+The parts are replicate, scatter, parallel_apply, gather, and the same way back for the gradients.
+One process drives every device by a thread. The devices are *virtual*: CPU threads with a replica
+each, or GPUs.
 
 Source: the functions of the same names in ``torch.nn.parallel`` (PyTorch 2.13). Difference: there
 autograd takes the gradients back, with a thread for each GPU; here :func:`apply_backward` does,

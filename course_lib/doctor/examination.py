@@ -1,0 +1,200 @@
+"""How the doctor examines: findings with their fixes, and programs that are asked with a limit.
+
+What may hang, crash or change this process is asked of another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "FAIL",
+    "OK",
+    "WARN",
+    "Answer",
+    "Finding",
+    "OutOfTime",
+    "all_within",
+    "ask_python",
+    "examine",
+    "run",
+    "text",
+]
+
+OK, WARN, FAIL = "OK", "WARN", "FAIL"
+_END_WITHIN_S = 0.5  # after a request to end
+_all_until = math.inf
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        item: what was looked at, e.g. ``"mpiexec"``.
+        status: ``"OK"``; ``"WARN"``, the lessons run but not as well as they could; or
+            ``"FAIL"``, some lesson will not run.
+        seen: what was found, one sentence.
+        fix: what to do, empty if there is nothing to do.
+    """
+
+    item: str
+    status: str
+    seen: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the four fields by name, for JSON."""
+        return dataclasses.asdict(self)
+
+
+def examine(item: str, check: Callable[[], Finding]) -> Finding:
+    """Return what ``check`` finds; a check that itself fails is a finding too."""
+    try:
+        return check()
+    except OutOfTime:
+        return Finding(
+            item,
+            WARN,
+            "gave no answer in time; the machine is busy, or very slow",
+            "See what else runs (top), and examine again, with more time: "
+            "python -m course_lib.doctor --within 60",
+        )
+    except Exception as error:
+        return Finding(
+            item,
+            FAIL,
+            f"could not be examined: {type(error).__name__}: {error}",
+            "Please report this, with the whole output of the doctor.",
+        )
+
+
+def text(findings: Sequence[Finding]) -> str:
+    """Return the findings as a table, each fix below its item, and one line of summary."""
+    width = max(len(finding.item) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines += _paragraph(f"{finding.status:4}  {finding.item:{width}}  ", finding.seen)
+        if finding.fix:
+            lines += _paragraph(" " * (width + 8) + "-> ", finding.fix)
+    return "\n".join([*lines, "", _summary(findings)])
+
+
+def _paragraph(head: str, words: str) -> list[str]:
+    return textwrap.wrap(
+        words,
+        100,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = {
+        status: sum(finding.status == status for finding in findings) for status in (OK, WARN, FAIL)
+    }
+    verdict = {
+        (False, False): "Everything is as it should be.",
+        (True, False): "The lessons will run; the warnings above say what could be better.",
+    }.get(
+        (counts[WARN] > 0, counts[FAIL] > 0), "Do what stands behind each FAIL, then run it again."
+    )
+    return f"{counts[OK]} OK, {counts[WARN]} WARN, {counts[FAIL]} FAIL. {verdict}"
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+class OutOfTime(Exception):
+    """The time for all programs together is over."""
+
+
+@contextlib.contextmanager
+def all_within(seconds: float) -> Iterator[None]:
+    """Let no program run longer than until ``seconds`` from now, in the block, in any thread."""
+    global _all_until
+    _all_until = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        _all_until = math.inf
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a program ended: exit status (None if it ran past its limit) and what it wrote."""
+
+    code: int | None
+    output: str
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what it wrote, in one line."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip(" -=*")]
+        return " | ".join(lines[-4:])[-400:]
+
+
+def run(
+    command: Sequence[str], *, limit: float, variables: Mapping[str, str] | None = None
+) -> Answer:
+    """Run ``command`` for at most ``limit`` seconds; ``variables`` is its whole environment.
+
+    Raises:
+        OutOfTime: if the time of :func:`all_within` is over sooner.
+    """
+    left = _all_until - time.monotonic()
+    if left <= 0:
+        raise OutOfTime
+    try:
+        program = subprocess.Popen(
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    except OSError as error:
+        return Answer(127, str(error))
+    with program.stdout:
+        try:
+            output, _ = program.communicate(timeout=min(limit, left))
+        except subprocess.TimeoutExpired as late:
+            _end(program)
+            if left < limit:
+                raise OutOfTime from None
+            return Answer(None, (late.stdout or b"").decode(errors="replace"))
+    return Answer(program.returncode, output.decode(errors="replace"))
+
+
+def _end(program: subprocess.Popen) -> None:
+    """End a program; mpiexec takes its ranks along if it is asked."""
+    program.terminate()
+    try:
+        program.wait(_END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()
+
+
+def ask_python(program: str, *, limit: float) -> tuple[Any, Answer]:
+    """Return what ``program``, run by this Python, prints as JSON in its last line.
+
+    The first is None if it failed; the second says how.
+    """
+    answer = run([sys.executable, "-c", program], limit=limit)
+    lines = answer.output.splitlines()
+    if answer.code != 0 or not lines:
+        return None, answer
+    return json.loads(lines[-1]), answer
