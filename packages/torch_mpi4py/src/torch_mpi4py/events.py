@@ -179,10 +179,10 @@ class Log:
         if token is not None:
             self.board.waits(token, waiting)
 
-    def restart(self, token: Token | None) -> None:
-        """Record that an operation that was queued starts now."""
+    def restart(self, token: Token | None, start: float) -> None:
+        """Record when an operation that was queued began in truth."""
         if token is not None:
-            self.board.restart(token, perf_counter())
+            self.board.restart(token, start)
 
 
 log = Log(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -204,7 +204,7 @@ def mark() -> int:
 
 
 def begin_collective(
-    group: int, call: Call, handed_over: int | None, waiting: bool
+    group: int, call: Call, handed_over: int | None, waiting: bool, start: float
 ) -> Token | None:
     """Record that a collective of a process group was called.
 
@@ -213,6 +213,7 @@ def begin_collective(
         call: what all ranks agree on.
         handed_over: elements this rank hands over, None if ``call`` says so.
         waiting: whether the caller stands still for it.
+        start: seconds of ``time.perf_counter()``.
     """
     if not log.enabled:
         return None
@@ -220,10 +221,9 @@ def begin_collective(
     if handed_over is not None:
         size = handed_over * call.dtype.itemsize
     board = log.board
-    site = board.string(site_of(_get_frame(1)))
-    return board.begin(
-        kind, group, site, dtype, shape, ANY, call.root, ANY, size, waiting, perf_counter()
-    )
+    # Two frames more are the group's: a frame that is not looked at need not be made.
+    site = board.string(site_of(_get_frame(3)))
+    return board.begin(kind, group, site, dtype, shape, ANY, call.root, ANY, size, waiting, start)
 
 
 def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: int) -> Token | None:

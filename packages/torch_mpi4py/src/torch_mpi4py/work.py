@@ -17,6 +17,7 @@ from .deadlines import Operation
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .events import Token, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .runtime import MPI
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -58,30 +59,33 @@ _future_lock = threading.Lock()  # one for all: what it guards takes microsecond
 class CollectiveWork(dist._Work, Operation):
     """One collective on its way, from the call to its end, and the handle on it.
 
-    Any thread may run it, one does; any may wait for it. It has no ``__init__``, which for a
-    subclass of torch's handles would take longer than all of :meth:`new`.
+    Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
+    have no value here, before any other thread sees it: an ``__init__``, which would have to
+    call that of torch's class, takes longer than all of them.
 
     Attributes:
         channel: where it is queued and run.
         callbacks: where the callbacks of its future run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
-        link: the emulated link it was called under, None on the real one.
         tensors: the output tensors.
+        group_seconds: time that the group allows.
+        options: torch's options of the call, None if there are none.
+        link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
         done: whether it has ended, well or not.
-        error: why it failed, None while it has not.
-
-    What is not set by :meth:`new`, ``done`` and ``error`` are written by :meth:`finish`, under the
-    channel's lock for ends.
+        error: why it failed, None while it has not. This and ``done`` are written by
+            :meth:`finish`, under the channel's lock for ends.
     """
 
     channel: Channel
     callbacks: CallbackQueue
     call: Call
     plan: Plan
-    link: Link | None
     tensors: list[Any]
+    group_seconds: float
+    options: Any = None
+    link: Link | None = None
     event: Token | None = None
     done = False
     error: BaseException | None = None
@@ -90,29 +94,19 @@ class CollectiveWork(dist._Work, Operation):
     _future: OrderedFuture | None = None
     _on_done: Callable[[], None] | None = None
 
-    @classmethod
-    def new(
-        cls,
-        channel: Channel,
-        callbacks: CallbackQueue,
-        call: Call,
-        plan: Plan,
-        link: Link | None,
-        tensors: list[Any],
-        seconds: float,
-    ) -> CollectiveWork:
-        """Return a collective that nobody has begun."""
-        self = cls()
-        self.channel = channel
-        self.comm = channel.comm
-        self.callbacks = callbacks
-        self.call = call
-        self.what = call.name
-        self.plan = plan
-        self.link = link
-        self.tensors = tensors
-        self.seconds = seconds
-        return self
+    @property
+    def comm(self) -> MPI.Intracomm:
+        return self.channel.comm
+
+    @property
+    def what(self) -> str:
+        return self.call.name
+
+    @property
+    def seconds(self) -> float:
+        """Time allowed; only the watcher needs it, and reading torch's options is slow."""
+        seconds = seconds_of(getattr(self.options, "timeout", None))
+        return self.group_seconds if seconds < 0 else seconds
 
     # --- for the channel ------------------------------------------------------------------
 
