@@ -11,12 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_mpi4py.event_board import NEVER_WAITS, RECORDS, RECORDS_AT, WAITING, Board, group_text
-from torch_mpi4py.event_board_writer import BoardWriter
+from torch_mpi4py.event_board import (
+    NEVER_WAITS,
+    RECORDS,
+    RECORDS_AT,
+    WAITING,
+    Board,
+    BoardWriter,
+    group_text,
+)
 
 WRITER = """
 import itertools, sys, time
-from torch_mpi4py.event_board_writer import BoardWriter
+from torch_mpi4py.event_board import BoardWriter
 from pathlib import Path
 board = BoardWriter(3, 4, Path(sys.argv[1]))
 recv, at = board.string("recv"), board.string("cell 5, line 2")

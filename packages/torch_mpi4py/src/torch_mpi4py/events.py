@@ -23,8 +23,7 @@ import torch
 
 from .call import Call
 from .call_site import call_site, site_of
-from .event_board import ANY, NEVER_WAITS, RECORDS, Board, Event, group_text
-from .event_board_writer import BoardWriter
+from .event_board import ANY, NEVER_WAITS, RECORDS, Board, BoardWriter, Event, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
 
