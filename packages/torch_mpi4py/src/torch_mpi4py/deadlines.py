@@ -72,22 +72,20 @@ class Operation:
     """
 
     in_mpi = False
-    started: float
     reason: str | None = None
     report = ""
     polls_left = 0
 
-    @property
-    def comm(self) -> MPI.Intracomm:
-        raise NotImplementedError
+    def __init__(self, comm: MPI.Intracomm, what: str, seconds: float) -> None:
+        self.comm = comm
+        self.what = what
+        self.seconds = seconds
+        self.started = time.perf_counter()
+        self.in_mpi = True
 
-    @property
-    def what(self) -> str:
-        raise NotImplementedError
-
-    @property
-    def seconds(self) -> float:
-        raise NotImplementedError
+    def is_late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        return now > self.started + self.seconds
 
     def give_up(self) -> None:
         """Leave the call to itself, which has not come back although it was freed."""
@@ -110,21 +108,6 @@ class Operation:
         )
 
 
-class _SingleCall(Operation):
-    """A call of no runner, see :func:`call`."""
-
-    comm: MPI.Intracomm = MPI.COMM_NULL
-    what = ""
-    seconds = 0.0
-
-    def __init__(self, comm: MPI.Intracomm, what: str, seconds: float) -> None:
-        self.comm = comm
-        self.what = what
-        self.seconds = seconds
-        self.started = time.perf_counter()
-        self.in_mpi = True
-
-
 class Runner:
     """Something that makes MPI calls one after another, as a channel does.
 
@@ -136,7 +119,7 @@ class Runner:
 
 
 _runners: set[Runner] = set()
-_single: set[_SingleCall] = set()
+_single: set[Operation] = set()  # those of no runner
 _start_lock = threading.Lock()
 _watcher: threading.Thread | None = None
 _wakeup_read = -1
@@ -193,7 +176,7 @@ def call(
         return _call_on_helper_thread(comm, what, seconds, function, args)
     if _watcher is None:
         watch()
-    operation = _SingleCall(comm, what, seconds)
+    operation = Operation(comm, what, seconds)
     _single.add(operation)
     try:
         result = function(*args)
@@ -236,7 +219,7 @@ def _call_on_helper_thread(
 ) -> Any:
     outcome: list[Any] = []
     finished = threading.Event()
-    operation = _SingleCall(comm, what, seconds)
+    operation = Operation(comm, what, seconds)
 
     def run() -> None:
         try:
@@ -319,7 +302,7 @@ def _watch() -> None:
         _survive(heartbeat.note)
         now = time.perf_counter()
         for operation in _still_under_way():
-            if operation.reason is None and now > operation.started + operation.seconds:
+            if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
             elif operation.reason is not None and operation.polls_left >= 0:
                 operation.polls_left -= 1

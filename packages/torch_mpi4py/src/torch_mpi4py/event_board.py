@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from .main_thread import own_cpu_seconds
 
-__all__ = ["ANY", "Board", "BoardWriter", "Event", "Position", "Verdict"]
+__all__ = ["ANY", "Board", "BoardWriter", "Event", "Position", "Token", "Verdict"]
 
 ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
@@ -52,6 +52,9 @@ VERDICT_AT = 512
 STRINGS_AT = VERDICT_AT + VERDICT_BYTES
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 TOTAL = RECORDS_AT + RECORDS * RECORD.size
+
+Token = tuple[int, int]
+"""An open operation, as :meth:`BoardWriter.begin` hands it out: its number and place."""
 
 NOT_WAITING, WAITING, NEVER_WAITS = 0, 1, 2
 _WAITING_VALUES = (False, True, None)
@@ -221,7 +224,7 @@ class Board:
         wanted = [slot for slot, number in enumerate(numbers) if number and number >= since]
         return self._read(wanted)
 
-    def at(self, event: tuple[int, int]) -> Event:
+    def at(self, event: Token) -> Event:
         """Return the event that :meth:`BoardWriter.begin` made, read by its own process."""
         return self._event(RECORD.unpack_from(self._memory, event[1]))
 
@@ -333,6 +336,8 @@ class BoardWriter:
     Attributes:
         path: where other processes of this machine find it, None if they cannot.
         temporary: whether ``path`` must be removed once the others have opened it.
+        enabled: whether operations are recorded.
+        reader: reads this board in its own process.
     """
 
     def __init__(self, rank: int, size: int, path: Path | None = None) -> None:
@@ -354,6 +359,8 @@ class BoardWriter:
         # The number of the operation that is open in each slot, 0 if none is. Who begins it writes
         # its number, and who ends it the 0.
         self._owners = [0] * RECORDS
+        self.enabled = True
+        self.reader = Board(self._memory)
         self._last = 0  # the latest number, roughly: any thread writes it
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:
@@ -379,10 +386,6 @@ class BoardWriter:
         except OSError:  # no room or no permission: only this process can read its board
             return None, mmap.mmap(-1, TOTAL)
 
-    def reader(self) -> Board:
-        """Return a reader of this process's own board."""
-        return Board(self._memory)
-
     def string(self, text: str) -> int:
         """Return the place of ``text`` among the strings; 0, the empty one, if they are full."""
         place = self._known.get(text)
@@ -407,16 +410,33 @@ class BoardWriter:
         return self._last + 1
 
     def begin(
-        self, kind: int, group: int, site: int, dtype: int, shape: int, peer: int, root: int,
-        tag: int, size: int, waiting: int, start: float,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Write an operation that starts; return what :meth:`end` needs."""
+        self,
+        kind: int,
+        group: int,
+        waiting: int,
+        site: int,
+        dtype: int = 0,
+        shape: int = 0,
+        peer: int = ANY,
+        root: int = ANY,
+        tag: int = ANY,
+        size: int = ANY,
+        start: float = 0.0,
+    ) -> Token | None:
+        """Write that an operation starts, now or at ``start``; all texts are given by their places.
+
+        Returns:
+            What the other methods need, None if nothing is recorded.
+        """
+        if not self.enabled:
+            return None
         number = next(self._numbers)
         slot = next(self._slots) % RECORDS
         if self._owners[slot]:
             slot = self._free_slot(slot)
         self._owners[slot] = self._last = number
         offset = RECORDS_AT + slot * RECORD.size
+        start = start or time.perf_counter()
         RECORD.pack_into(
             self._memory, offset, number, kind, group, site, dtype, shape,
             peer, root, tag, size, start, 0.0, 0, waiting, start if waiting == WAITING else 0.0,
@@ -432,19 +452,21 @@ class BoardWriter:
                 return slot
         return slot
 
-    def end(self, event: tuple[int, int], outcome: int, when: float) -> None:
+    def close(self, token: Token, outcome: int, when: float) -> None:
         """Write that an operation has ended; what has ended already stays as it is."""
-        number, offset = event
+        number, offset = token
         slot = (offset - RECORDS_AT) // RECORD.size
         if self._owners[slot] == number:
             self._owners[slot] = 0
             END.pack_into(self._memory, offset + END_AT, when, outcome)
 
-    def is_open(self, event: tuple[int, int]) -> bool:
-        """Return whether the operation has not ended."""
-        return self._owners[(event[1] - RECORDS_AT) // RECORD.size] == event[0]
+    def is_open(self, token: Token | None) -> bool:
+        """Return whether this is an operation that has not ended."""
+        if token is None:
+            return False
+        return self._owners[(token[1] - RECORDS_AT) // RECORD.size] == token[0]
 
-    def open_in(self, group: int) -> list[tuple[int, int]]:
+    def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""
         found = []
         for slot, number in enumerate(self._owners):
@@ -453,21 +475,21 @@ class BoardWriter:
                 found.append((number, offset))
         return found
 
-    def restart(self, event: tuple[int, int], start: float) -> None:
+    def restart(self, token: Token | None, start: float) -> None:
         """Write when an operation that was queued began in truth."""
-        if self.is_open(event):
-            START.pack_into(self._memory, event[1] + START_AT, start)
+        if token is not None and self.is_open(token):
+            START.pack_into(self._memory, token[1] + START_AT, start)
 
-    def arrived(self, event: tuple[int, int], peer: int, tag: int, size: int) -> None:
+    def arrived(self, token: Token | None, peer: int, tag: int, size: int) -> None:
         """Write what is known of a message only when it has come; call it before the end."""
-        if self.is_open(event):
-            ARRIVED.pack_into(self._memory, event[1] + PEER_AT, peer, ANY, tag, size)
+        if token is not None and self.is_open(token):
+            ARRIVED.pack_into(self._memory, token[1] + PEER_AT, peer, ANY, tag, size)
 
-    def waits(self, event: tuple[int, int], waiting: int) -> None:
+    def waits(self, token: Token | None, waiting: bool) -> None:
         """Write whether the program stands still for an open operation."""
-        if self.is_open(event):
-            self._memory[event[1] + WAITING_AT] = waiting
-            first = event[1] + WAITED_FROM_AT
+        if token is not None and self.is_open(token):
+            self._memory[token[1] + WAITING_AT] = waiting
+            first = token[1] + WAITED_FROM_AT
             if waiting and not any(self._memory[first : first + START.size]):
                 START.pack_into(self._memory, first, time.perf_counter())
 

@@ -280,10 +280,12 @@ class GroupBase(dist.ProcessGroup):
         work.call = call
         work.plan = plan
         work.tensors = result
-        work.group_seconds = self._seconds
+        work.comm = channel.comm
+        work.what = call.name
+        work.seconds = self._seconds
         work.options = opts
         if asynchronous:  # its caller may change them while it waits in the queue
-            work.group_seconds, work.options = work.seconds, None
+            work.take_options()
         work.started = started = perf_counter()
         place = channel.group.place
         work.event = begin_collective(place, call, handed_over, not asynchronous, started)

@@ -17,7 +17,6 @@ from .deadlines import Operation
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .events import Token, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
-from .runtime import MPI
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -69,8 +68,7 @@ class CollectiveWork(dist._Work, Operation):
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         tensors: the output tensors.
-        group_seconds: time that the group allows.
-        options: torch's options of the call, None if there are none.
+        options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
         done: whether it has ended, well or not.
@@ -83,7 +81,6 @@ class CollectiveWork(dist._Work, Operation):
     call: Call
     plan: Plan
     tensors: list[Any]
-    group_seconds: float
     options: Any = None
     link: Link | None = None
     event: Token | None = None
@@ -94,19 +91,20 @@ class CollectiveWork(dist._Work, Operation):
     _future: OrderedFuture | None = None
     _on_done: Callable[[], None] | None = None
 
-    @property
-    def comm(self) -> MPI.Intracomm:
-        return self.channel.comm
+    def is_late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        self.take_options()
+        return super().is_late(now)
 
-    @property
-    def what(self) -> str:
-        return self.call.name
+    def take_options(self) -> None:
+        """Have the time-out of the options, if there is one, in place of the group's.
 
-    @property
-    def seconds(self) -> float:
-        """Time allowed; only the watcher needs it, and reading torch's options is slow."""
+        For one whose caller waits only the watcher asks: reading torch's options is slow.
+        """
         seconds = seconds_of(getattr(self.options, "timeout", None))
-        return self.group_seconds if seconds < 0 else seconds
+        if seconds > 0:
+            self.seconds = seconds
+        self.options = None
 
     # --- for the channel ------------------------------------------------------------------
 
