@@ -6,21 +6,27 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_mpi4py.event_board import NEVER_WAITS, RECORDS, RECORDS_AT, WAITING, Board, group_text
-from torch_mpi4py.event_board_writer import BoardWriter
+from torch_mpi4py.event_board import (
+    NEVER_WAITS,
+    RECORDS,
+    RECORDS_AT,
+    WAITING,
+    Board,
+    BoardWriter,
+    group_text,
+)
 
 WRITER = """
-import itertools, sys, time
-from torch_mpi4py.event_board_writer import BoardWriter
+import itertools, sys
+from torch_mpi4py.event_board import BoardWriter
 from pathlib import Path
 board = BoardWriter(3, 4, Path(sys.argv[1]))
 recv, at = board.string("recv"), board.string("cell 5, line 2")
-board.begin(recv, 0, at, 0, 0, 1, -1, 7, 12, 1, time.perf_counter())
+board.begin(recv, 0, 1, at, peer=1, tag=7, size=12)
 board.set_verdict("default", "it hangs")
 board.set_position("cell 5, line 2", 5, True)
 send, names = board.string("send"), [board.string(name) for name in "abcdefgh"]
@@ -28,14 +34,13 @@ for turn in itertools.count():
     if turn == 2000:  # the ring has turned over
         print("ready", flush=True)
     for n, name in enumerate(names):  # every field of a record says n
-        event = board.begin(send, 0, name, name, name, n, n, n, n, 0, 1.0 + n)
-        board.end(event, name, 1.0 + n)
+        event = board.begin(send, 0, 0, name, name, name, n, n, n, n, 1.0 + n)
+        board.close(event, name, 1.0 + n)
 """
 
 
 def write(board: BoardWriter, kind: str, waiting: int = WAITING) -> tuple[int, int]:
-    now = time.perf_counter()
-    return board.begin(board.string(kind), 0, 0, 0, 0, -1, -1, -1, 0, waiting, now)
+    return board.begin(board.string(kind), 0, waiting, 0, size=0)
 
 
 @pytest.fixture
@@ -86,7 +91,7 @@ def test_a_half_written_record_is_left_out() -> None:
     write(board, "send")
     write(board, "recv")
     board._memory[RECORDS_AT] += 5  # as if the first number were new and the last one old
-    assert [event.kind for event in board.reader().events()] == ["recv"]
+    assert [event.kind for event in board.reader.events()] == ["recv"]
 
 
 def test_when_all_places_are_open_the_oldest_gives_way() -> None:
@@ -94,8 +99,8 @@ def test_when_all_places_are_open_the_oldest_gives_way() -> None:
     first = write(board, "send")
     for _ in range(RECORDS):
         write(board, "recv", NEVER_WAITS)
-    board.end(first, board.string("ok"), 1.0)  # its place belongs to another one now
-    events = board.reader().open_operations()
+    board.close(first, board.string("ok"), 1.0)  # its place belongs to another one now
+    events = board.reader.open_operations()
     assert len(events) == RECORDS
     assert {event.kind for event in events} == {"recv"}
 
@@ -106,8 +111,8 @@ def test_full_strings_become_empty_ones() -> None:
     for number in range(20):
         board.string(str(number) * 60_000)
     assert board.string("new" * 20_000) == 0
-    board.end(write(board, "early"), board.string("early"), 1.0)
-    assert board.reader().latest().outcome == "early"
+    board.close(write(board, "early"), board.string("early"), 1.0)
+    assert board.reader.latest().outcome == "early"
 
 
 def test_nowhere_to_write(tmp_path: Path) -> None:
@@ -115,13 +120,13 @@ def test_nowhere_to_write(tmp_path: Path) -> None:
     board = BoardWriter(0, 1, tmp_path / "file" / "0")
     assert board.path is None
     write(board, "send")
-    assert len(board.reader().events()) == 1
+    assert len(board.reader.events()) == 1
 
 
 def test_a_long_verdict_is_cut() -> None:
     board = BoardWriter(0, 1)
     board.set_verdict("default", "x" * 100_000)
-    text = board.reader().verdict.text
+    text = board.reader.verdict.text
     assert set(text) == {"x"}
     assert 16_000 < len(text) < 17_000
 
@@ -140,8 +145,8 @@ def test_members_of_large_groups_take_little_room() -> None:
     board = BoardWriter(0, 10_000)
     ranks = (0, 2, *range(5, 10_000))
     place = board.string(group_text("rows", ranks))
-    board.begin(board.string("barrier"), place, 0, 0, 0, -1, -1, -1, 0, 1, 1.0)
-    (event,) = board.reader().events()
+    board.begin(board.string("barrier"), place, WAITING, 0)
+    (event,) = board.reader.events()
     assert event.group == "rows"
     assert event.ranks == ranks
 

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py import MPI, emulated_link, events, progress, work
 from torch_mpi4py.call import Call
 from torch_mpi4py.channel import Channel
-from torch_mpi4py.futures import CallbackQueue
 
 from tests import ranks
 from tests.torch_mpi4py.helpers import equal, group_of_all
@@ -73,10 +72,8 @@ def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
 
 def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
     """The watcher gives up a call that is stuck, in the moment in which it comes back."""
-    channel, callbacks = Channel(MPI.COMM_SELF, "late", 0), CallbackQueue("late", 0)
-    late = work.CollectiveWork.new(
-        channel, callbacks, Call("barrier"), lambda comm: None, None, [], 1.0
-    )
+    late = work.CollectiveWork()
+    late.channel, late.call = Channel(MPI.COMM_SELF, "late", 0), Call("barrier")
     late.prepare_to_wait()
     errors: list[BaseException] = []
     second = ValueError("given up")
@@ -100,7 +97,7 @@ def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: 
     assert not errors, errors
     assert late.wait(timedelta(seconds=20))
     assert late.error is None
-    assert channel.close(20)
+    assert late.channel.close(20)
 
 
 def case_nobody_waits(rank: int, size: int) -> None:

@@ -10,6 +10,7 @@ that first has to get a core.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import Any
 from weakref import WeakValueDictionary
@@ -140,7 +141,8 @@ class Channel(deadlines.Runner):
             if not mine:
                 return False
             if queued:
-                log.restart(work.event)
+                work.started = time.perf_counter()
+                log.restart(work.event, work.started)
             work.finish(self._call_mpi(work))
         except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
             if mine:
@@ -167,7 +169,7 @@ class Channel(deadlines.Runner):
         if self.failure is not None:
             return work.stopped(self.failure)
         comm = self.comm
-        work.enter()
+        work.in_mpi = True  # from here on the watcher looks at it
         try:
             self.agreement.check(work.call)
             if work.link is None:

@@ -56,36 +56,36 @@ _STUCK_POLLS = 20
 class Operation:
     """One blocking MPI call.
 
-    The thread that makes the call writes ``started``, ``deadline`` and ``in_mpi``; the watcher
-    writes ``reason``, ``report`` and ``polls_left``, and only while ``in_mpi`` is true.
+    The thread that makes the call writes ``started`` and then ``in_mpi``, so that the watcher, who
+    looks at ``in_mpi`` first, finds the rest. The watcher writes ``reason``, ``report`` and
+    ``polls_left``, and nobody else does.
 
     Attributes:
         comm: the communicator to revoke if it must be freed.
         what: name of the operation, for error messages.
         seconds: time allowed.
         started: when the call was made, in seconds of ``time.perf_counter()``.
-        deadline: when the time allowed ends.
         in_mpi: whether the call is under way.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`.
     """
 
-    comm: MPI.Intracomm
-    what: str
-    seconds: float
-    started: float
-    deadline: float
     in_mpi = False
     reason: str | None = None
     report = ""
     polls_left = 0
 
-    def enter(self) -> None:
-        """Note that the call is made now; from here on the watcher looks at it."""
+    def __init__(self, comm: MPI.Intracomm, what: str, seconds: float) -> None:
+        self.comm = comm
+        self.what = what
+        self.seconds = seconds
         self.started = time.perf_counter()
-        self.deadline = self.started + self.seconds
-        self.in_mpi = True  # last, so that the watcher finds the rest
+        self.in_mpi = True
+
+    def is_late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        return now > self.started + self.seconds
 
     def give_up(self) -> None:
         """Leave the call to itself, which has not come back although it was freed."""
@@ -176,7 +176,7 @@ def call(
         return _call_on_helper_thread(comm, what, seconds, function, args)
     if _watcher is None:
         watch()
-    operation = _new_operation(comm, what, seconds)
+    operation = Operation(comm, what, seconds)
     _single.add(operation)
     try:
         result = function(*args)
@@ -190,13 +190,6 @@ def call(
     if operation.reason:
         raise operation.freed_error()
     return result
-
-
-def _new_operation(comm: MPI.Intracomm, what: str, seconds: float) -> Operation:
-    operation = Operation()
-    operation.comm, operation.what, operation.seconds = comm, what, seconds
-    operation.enter()
-    return operation
 
 
 def confirm_sent(comm: MPI.Comm, what: str) -> None:
@@ -226,7 +219,7 @@ def _call_on_helper_thread(
 ) -> Any:
     outcome: list[Any] = []
     finished = threading.Event()
-    operation = _new_operation(comm, what, seconds)
+    operation = Operation(comm, what, seconds)
 
     def run() -> None:
         try:
@@ -309,7 +302,7 @@ def _watch() -> None:
         _survive(heartbeat.note)
         now = time.perf_counter()
         for operation in _still_under_way():
-            if operation.reason is None and now > operation.deadline:
+            if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
             elif operation.reason is not None and operation.polls_left >= 0:
                 operation.polls_left -= 1

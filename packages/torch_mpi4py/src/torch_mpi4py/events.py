@@ -23,8 +23,7 @@ import torch
 
 from .call import Call
 from .call_site import call_site, site_of
-from .event_board import ANY, NEVER_WAITS, RECORDS, Board, Event, group_text
-from .event_board_writer import BoardWriter
+from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
 
@@ -32,8 +31,6 @@ __all__ = ["ANY", "Event", "Log", "Token", "events", "log", "making", "mark", "s
 
 CAPACITY = RECORDS
 _get_frame = sys._getframe
-Token = tuple[int, int]
-"""An open operation, as :class:`Log` hands it out."""
 
 
 class GroupName(NamedTuple):
@@ -52,26 +49,24 @@ class GroupName(NamedTuple):
     born: float
 
 
-class Log:
-    """The log of this process.
+class Log(BoardWriter):
+    """The log of this process: its board, and the names of what is written there.
 
     Attributes:
-        enabled: whether events are recorded.
-        board: where they are written.
         listeners: called with each event when it ends, by the thread on which it does; for
             whoever must not miss one when the ring turns over.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
-        self.enabled = True
-        self.board = BoardWriter(rank, size, Path(directory) / str(rank) if directory else None)
+        super().__init__(rank, size, Path(directory) / str(rank) if directory else None)
+        self.board: BoardWriter = self
         self.listeners: list[Callable[[Event], None]] = []
-        self.reader: Board = self.board.reader()
-        self.string = self.board.string
         # Now, because strings are added under a lock, and a handle may be dropped by a collection
         # of garbage at any time.
         self._ok, self._dropped = self.string("ok"), self.string("dropped")
+        # By a communicator's handle, a dtype and a shape. Any thread may write them: what two
+        # write for one key is equally right.
         self._groups: dict[int, GroupName] = {}
         self._dtypes: dict[torch.dtype, int] = {}
         self._shapes: dict[torch.Size, int] = {}
@@ -122,67 +117,28 @@ class Log:
 
     # --- operations -----------------------------------------------------------------------
 
-    def begin(
-        self,
-        kind: int,
-        group: int,
-        waiting: int,
-        site: int,
-        dtype: int = 0,
-        shape: int = 0,
-        peer: int = ANY,
-        root: int = ANY,
-        tag: int = ANY,
-        size: int = ANY,
-    ) -> Token | None:
-        """Record that an operation starts; all texts are given by their places."""
-        if not self.enabled:
-            return None
-        return self.board.begin(
-            kind, group, site, dtype, shape, peer, root, tag, size, waiting, perf_counter()
-        )
-
     def end(self, token: Token | None, error: BaseException | None = None) -> None:
         """Record that an operation has ended, and how; a second call changes nothing."""
-        if token is None:
-            return
-        outcome = self._ok if error is None else self.string(type(error).__name__)
-        tells = self.listeners and self.board.is_open(token)
-        self.board.end(token, outcome, perf_counter())
-        if tells:
-            self._tell(token)
+        if token is not None:
+            self._end(token, self._ok if error is None else self.string(type(error).__name__))
 
     def drop(self, token: Token | None) -> None:
         """Record that nobody can wait for an operation any more, if it is open."""
-        if token is not None and self.board.is_open(token):
-            self.board.end(token, self._dropped, perf_counter())
-            self._tell(token)
+        if token is not None:
+            self._end(token, self._dropped)
 
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
-        for token in self.board.open_in(group.place):
+        for token in self.open_in(group.place):
             self.drop(token)
 
-    def _tell(self, token: Token) -> None:
-        if self.listeners:
+    def _end(self, token: Token, outcome: int) -> None:
+        tells = self.listeners and self.is_open(token)
+        self.close(token, outcome, perf_counter())
+        if tells:
             event = self.reader.at(token)
             for listener in list(self.listeners):
                 listener(event)
-
-    def arrived(self, token: Token | None, peer: int, tag: int, size: int) -> None:
-        """Record from whom a message came and how long it was."""
-        if token is not None:
-            self.board.arrived(token, peer, tag, size)
-
-    def waits(self, token: Token | None, waiting: bool) -> None:
-        """Record whether the program stands still for an operation."""
-        if token is not None:
-            self.board.waits(token, waiting)
-
-    def restart(self, token: Token | None) -> None:
-        """Record that an operation that was queued starts now."""
-        if token is not None:
-            self.board.restart(token, perf_counter())
 
 
 log = Log(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -200,11 +156,11 @@ def events(since: int = 0) -> list[Event]:
 
 def mark() -> int:
     """Return the number that the next event will have."""
-    return log.board.next_number()
+    return log.next_number()
 
 
 def begin_collective(
-    group: int, call: Call, handed_over: int | None, waiting: bool
+    group: int, call: Call, handed_over: int | None, waiting: bool, start: float
 ) -> Token | None:
     """Record that a collective of a process group was called.
 
@@ -213,17 +169,16 @@ def begin_collective(
         call: what all ranks agree on.
         handed_over: elements this rank hands over, None if ``call`` says so.
         waiting: whether the caller stands still for it.
+        start: seconds of ``time.perf_counter()``.
     """
     if not log.enabled:
         return None
     kind, dtype, shape, size = call.places or _describe(call)
     if handed_over is not None:
         size = handed_over * call.dtype.itemsize
-    board = log.board
-    site = board.string(site_of(_get_frame(1)))
-    return board.begin(
-        kind, group, site, dtype, shape, ANY, call.root, ANY, size, waiting, perf_counter()
-    )
+    # Two frames more are the group's: a frame that is not looked at need not be made.
+    site = log.string(site_of(_get_frame(3)))
+    return log.begin(kind, group, waiting, site, dtype, shape, ANY, call.root, ANY, size, start)
 
 
 def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: int) -> Token | None:

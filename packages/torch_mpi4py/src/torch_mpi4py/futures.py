@@ -19,17 +19,13 @@ import torch
 
 __all__ = ["CallbackQueue", "OrderedFuture", "current_depth", "raise_at_end_of_backward"]
 
-
-class _Thread(threading.local):
-    depth = 0
-
-
-_thread = _Thread()
+# Of the threads that run callbacks, each entered by itself.
+_depths: dict[int, int] = {}
 
 
 def current_depth() -> int:
     """Return 0 in the program, d + 1 in callbacks of collectives of depth d."""
-    return _thread.depth
+    return _depths.get(threading.get_ident(), 0)
 
 
 class OrderedFuture(torch.futures.Future):
@@ -96,7 +92,7 @@ class CallbackQueue:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        _thread.depth = self._depth
+        _depths[threading.get_ident()] = self._depth
         while (item := self._queue.get()) is not None:
             parent, callback, child = item
             try:
@@ -106,6 +102,7 @@ class CallbackQueue:
                 child.set_exception(_as_exception(error))
             else:
                 child.set_result(value)
+        del _depths[threading.get_ident()]  # another thread may get the same number
 
 
 def _wait_until_complete(future: OrderedFuture) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from .events import begin_collective, log
 from .futures import CallbackQueue, current_depth
 from .runtime import MPI
 from .store_barrier import meet
-from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
+from .work import CollectiveWork, CombinedWork, future_of_works
 
 __all__ = ["GroupBase", "live_groups"]
 
@@ -266,17 +267,28 @@ class GroupBase(dist.ProcessGroup):
         opts: Any,
         handed_over: int | None = None,
     ) -> dist._Work:
-        link = link_emulation.current()
-        if link is not None:
-            call = call.over(link.numbers)
         channel, callbacks = self._lane()
-        seconds = seconds_of(getattr(opts, "timeout", None))
-        if seconds < 0:
-            seconds = self._seconds
         asynchronous = getattr(opts, "asyncOp", True)
         self._sequence_number += 1
-        work = CollectiveWork.new(channel, callbacks, call, plan, link, result, seconds)
-        work.event = begin_collective(channel.group.place, call, handed_over, not asynchronous)
+        work = CollectiveWork()
+        link = link_emulation.current()
+        if link is not None:
+            work.link = link
+            call = call.over(link.numbers)
+        work.channel = channel
+        work.callbacks = callbacks
+        work.call = call
+        work.plan = plan
+        work.tensors = result
+        work.comm = channel.comm
+        work.what = call.name
+        work.seconds = self._seconds
+        work.options = opts
+        if asynchronous:  # its caller may change them while it waits in the queue
+            work.take_options()
+        work.started = started = perf_counter()
+        place = channel.group.place
+        work.event = begin_collective(place, call, handed_over, not asynchronous, started)
         channel.start(work, asynchronous)
         if self._coalesced is not None:
             self._coalesced.append(work)

@@ -58,30 +58,31 @@ _future_lock = threading.Lock()  # one for all: what it guards takes microsecond
 class CollectiveWork(dist._Work, Operation):
     """One collective on its way, from the call to its end, and the handle on it.
 
-    Any thread may run it, one does; any may wait for it. It has no ``__init__``, which for a
-    subclass of torch's handles would take longer than all of :meth:`new`.
+    Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
+    have no value here, before any other thread sees it: an ``__init__``, which would have to
+    call that of torch's class, takes longer than all of them.
 
     Attributes:
         channel: where it is queued and run.
         callbacks: where the callbacks of its future run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
-        link: the emulated link it was called under, None on the real one.
         tensors: the output tensors.
+        options: torch's options of the call, until :meth:`take_options`.
+        link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
         done: whether it has ended, well or not.
-        error: why it failed, None while it has not.
-
-    What is not set by :meth:`new`, ``done`` and ``error`` are written by :meth:`finish`, under the
-    channel's lock for ends.
+        error: why it failed, None while it has not. This and ``done`` are written by
+            :meth:`finish`, under the channel's lock for ends.
     """
 
     channel: Channel
     callbacks: CallbackQueue
     call: Call
     plan: Plan
-    link: Link | None
     tensors: list[Any]
+    options: Any = None
+    link: Link | None = None
     event: Token | None = None
     done = False
     error: BaseException | None = None
@@ -90,29 +91,20 @@ class CollectiveWork(dist._Work, Operation):
     _future: OrderedFuture | None = None
     _on_done: Callable[[], None] | None = None
 
-    @classmethod
-    def new(
-        cls,
-        channel: Channel,
-        callbacks: CallbackQueue,
-        call: Call,
-        plan: Plan,
-        link: Link | None,
-        tensors: list[Any],
-        seconds: float,
-    ) -> CollectiveWork:
-        """Return a collective that nobody has begun."""
-        self = cls()
-        self.channel = channel
-        self.comm = channel.comm
-        self.callbacks = callbacks
-        self.call = call
-        self.what = call.name
-        self.plan = plan
-        self.link = link
-        self.tensors = tensors
-        self.seconds = seconds
-        return self
+    def is_late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        self.take_options()
+        return super().is_late(now)
+
+    def take_options(self) -> None:
+        """Have the time-out of the options, if there is one, in place of the group's.
+
+        For one whose caller waits only the watcher asks: reading torch's options is slow.
+        """
+        seconds = seconds_of(getattr(self.options, "timeout", None))
+        if seconds > 0:
+            self.seconds = seconds
+        self.options = None
 
     # --- for the channel ------------------------------------------------------------------
 
