@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch_mpi4py import CommunicationError, DeadlineError
+from torch_mpi4py.machine import clock_identity
 
 from course_lib.parallel.parameter_server import (
     Asynchronous,
@@ -27,11 +28,7 @@ from course_lib.parallel.parameter_server import (
     replay,
 )
 from course_lib.parallel.parameter_server.messages import TAG_HEADER, Header
-from course_lib.parallel.parameter_server.transport import (
-    HEADERS_PER_WORKER,
-    Inbox,
-    clock_of_this_machine,
-)
+from course_lib.parallel.parameter_server.transport import HEADERS_PER_WORKER, Inbox
 from tests.parallel.cases.toys import CLASSES, FEATURES, Toy, from_all_ranks
 from tests.ranks import case
 
@@ -335,7 +332,7 @@ def case_synchronous_does_not_depend_on_who_is_slow(rank, size):
 
 def now(step: int) -> Header:
     """Return a header that is sent now, on this machine."""
-    return Header(1, step=step, sent=time.perf_counter(), machine=clock_of_this_machine())
+    return Header(1, step=step, sent=time.perf_counter(), machine=clock_identity())
 
 
 @case(sizes=(2, 3, 4), seconds=60)
