@@ -47,7 +47,7 @@ from .policies import (
 )
 from .record import Gradient, Record, Update, load_parameters, replay
 from .server import Server
-from .worker import Worker, shuffled_batches
+from .worker import Worker
 
 __all__ = [
     "Asynchronous",
@@ -63,5 +63,4 @@ __all__ = [
     "load_parameters",
     "over_staleness",
     "replay",
-    "shuffled_batches",
 ]

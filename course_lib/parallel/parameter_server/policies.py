@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-from ..arguments import function, whole
+from ..arguments import function, seconds, whole
 
 LATE = "late: the round had its gradients already"
 
@@ -220,7 +219,7 @@ class Stop:
 
     Raises:
         TypeError: if ``steps`` is no whole number, ``seconds`` no number or ``when`` no function.
-        ValueError: if a number is not positive.
+        ValueError: if ``steps`` is less than 1, or ``seconds`` negative or not finite.
     """
 
     steps: int | None = None
@@ -230,10 +229,8 @@ class Stop:
     def __post_init__(self) -> None:
         if self.steps is not None:
             whole("Stop: steps", self.steps, least=1)
-        if self.seconds is not None and not isinstance(self.seconds, Real):
-            raise TypeError(f"Stop: seconds must be a number, not {self.seconds!r}")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ValueError(f"Stop: seconds must be positive, not {self.seconds!r}")
+        if self.seconds is not None:
+            seconds("Stop: seconds", self.seconds)
         if self.when is not None:
             function("Stop: when", self.when, "lambda server: server.version == 7")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +91,6 @@ class Record:
 
     Attributes:
         mode: the mode, in words.
-        server: rank of the server in the group.
         workers: ranks of the workers.
         updates: every update, in order. This and the batches determine the parameters.
         dropped: gradients that were not used, with the reason.
@@ -107,7 +106,6 @@ class Record:
     """
 
     mode: str = ""
-    server: int = 0
     workers: tuple[int, ...] = ()
     updates: list[Update] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
@@ -220,12 +218,12 @@ def replay(
     workers_model = copy.deepcopy(model)
     workers_parameters = parameters_of(workers_model)
     versions = _Versions(record, parameters)
-    streams = {worker: _Stream(worker, batches) for worker in record.workers}
+    streams = {worker: enumerate(batches.get(worker, ())) for worker in record.workers}
     for update in record.updates:
         computed = []
         for gradient in update.gradients:
             versions.load(gradient.computed_at, workers_parameters)
-            batch = streams[gradient.worker].at(gradient.step)
+            batch = _batch_of(gradient, streams[gradient.worker])
             computed.append(
                 compute_gradient(workers_model, workers_parameters, loss_function, batch)[2]
             )
@@ -233,6 +231,16 @@ def replay(
         apply_update(parameters, average(computed, samples), optimizer, update.rates)
         versions.keep(update.version, parameters)
     return ParameterMessage(parameters).pack(parameters)
+
+
+def _batch_of(gradient: Gradient, batches: Iterator[tuple[int, Any]]) -> Any:
+    for step, batch in batches:
+        if step == gradient.step:
+            return batch
+    raise ValueError(
+        f"batch {gradient.step} of worker {gradient.worker} is not in the batches given for the "
+        "replay; give every worker's batches from its first one, as a mapping from its rank"
+    )
 
 
 class _Versions:
@@ -254,22 +262,3 @@ class _Versions:
         self._uses[version] -= 1
         if not self._uses[version]:
             del self._copies[version]
-
-
-class _Stream:
-    """One worker's batches, read as far as needed."""
-
-    def __init__(self, worker: int, batches: Mapping[int, Iterable]) -> None:
-        self._worker = worker
-        self._batches = iter(batches[worker]) if worker in batches else iter(())
-        self._next = 0
-
-    def at(self, step: int) -> Any:
-        for batch in self._batches:
-            self._next += 1
-            if self._next > step:
-                return batch
-        raise ValueError(
-            f"batch {step} of worker {self._worker} is not in the batches given for the replay; "
-            "give every worker's batches from its first one, as a mapping from its rank"
-        )

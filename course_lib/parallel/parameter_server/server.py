@@ -114,7 +114,6 @@ class Server:
         self._started = time.perf_counter()
         self.record = Record(
             mode=str(self._mode),
-            server=self._team.rank,
             workers=self._workers,
             initial=self._packed.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
@@ -278,7 +277,6 @@ def _require_optimizer_of(optimizer: torch.optim.Optimizer, parameters: list) ->
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
     known = {id(parameter) for parameter in parameters}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) not in known:
-                raise ValueError("the optimizer holds parameters that are not the model's")
+    held = [one for group in optimizer.param_groups for one in group["params"]]
+    if any(id(one) not in known for one in held):
+        raise ValueError("the optimizer holds parameters that are not the model's")
