@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from course_lib.parallel.all_reduces import (
-    ALGORITHMS,
-    Part,
-    Step,
-    count,
-    run_in_one_process,
-)
+from course_lib.parallel.all_reduces import ALGORITHMS, Part, Step, count, run_in_one_process
 from tests import ranks
 
 PARAMETERS = [

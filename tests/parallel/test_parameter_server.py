@@ -20,8 +20,7 @@ from course_lib.parallel.parameter_server import (
     constant,
     over_staleness,
 )
-from course_lib.parallel.parameter_server.gradients import average
-from course_lib.parallel.parameter_server.messages import GradientMessage, Header
+from course_lib.parallel.parameter_server.messages import GradientMessage, Header, average
 from course_lib.parallel.parameter_server.policies import Progress
 from course_lib.training.loops import shuffled_batches
 from tests import ranks

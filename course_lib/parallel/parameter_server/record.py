@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from .gradients import (
+from .messages import (
     LossFunction,
+    ParameterMessage,
     apply_update,
     average,
     checksums_of_buffers,
+    combined_checksum,
     compute_gradient,
     parameters_of,
 )
-from .messages import ParameterMessage, combined_checksum
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,6 @@ class Record:
         return {worker: counted[worker] for worker in self.workers}
 
 
-# --- the replay ---------------------------------------------------------------------------------
-
-
 def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
     """Copy recorded parameters (``record.initial``, ``final``, a snapshot's) into ``model``.
 
@@ -217,20 +215,26 @@ def replay(
     parameters = parameters_of(model)
     workers_model = copy.deepcopy(model)
     workers_parameters = parameters_of(workers_model)
-    versions = _Versions(record, parameters)
+    packed = ParameterMessage(parameters)
+    versions = {0: record.initial}
+    uses = Counter(gradient.computed_at for gradient in record.gradients)  # still to come
     streams = {worker: enumerate(batches.get(worker, ())) for worker in record.workers}
     for update in record.updates:
         computed = []
         for gradient in update.gradients:
-            versions.load(gradient.computed_at, workers_parameters)
+            load_parameters(workers_model, versions[gradient.computed_at])
+            uses[gradient.computed_at] -= 1
+            if not uses[gradient.computed_at]:
+                del versions[gradient.computed_at]
             batch = _batch_of(gradient, streams[gradient.worker])
             computed.append(
                 compute_gradient(workers_model, workers_parameters, loss_function, batch)[2]
             )
         samples = [gradient.samples for gradient in update.gradients]
         apply_update(parameters, average(computed, samples), optimizer, update.rates)
-        versions.keep(update.version, parameters)
-    return ParameterMessage(parameters).pack(parameters)
+        if uses[update.version]:
+            versions[update.version] = packed.pack(parameters).clone()
+    return packed.pack(parameters)
 
 
 def _batch_of(gradient: Gradient, batches: Iterator[tuple[int, Any]]) -> Any:
@@ -241,24 +245,3 @@ def _batch_of(gradient: Gradient, batches: Iterator[tuple[int, Any]]) -> Any:
         f"batch {gradient.step} of worker {gradient.worker} is not in the batches given for the "
         "replay; give every worker's batches from its first one, as a mapping from its rank"
     )
-
-
-class _Versions:
-    """Copies of the parameters at those versions that some gradient is still to be computed at."""
-
-    def __init__(self, record: Record, parameters: list[nn.Parameter]) -> None:
-        self._uses = Counter(gradient.computed_at for gradient in record.gradients)
-        self._copies: dict[int, list[torch.Tensor]] = {}
-        self.keep(0, parameters)
-
-    def keep(self, version: int, parameters: list[nn.Parameter]) -> None:
-        if self._uses[version]:
-            self._copies[version] = [parameter.detach().clone() for parameter in parameters]
-
-    @torch.no_grad()
-    def load(self, version: int, parameters: list[nn.Parameter]) -> None:
-        for parameter, copied in zip(parameters, self._copies[version], strict=True):
-            parameter.copy_(copied)
-        self._uses[version] -= 1
-        if not self._uses[version]:
-            del self._copies[version]

@@ -11,14 +11,17 @@ from torch import nn
 
 from ..arguments import function, seconds
 from . import messages
-from .gradients import (
+from .messages import (
+    GradientMessage,
+    Header,
     LossFunction,
+    ParameterMessage,
     checksums_of_buffers,
+    combined_checksum,
     compute_gradient,
     parameters_of,
     require_unchanged_buffers,
 )
-from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
 from .transport import Team, clock_of_this_machine
 
 

@@ -412,7 +412,7 @@ def case_a_flood_starves_nobody(rank, size):
 
     def slowly(server) -> bool:
         inbox = server._inbox
-        while inbox.count() < size - 1 or len({here.sender for here in inbox._arrived}) < size - 1:
+        while inbox.count() < size - 1 or len({here.sender for here in inbox.arrived}) < size - 1:
             time.sleep(0.001)
         return False
 
