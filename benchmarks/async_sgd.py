@@ -28,10 +28,9 @@ from course_lib.parallel.parameter_server import (
     Synchronous,
     Worker,
     load_parameters,
-    shuffled_batches,
 )
 from course_lib.training.data import DataSet, load
-from course_lib.training.loops import accuracy, set_seed
+from course_lib.training.loops import accuracy, set_seed, shuffled_batches
 from course_lib.training.models import MLP
 
 STEP_SECONDS = 0.02

@@ -28,10 +28,9 @@ from course_lib.parallel.parameter_server import (
     Worker,
     constant,
     over_staleness,
-    shuffled_batches,
 )
 from course_lib.training.data import load_available
-from course_lib.training.loops import accuracy, set_seed
+from course_lib.training.loops import accuracy, set_seed, shuffled_batches
 from course_lib.training.models import LeNet
 from course_lib.training.report import checksum, progress, result_line
 

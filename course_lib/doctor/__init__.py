@@ -1,4 +1,4 @@
-"""Find out before the workshop what on this machine would fail in it, and the fix.
+"""Finds out before a workshop what would fail on this machine, and says how to fix it.
 
 ``make doctor``, or ``python -m course_lib.doctor [--json]``; in a notebook::
 

@@ -1,4 +1,4 @@
-"""What the lessons need of the machine itself: Python, cores, memory, ports, disk."""
+"""Checks the machine itself: Python, cores, shared memory, ports and disk."""
 
 from __future__ import annotations
 

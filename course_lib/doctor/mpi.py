@@ -1,4 +1,4 @@
-"""Whether MPI works is found out by running a small MPI job."""
+"""Checks MPI by running a small MPI job."""
 
 from __future__ import annotations
 

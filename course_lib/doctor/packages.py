@@ -1,4 +1,4 @@
-"""What the lessons need of Python packages and data: the lock's versions, a torch, data sets."""
+"""Checks the Python packages, PyTorch and the data sets."""
 
 from __future__ import annotations
 

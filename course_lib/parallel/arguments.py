@@ -1,4 +1,4 @@
-"""An argument that makes no sense is refused where it is given, by its name."""
+"""Checks arguments where they are given, with errors that name them."""
 
 from __future__ import annotations
 

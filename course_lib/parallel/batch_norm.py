@@ -1,4 +1,4 @@
-"""Batch norm over R ranks needs the statistics of the whole batch, so they talk.
+"""Batch normalisation over the samples of all ranks, on CPUs and GPUs.
 
 Each rank alone would normalise by its own shard's mean and variance, and R ranks would no
 longer equal one process. Forward: the ranks exchange count, mean and sum of squared deviations

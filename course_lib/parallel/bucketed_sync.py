@@ -1,4 +1,4 @@
-"""Gradients travel in buckets, each as soon as backward has made its last one.
+"""Averages gradients in buckets, each of which leaves as soon as backward has filled it.
 
 Backward makes gradients from the last layer to the first, so the first bucket holds the last
 parameters; while it travels, backward works on the next. This is what DistributedDataParallel

@@ -1,4 +1,4 @@
-"""What must hold on all ranks is checked on all ranks, and all say what failed.
+"""Checks what must hold on all ranks, and raises on all of them if it does not.
 
 A check that raises on one rank only leaves the others waiting in their next collective. Here
 every rank compares, the ranks exchange what they found, and all raise the same error: which

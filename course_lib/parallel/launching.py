@@ -1,6 +1,6 @@
-"""The same program runs under mpiexec, under torchrun, and by itself.
+"""Makes the process group for a program that runs under mpiexec, torchrun, or by itself.
 
-The launcher shows in the environment, and settles backend and device:
+The environment tells which launcher it was, and that determines backend and device:
 
 ========= ============ =======================================================
 launcher  backend      device

@@ -1,4 +1,4 @@
-"""Every rank knows by arithmetic alone which samples are its own."""
+"""Divides a data set among the ranks; each rank computes its own part without a message."""
 
 from __future__ import annotations
 

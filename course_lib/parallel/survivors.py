@@ -1,9 +1,9 @@
-"""Survivors of a death may be a step apart, so they go on from the one furthest on.
+"""Makes the survivors of a dead rank equal again, so that they can go on training.
 
-A rank dies while others wait in an all-reduce for it. Some may have got their result just before
+A rank dies while others wait for it in an all-reduce. Some may have got their result just before
 and taken the step; they cannot be more than one step ahead, because the next all-reduce needs
-everybody. Who is behind takes over weights and optimizer of one that is ahead; then all replicas
-are what they would be if nobody had died.
+everybody. Those behind take over the weights and the optimizer of one that is ahead. Then all
+replicas are what they would be if nobody had died.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A run that stops and resumes ends with the very bits of one that never stopped.
+"""Saves a run so that, resumed, it ends with the very bits of one that never stopped.
 
-For that a checkpoint holds everything the next step depends on: model, optimizer, scheduler,
+A checkpoint holds everything the next step depends on: model, optimizer, scheduler,
 the place in the order of samples, and each rank's random number generators. The file appears
 whole or not at all: it is written beside its place and then renamed.
 

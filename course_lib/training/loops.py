@@ -11,15 +11,26 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from course_lib.parallel.arguments import whole
+
 from .data import DataSet
 
-__all__ = ["History", "accuracy", "batches", "set_seed", "set_seed_of_rank", "train"]
+__all__ = [
+    "History",
+    "accuracy",
+    "batches",
+    "set_seed",
+    "set_seed_of_rank",
+    "shuffled_batches",
+    "train",
+]
 
 
 @dataclass
@@ -109,6 +120,36 @@ def _batches(samples: int, batch_size: int, seed: int, first: int) -> Iterator[t
     order = torch.randperm(samples, generator=generator)
     if first * batch_size < samples:
         yield from order[first * batch_size :].split(batch_size)
+
+
+def shuffled_batches(
+    data: Any, batch_size: int, *, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield (inputs, targets) for ever, in an order that ``seed`` determines.
+
+    Every epoch has another order, and a replay can draw the same batches again.
+
+    Args:
+        data: has a length, and ``data[indices]`` gives (inputs, targets).
+        batch_size: samples in each; what is left over at the end of an epoch is left out.
+        seed: give every worker one of its own.
+
+    Raises:
+        TypeError: if ``batch_size`` is no whole number.
+        ValueError: if there are fewer samples than one batch needs.
+    """
+    whole("batch_size", batch_size)
+    if not 1 <= batch_size <= len(data):
+        raise ValueError(f"batch_size must be from 1 to {len(data)}, not {batch_size}")
+    return _shuffled(data, batch_size, seed)
+
+
+def _shuffled(data: Any, batch_size: int, seed: int) -> Iterator:
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(data), generator=generator)
+        for start in range(0, len(data) - batch_size + 1, batch_size):
+            yield data[order[start : start + batch_size]]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""A program says how far it is to a person, and what came out to a program."""
+"""What a training program prints: its progress for a person, its result as JSON for a program."""
 
 from __future__ import annotations
 

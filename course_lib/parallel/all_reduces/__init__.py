@@ -13,7 +13,6 @@ all ranks without any messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,15 +25,10 @@ from .schedules import (
     Schedule,
     Step,
     count,
-    naive_counts,
     naive_schedule,
-    rabenseifner_counts,
     rabenseifner_schedule,
-    recursive_doubling_counts,
     recursive_doubling_schedule,
-    ring_counts,
     ring_schedule,
-    tree_counts,
     tree_schedule,
 )
 
@@ -61,11 +55,13 @@ class Algorithm:
 
     Attributes:
         schedule: ``schedule(rank, world_size, numel)``, the steps of that rank.
-        counts: ``counts(rank, world_size, numel)``, what the formulas say of them.
     """
 
     schedule: Schedule
-    counts: Callable[[int, int, int], Counts]
+
+    def counts(self, rank: int, world_size: int, numel: int) -> Counts:
+        """Return what the steps of ``rank`` cost."""
+        return count(self.schedule(rank, world_size, numel))
 
     def all_reduce(
         self,
@@ -78,11 +74,11 @@ class Algorithm:
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    "naive": Algorithm(naive_schedule, naive_counts),
-    "tree": Algorithm(tree_schedule, tree_counts),
-    "recursive doubling": Algorithm(recursive_doubling_schedule, recursive_doubling_counts),
-    "ring": Algorithm(ring_schedule, ring_counts),
-    "rabenseifner": Algorithm(rabenseifner_schedule, rabenseifner_counts),
+    "naive": Algorithm(naive_schedule),
+    "tree": Algorithm(tree_schedule),
+    "recursive doubling": Algorithm(recursive_doubling_schedule),
+    "ring": Algorithm(ring_schedule),
+    "rabenseifner": Algorithm(rabenseifner_schedule),
 }
 all_reduce_naive = ALGORITHMS["naive"].all_reduce
 all_reduce_tree = ALGORITHMS["tree"].all_reduce

@@ -5,12 +5,12 @@ index on all ranks: what one rank sends in step k, another receives in its step 
 step k therefore ends as soon as all have begun it, whatever they wait for first, and no schedule
 made of such steps can deadlock.
 
-Each ``..._schedule(rank, world_size, numel)`` lists a rank's steps, and ``..._counts`` beside it
-is the published formula for what they cost. Times are given for p ranks and n elements (or bytes,
-as the units have it) in the alpha-beta-gamma model: a message of m elements takes alpha + m beta
-seconds, combining m elements m gamma, and a rank sends one message and receives one at the same
-time. The source of most is Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective
-Communication Operations in MPICH", section 4.
+Each ``..._schedule(rank, world_size, numel)`` lists a rank's steps, and :func:`count` adds up
+what they cost. Times are given for p ranks and n elements (or bytes, as the units have it) in the
+alpha-beta-gamma model: a message of m elements takes alpha + m beta seconds, combining m elements
+m gamma, and a rank sends one message and receives one at the same time. The source of most is
+Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in
+MPICH", section 4.
 """
 
 from __future__ import annotations
@@ -24,16 +24,11 @@ __all__ = [
     "Schedule",
     "Step",
     "count",
-    "naive_counts",
     "naive_schedule",
     "part",
-    "rabenseifner_counts",
     "rabenseifner_schedule",
-    "recursive_doubling_counts",
     "recursive_doubling_schedule",
-    "ring_counts",
     "ring_schedule",
-    "tree_counts",
     "tree_schedule",
 ]
 
@@ -172,14 +167,6 @@ def naive_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
     return collect + [Step(receive=root) if peer == rank else Step() for peer in others]
 
 
-def naive_counts(rank: int, world_size: int, numel: int) -> Counts:
-    """Return 2 (p - 1) steps; the root has p - 1 messages of n each way, the others one."""
-    messages = (world_size - 1 if rank == ROOT else 1) if numel else 0
-    combined = (world_size - 1) * numel if rank == ROOT else 0
-    elements = messages * numel
-    return Counts(2 * (world_size - 1), messages, messages, elements, elements, combined)
-
-
 # --- tree ---------------------------------------------------------------------------------------
 
 
@@ -206,22 +193,6 @@ def tree_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
     return up + down[::-1]
 
 
-def tree_counts(rank: int, world_size: int, numel: int) -> Counts:
-    """Return 2 ceil(lg p) steps; a message of n each way for every child and for the parent.
-
-    Rank r > 0 has as many children as r has factors of 2, or fewer where ranks end: at most
-    ceil(lg (p - r)); rank 0 has ceil(lg p).
-    """
-    children = _ceil_log2(world_size - rank)
-    if rank:
-        factors_of_two = (rank & -rank).bit_length() - 1
-        children = min(children, factors_of_two)
-    messages = children + (rank > 0) if numel else 0
-    steps = 2 * _ceil_log2(world_size)
-    elements = messages * numel
-    return Counts(steps, messages, messages, elements, elements, children * numel)
-
-
 def _ceil_log2(number: int) -> int:
     return (number - 1).bit_length()
 
@@ -246,24 +217,6 @@ def recursive_doubling_schedule(rank: int, world_size: int, numel: int) -> list[
         partner = part(fold.old_rank(fold.new_rank ^ 2**level), 0, numel)
         steps.append(Step(send=partner, receive=partner, combine=True))
     return fold.before + steps + fold.after
-
-
-def recursive_doubling_counts(rank: int, world_size: int, numel: int) -> Counts:
-    """Return floor(lg p) steps and as many messages of n each way; with folding, see the code.
-
-    If p is no power of two, there are two more steps. A rank that stands aside has one message
-    each way, its neighbour one more than the others.
-    """
-    exchanges = _floor_log2(world_size)
-    extra = world_size - 2**exchanges
-    steps = exchanges + (2 if extra else 0)
-    folded = rank < 2 * extra
-    aside = folded and rank % 2 == 0
-    messages = 1 if aside else exchanges + folded
-    combined = 0 if aside else messages * numel
-    messages = messages if numel else 0
-    elements = messages * numel
-    return Counts(steps, messages, messages, elements, elements, combined)
 
 
 # --- ring ---------------------------------------------------------------------------------------
@@ -293,27 +246,6 @@ def ring_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
     ]
     all_gather = [Step(chunk(right, rank + 1 - turn), chunk(left, rank - turn)) for turn in turns]
     return reduce_scatter + all_gather
-
-
-def ring_counts(rank: int, world_size: int, numel: int) -> Counts:
-    """Return 2 (p - 1) steps with a message of n / p each way, exactly so where p divides n.
-
-    With c(i) elements in chunk i: sent are twice all chunks but c(rank + 1) once and
-    c(rank + 2) once, received twice all but c(rank) and c(rank + 1), added all but c(rank).
-    Empty chunks, of which there are p - n if n < p, need no message.
-    """
-    p = world_size
-    sizes = [numel // p + (i % p < numel % p) for i in range(rank, rank + 3)]
-    filled = [size > 0 for size in sizes]
-    messages = 2 * min(numel, p)
-    return Counts(
-        steps=2 * (p - 1),
-        messages_sent=messages - filled[1] - filled[2],
-        messages_received=messages - filled[0] - filled[1],
-        elements_sent=2 * numel - sizes[1] - sizes[2],
-        elements_received=2 * numel - sizes[0] - sizes[1],
-        elements_combined=numel - sizes[0],
-    )
 
 
 # --- Rabenseifner -------------------------------------------------------------------------------
@@ -359,37 +291,3 @@ def _halves(new_rank: int, ranks: int, numel: int) -> list[tuple[Range, Range]]:
 def _elements(chunks: Range, ranks: int, numel: int) -> Range:
     first, last = chunks
     return _offset_of_chunk(first, ranks, numel), _offset_of_chunk(last, ranks, numel)
-
-
-def rabenseifner_counts(rank: int, world_size: int, numel: int) -> Counts:
-    """Return 2 floor(lg p) steps and messages each way, of n/2, n/4, ..., n/q and back.
-
-    Here q is p, or the power of two below it, and q divides n; then 2 (q - 1)/q n elements go
-    each way and (q - 1)/q n are combined. Folding costs what it costs in recursive doubling.
-    Where q does not divide n, chunks differ by one: the rank in the end holds chunk b, its
-    new number with the bits reversed, gives n - c(b) and keeps K, the sizes of all halves that
-    it kept; both travel each way, and K is combined.
-    """
-    levels = _floor_log2(world_size)
-    q = 2**levels
-    extra = world_size - q
-    steps = 2 * levels + (2 if extra else 0)
-    folded = rank < 2 * extra
-    whole = int(folded and numel > 0)  # messages of n
-    if folded and rank % 2 == 0:
-        return Counts(steps, whole, whole, whole * numel, whole * numel, 0)
-    new_rank = rank // 2 if folded else rank - extra
-    b = sum(2 ** (levels - 1 - bit) for bit in range(levels) if new_rank & 2**bit)
-    blocks = [q >> level for level in range(1, levels + 1)]  # chunks in a half of each level
-    kept = [_size(b // block, block, q, numel) for block in blocks]
-    given = [_size((b // block) ^ 1, block, q, numel) for block in blocks]
-    messages = whole + sum(size > 0 for size in kept + given)
-    elements = whole * numel + sum(kept) + numel - _size(b, 1, q, numel)
-    combined = whole * numel + sum(kept)
-    return Counts(steps, messages, messages, elements, elements, combined)
-
-
-def _size(index: int, block: int, chunks: int, numel: int) -> int:
-    """Return the elements in block ``index`` of ``block`` chunks each."""
-    larger = min(max(numel % chunks - index * block, 0), block)
-    return block * (numel // chunks) + larger

@@ -9,18 +9,9 @@ On every rank of one process group (backend mpi4py), after the same imports::
 
 What is said, by every worker for every batch::
 
-    worker                              server
-      |  hello                            |
-      |---------------------------------->|  first come, first served
-      |             ready for you         |
-      |<----------------------------------|
-      |             parameters (1 message)|
-      |<----------------------------------|
-      | computes                          |
-      |  gradient: version, step, samples |
-      |---------------------------------->|
-      |  loss and all layers (1 message)  |
-      |---------------------------------->|  updates
+    worker -> server   hello; the server answers first come, first served, if the mode allows
+    server -> worker   ready, and all parameters in one message
+    worker -> server   gradient: its version, step and samples; then loss and all layers in one
 
 Instead of "ready" the answer may be "stop"; a worker whose batches are used up says "bye".
 
@@ -37,31 +28,21 @@ Instead of "ready" the answer may be "stop"; a worker whose batches are used up 
   course's launcher switches on); when the server dies, every worker raises RankFailedError.
 """
 
-from .policies import (
-    Asynchronous,
-    BoundedStaleness,
-    Stop,
-    Synchronous,
-    constant,
-    over_staleness,
-)
-from .record import Gradient, Record, Update, load_parameters, replay
+from .policies import Asynchronous, BoundedStaleness, Stop, Synchronous, constant, over_staleness
+from .record import Record, load_parameters, replay
 from .server import Server
-from .worker import Worker, shuffled_batches
+from .worker import Worker
 
 __all__ = [
     "Asynchronous",
     "BoundedStaleness",
-    "Gradient",
     "Record",
     "Server",
     "Stop",
     "Synchronous",
-    "Update",
     "Worker",
     "constant",
     "load_parameters",
     "over_staleness",
     "replay",
-    "shuffled_batches",
 ]

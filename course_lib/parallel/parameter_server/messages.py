@@ -1,22 +1,26 @@
-"""What server and workers say to each other.
+"""What server and workers say to each other, and the arithmetic that they share with the replay.
 
 Every message to the server begins with a :class:`Header` of fixed size, so that one receive
 from any source fits whatever comes next. What follows a header, :class:`ParameterMessage` or
 :class:`GradientMessage`, comes from a sender that is then known.
+
+Gradients are computed, averaged and applied by the functions below, in a run as in its replay. So
+the two can differ only if a message was changed on its way.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import torch
 from torch import nn
 
 from ..flat_tensors import FlatBytes, bytes_of, checksum_of_layout
-from .gradients import Gradients
 
+Gradients = list[torch.Tensor | None]
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 HELLO, GRADIENT, BYE, READY, STOP, REFUSED, FAILED = range(1, 8)
 TAG_HEADER, TAG_REPLY, TAG_BODY = 7001, 7002, 7003
 
@@ -107,11 +111,6 @@ class GradientMessage(FlatBytes):
         return self._loss.item(), [view if mark else None for view, mark in marked]
 
 
-def combined_checksum(checksums: Mapping[str, int]) -> int:
-    """Return one checksum for those of all buffers, with their names."""
-    return zlib.crc32(repr(sorted(checksums.items())).encode())
-
-
 def difference_in_words(other: Header, layout: int) -> str:
     """Return how the model of ``other``'s sender differs, if it was refused."""
     if other.layout != layout:
@@ -120,3 +119,110 @@ def difference_in_words(other: Header, layout: int) -> str:
         "other buffers than the server's, and no message carries them; build the same model on "
         "all ranks, with the same seed if its buffers are random, or call sync_initial_weights"
     )
+
+
+def parameters_of(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that travel: all of them, a shared one once, in the model's order.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+        ValueError: if it has none, or keeps running statistics, as batch norm does.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
+    parameters = list(model.parameters())
+    if not parameters:
+        raise ValueError("the model has no parameters, so there is nothing to train")
+    running = [
+        name
+        for name, module in model.named_modules()
+        if getattr(module, "running_mean", None) is not None
+    ]
+    if running:
+        raise ValueError(
+            f"{running[0]!r} keeps running statistics, which a gradient does not carry: each "
+            "worker would have its own and the server none. Use a norm without them (GroupNorm, "
+            "LayerNorm, or track_running_stats=False)"
+        )
+    return parameters
+
+
+def checksums_of_buffers(model: nn.Module) -> dict[str, int]:
+    """Return a checksum of each buffer; no message carries them, so all ranks need the same."""
+    return {
+        name: zlib.crc32(bytes_of(buffer).cpu().numpy(), checksum_of_layout([buffer]))
+        for name, buffer in model.named_buffers()
+    }
+
+
+def combined_checksum(checksums: Mapping[str, int]) -> int:
+    """Return one checksum for those of all buffers, with their names."""
+    return zlib.crc32(repr(sorted(checksums.items())).encode())
+
+
+def require_unchanged_buffers(model: nn.Module, before: Mapping[str, int]) -> None:
+    """Raise ValueError if ``checksums_of_buffers(model)`` is no longer what it was ``before``."""
+    now = checksums_of_buffers(model)
+    changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
+    if changed:
+        raise ValueError(
+            f"computing a gradient changed the buffer {min(changed)!r}, which a gradient does not "
+            "carry: each worker would have its own and the server none. Use a model whose buffers "
+            "stay what they are: no counters, no running statistics, no spectral norm"
+        )
+
+
+def compute_gradient(
+    model: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    loss_function: LossFunction,
+    batch: tuple[torch.Tensor, torch.Tensor],
+) -> tuple[float, int, Gradients]:
+    """Return loss, number of samples and each parameter's gradient (None: not used).
+
+    Raises:
+        ValueError: if a gradient is sparse.
+    """
+    inputs, targets = batch
+    for parameter in parameters:
+        parameter.grad = None
+    loss = loss_function(model(inputs), targets)
+    loss.backward()
+    gradients = [parameter.grad for parameter in parameters]
+    if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+        raise ValueError("a gradient is sparse; build the embedding with sparse=False")
+    return loss.item(), len(targets), gradients
+
+
+def average(contributions: Sequence[Gradients], samples: Sequence[int]) -> Gradients:
+    """Return the mean of several workers' gradients, weighted by their numbers of samples.
+
+    The sum runs in the order given, which the server keeps to that of the workers' ranks: so a
+    synchronous round gives the same bits whoever came first. A single gradient stays as it is.
+    """
+    if len(contributions) == 1:
+        return contributions[0]
+    total = sum(samples)
+    means: Gradients = []
+    for layers in zip(*contributions, strict=True):
+        mean = None
+        for layer, count in zip(layers, samples, strict=True):
+            if layer is not None:
+                part = layer * (count / total)
+                mean = part if mean is None else mean.add_(part)
+        means.append(mean)
+    return means
+
+
+def apply_update(
+    parameters: Iterable[nn.Parameter],
+    gradients: Gradients,
+    optimizer: torch.optim.Optimizer,
+    rates: Sequence[float],
+) -> None:
+    """Let ``optimizer`` make one step with these gradients and learning rates."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient if parameter.requires_grad else None
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    optimizer.step()

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from ..arguments import function, whole
+from ..arguments import function, seconds, whole
 
 LATE = "late: the round had its gradients already"
-
-
-# --- modes --------------------------------------------------------------------------------------
 
 
 class Mode:
@@ -30,11 +27,9 @@ class Mode:
 
     Attributes:
         drops_late: whether a gradient is dropped if an update was made while it was computed.
-        least_workers: fewer cannot make an update.
     """
 
     drops_late = False
-    least_workers = 1
 
     def may_start(self, worker: int, progress: Progress) -> bool:
         """Return whether ``worker``, which has asked, gets the parameters now."""
@@ -75,18 +70,11 @@ class Synchronous(Mode):
     def __str__(self) -> str:
         return "synchronous" + (f", first {self.wait_for}" if self.wait_for else "")
 
-    @property
-    def least_workers(self) -> int:
-        """How many gradients a round waits for."""
-        return self.wait_for or 1
-
     def may_start(self, worker: int, progress: Progress) -> bool:
-        """Return whether the worker's gradient of this round is still to come."""
         return worker not in progress.delivered
 
     def needed(self, workers: int) -> int:
-        """Return how many gradients make a round, of those who are left."""
-        return min(self.wait_for or workers, workers)
+        return self.wait_for or workers
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,6 @@ class BoundedStaleness(Mode):
         return f"bounded staleness {self.bound}"
 
     def may_start(self, worker: int, progress: Progress) -> bool:
-        """Return whether the worker is at most ``bound`` steps ahead of the slowest."""
         slowest = min(progress.steps[active] for active in progress.active)
         return progress.steps[worker] - slowest <= self.bound
 
@@ -134,10 +121,9 @@ class Progress:
         self.active = set(workers)
         self.steps = dict.fromkeys(self.active, 0)
         self.delivered: list[int] = []
-        if mode.least_workers > len(self.active):
-            raise ValueError(
-                f"mode {mode} needs {mode.least_workers} workers, but there are {len(self.active)}"
-            )
+        needed, there = mode.needed(len(self.active)), len(self.active)
+        if needed > there:
+            raise ValueError(f"mode {mode} needs {needed} workers, but there are {there}")
 
     def may_start(self, worker: int) -> bool:
         """Return whether ``worker``, which has asked, gets the parameters now."""
@@ -154,7 +140,8 @@ class Progress:
     def due(self) -> list[int]:
         """Return the workers whose gradients make an update now, by rank, and forget them."""
         # Whoever has left cannot be waited for, but what it delivered counts.
-        if len(self.delivered) < self._mode.needed(len(self.active.union(self.delivered))):
+        everyone = len(self.active.union(self.delivered))
+        if len(self.delivered) < min(self._mode.needed(everyone), everyone):
             return []
         due, self.delivered = sorted(self.delivered), []
         return due
@@ -163,8 +150,6 @@ class Progress:
         """Note that ``worker`` takes no further part."""
         self.active.discard(worker)
 
-
-# --- learning rates -----------------------------------------------------------------------------
 
 RateRule = Callable[[float, int, int], float]
 
@@ -190,21 +175,16 @@ def rates_by(rule: RateRule, rates: Iterable[float], step: int, staleness: int) 
         TypeError: if it returns something other than a number.
         ValueError: if it returns a number that is no learning rate, which would ruin the weights.
     """
-    return [_checked(rule(rate, step, staleness), rate, step, staleness) for rate in rates]
-
-
-def _checked(given: float, rate: float, step: int, staleness: int) -> float:
-    call = f"the rate rule gave {given!r} for rate {rate}, step {step}, staleness {staleness}"
-    try:
-        number = float(given)
-    except (TypeError, ValueError):
-        raise TypeError(f"{call}: a number is needed") from None
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{call}: a rate is at least 0, and finite")
-    return number
-
-
-# --- the end ------------------------------------------------------------------------------------
+    found = []
+    for rate in rates:
+        given = rule(rate, step, staleness)
+        call = f"the rate rule gave {given!r} for rate {rate}, step {step}, staleness {staleness}"
+        if not isinstance(given, Real):
+            raise TypeError(f"{call}: a number is needed")
+        if not 0 <= given < math.inf:
+            raise ValueError(f"{call}: a rate is at least 0, and finite")
+        found.append(float(given))
+    return found
 
 
 @dataclass(frozen=True)
@@ -220,7 +200,7 @@ class Stop:
 
     Raises:
         TypeError: if ``steps`` is no whole number, ``seconds`` no number or ``when`` no function.
-        ValueError: if a number is not positive.
+        ValueError: if ``steps`` is less than 1, or ``seconds`` negative or not finite.
     """
 
     steps: int | None = None
@@ -230,10 +210,8 @@ class Stop:
     def __post_init__(self) -> None:
         if self.steps is not None:
             whole("Stop: steps", self.steps, least=1)
-        if self.seconds is not None and not isinstance(self.seconds, Real):
-            raise TypeError(f"Stop: seconds must be a number, not {self.seconds!r}")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ValueError(f"Stop: seconds must be positive, not {self.seconds!r}")
+        if self.seconds is not None:
+            seconds("Stop: seconds", self.seconds)
         if self.when is not None:
             function("Stop: when", self.when, "lambda server: server.version == 7")
 

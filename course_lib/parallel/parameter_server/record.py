@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from .gradients import (
+from .messages import (
     LossFunction,
+    ParameterMessage,
     apply_update,
     average,
     checksums_of_buffers,
+    combined_checksum,
     compute_gradient,
     parameters_of,
 )
-from .messages import ParameterMessage, combined_checksum
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ class Record:
 
     Attributes:
         mode: the mode, in words.
-        server: rank of the server in the group.
         workers: ranks of the workers.
         updates: every update, in order. This and the batches determine the parameters.
         dropped: gradients that were not used, with the reason.
@@ -107,7 +107,6 @@ class Record:
     """
 
     mode: str = ""
-    server: int = 0
     workers: tuple[int, ...] = ()
     updates: list[Update] = field(default_factory=list)
     dropped: list[Gradient] = field(default_factory=list)
@@ -158,9 +157,6 @@ class Record:
         """How many gradients of each worker were used."""
         counted = Counter(gradient.worker for gradient in self.gradients)
         return {worker: counted[worker] for worker in self.workers}
-
-
-# --- the replay ---------------------------------------------------------------------------------
 
 
 def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
@@ -219,57 +215,33 @@ def replay(
     parameters = parameters_of(model)
     workers_model = copy.deepcopy(model)
     workers_parameters = parameters_of(workers_model)
-    versions = _Versions(record, parameters)
-    streams = {worker: _Stream(worker, batches) for worker in record.workers}
+    packed = ParameterMessage(parameters)
+    versions = {0: record.initial}
+    uses = Counter(gradient.computed_at for gradient in record.gradients)  # still to come
+    streams = {worker: enumerate(batches.get(worker, ())) for worker in record.workers}
     for update in record.updates:
         computed = []
         for gradient in update.gradients:
-            versions.load(gradient.computed_at, workers_parameters)
-            batch = streams[gradient.worker].at(gradient.step)
+            load_parameters(workers_model, versions[gradient.computed_at])
+            uses[gradient.computed_at] -= 1
+            if not uses[gradient.computed_at]:
+                del versions[gradient.computed_at]
+            batch = _batch_of(gradient, streams[gradient.worker])
             computed.append(
                 compute_gradient(workers_model, workers_parameters, loss_function, batch)[2]
             )
         samples = [gradient.samples for gradient in update.gradients]
         apply_update(parameters, average(computed, samples), optimizer, update.rates)
-        versions.keep(update.version, parameters)
-    return ParameterMessage(parameters).pack(parameters)
+        if uses[update.version]:
+            versions[update.version] = packed.pack(parameters).clone()
+    return packed.pack(parameters)
 
 
-class _Versions:
-    """Copies of the parameters at those versions that some gradient is still to be computed at."""
-
-    def __init__(self, record: Record, parameters: list[nn.Parameter]) -> None:
-        self._uses = Counter(gradient.computed_at for gradient in record.gradients)
-        self._copies: dict[int, list[torch.Tensor]] = {}
-        self.keep(0, parameters)
-
-    def keep(self, version: int, parameters: list[nn.Parameter]) -> None:
-        if self._uses[version]:
-            self._copies[version] = [parameter.detach().clone() for parameter in parameters]
-
-    @torch.no_grad()
-    def load(self, version: int, parameters: list[nn.Parameter]) -> None:
-        for parameter, copied in zip(parameters, self._copies[version], strict=True):
-            parameter.copy_(copied)
-        self._uses[version] -= 1
-        if not self._uses[version]:
-            del self._copies[version]
-
-
-class _Stream:
-    """One worker's batches, read as far as needed."""
-
-    def __init__(self, worker: int, batches: Mapping[int, Iterable]) -> None:
-        self._worker = worker
-        self._batches = iter(batches[worker]) if worker in batches else iter(())
-        self._next = 0
-
-    def at(self, step: int) -> Any:
-        for batch in self._batches:
-            self._next += 1
-            if self._next > step:
-                return batch
-        raise ValueError(
-            f"batch {step} of worker {self._worker} is not in the batches given for the replay; "
-            "give every worker's batches from its first one, as a mapping from its rank"
-        )
+def _batch_of(gradient: Gradient, batches: Iterator[tuple[int, Any]]) -> Any:
+    for step, batch in batches:
+        if step == gradient.step:
+            return batch
+    raise ValueError(
+        f"batch {gradient.step} of worker {gradient.worker} is not in the batches given for the "
+        "replay; give every worker's batches from its first one, as a mapping from its rank"
+    )

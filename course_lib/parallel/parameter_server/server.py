@@ -12,8 +12,16 @@ from torch import nn
 
 from ..arguments import function, whole
 from . import messages
-from .gradients import apply_update, average, checksums_of_buffers, parameters_of
-from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
+from .messages import (
+    GradientMessage,
+    Header,
+    ParameterMessage,
+    apply_update,
+    average,
+    checksums_of_buffers,
+    combined_checksum,
+    parameters_of,
+)
 from .policies import Asynchronous, Mode, Progress, RateRule, Stop, constant, rates_by
 from .record import Gradient, Record, Update
 from .transport import Inbox, Team, is_death
@@ -114,7 +122,6 @@ class Server:
         self._started = time.perf_counter()
         self.record = Record(
             mode=str(self._mode),
-            server=self._team.rank,
             workers=self._workers,
             initial=self._packed.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
@@ -132,8 +139,6 @@ class Server:
 
     def _now(self) -> float:
         return time.perf_counter() - self._started
-
-    # --- the loop -------------------------------------------------------------------------
 
     def _serve_all(self) -> None:
         try:
@@ -161,7 +166,7 @@ class Server:
             self._go_on_after_deaths()
 
     def _serve(self, worker: int, header: Header) -> None:
-        self.record.queue_lengths.append(self._inbox.waiting + 1)
+        self.record.queue_lengths.append(len(self._inbox.arrived) + 1)
         if header.kind == messages.HELLO:
             self._admit(worker, header)
         elif header.kind == messages.GRADIENT:
@@ -192,8 +197,6 @@ class Server:
                 self._held.remove(worker)
                 self._answer(worker)
 
-    # --- what workers say -----------------------------------------------------------------
-
     def _admit(self, worker: int, header: Header) -> None:
         theirs, ours = (header.layout, header.buffers), (self._packed.layout, self._buffers)
         if theirs != ours and not self._final_reply:
@@ -222,8 +225,6 @@ class Server:
             self._drop(gradient, why)
         else:
             self._delivered[worker] = gradient
-
-    # --- what the server does -------------------------------------------------------------
 
     def _update(self, round_: list[int]) -> None:
         chosen = tuple(self._delivered.pop(worker) for worker in round_)
@@ -278,7 +279,6 @@ def _require_optimizer_of(optimizer: torch.optim.Optimizer, parameters: list) ->
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {optimizer!r}")
     known = {id(parameter) for parameter in parameters}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) not in known:
-                raise ValueError("the optimizer holds parameters that are not the model's")
+    held = [one for group in optimizer.param_groups for one in group["params"]]
+    if any(id(one) not in known for one in held):
+        raise ValueError("the optimizer holds parameters that are not the model's")

@@ -47,17 +47,11 @@ class Team:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, timeout: float | None) -> None:
-        if not dist.is_initialized():
-            raise ValueError(
-                "make a process group first: "
-                'dist.init_process_group("mpi4py", init_method="mpi://")'
-            )
         group = dist.group.WORLD if group is None else group
-        if not isinstance(group, dist.ProcessGroup):
-            raise ValueError("this rank is not in the group")
         if not hasattr(group, "survives_failures"):
             raise ValueError(
-                f"the parameter server needs backend mpi4py, and this group is on {group.name()}"
+                "the parameter server needs backend mpi4py and a group that this rank is in: "
+                'dist.init_process_group("mpi4py", init_method="mpi://")'
             )
         if timeout is not None and not seconds("timeout", timeout):
             raise ValueError("timeout must be more than 0 seconds")
@@ -107,9 +101,8 @@ class Arrival:
     Attributes:
         sender: rank in the group that sent it, once it has arrived.
         header: what it says, once it has arrived.
-        order: the lower, the earlier it is served. On one machine this is when it was sent, so
-            that a message found late loses nothing. Clocks of other machines say nothing here,
-            so for theirs it is when they arrived.
+        order: the lower, the earlier it is served: when it was sent, or when it arrived if it
+            comes from another machine, whose clock says nothing here.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -140,12 +133,15 @@ class Inbox:
         group: the process group.
         workers: number of workers.
         timeout: how long to wait for a message.
+
+    Attributes:
+        arrived: the messages that had arrived, and not been taken, at the last look.
     """
 
     def __init__(self, group: dist.ProcessGroup, workers: int, timeout: timedelta) -> None:
         self._group = group
         self._timeout = timeout
-        self._arrived: list[Arrival] = []
+        self.arrived: list[Arrival] = []
         self._expected = deque(_for_next_run.pop(group, []))
         self._expected.extend(Arrival(group) for _ in range(HEADERS_PER_WORKER * workers))
 
@@ -160,8 +156,8 @@ class Inbox:
         if not self.count():
             self._wait()
             self.count()  # raises how the receive ended, and takes it off the list
-        first = min(self._arrived, key=lambda arrival: arrival.order)
-        self._arrived.remove(first)
+        first = min(self.arrived, key=lambda arrival: arrival.order)
+        self.arrived.remove(first)
         return first
 
     def _wait(self) -> None:
@@ -183,13 +179,8 @@ class Inbox:
             self._expected.append(Arrival(self._group))
             arrival = self._expected.popleft()
             arrival.work.wait()  # raises if it ended by an error
-            self._arrived.append(arrival)
-        return len(self._arrived)
-
-    @property
-    def waiting(self) -> int:
-        """How many messages had arrived, and not been taken, at the last look."""
-        return len(self._arrived)
+            self.arrived.append(arrival)
+        return len(self.arrived)
 
     def leave_for_next_run(self, arrival: Arrival) -> None:
         """Keep a message that is not about this run."""
@@ -197,7 +188,7 @@ class Inbox:
 
     def close(self) -> None:
         """Take back the receives that nobody will answer."""
-        for arrival in self._arrived:
+        for arrival in self.arrived:
             self.leave_for_next_run(arrival)
         while self._expected:
             arrival = self._expected.popleft()

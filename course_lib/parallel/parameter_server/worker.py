@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch_mpi4py.machine import clock_identity
 
-from ..arguments import function, seconds, whole
+from ..arguments import function, seconds
 from . import messages
-from .gradients import (
+from .messages import (
+    GradientMessage,
+    Header,
     LossFunction,
+    ParameterMessage,
     checksums_of_buffers,
+    combined_checksum,
     compute_gradient,
     parameters_of,
     require_unchanged_buffers,
 )
-from .messages import GradientMessage, Header, ParameterMessage, combined_checksum
 from .transport import Team
-
-
-def shuffled_batches(
-    data: Any, batch_size: int, *, seed: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (inputs, targets) for ever, in an order that ``seed`` determines.
-
-    Every epoch has another order, and a replay can draw the same batches again.
-
-    Args:
-        data: has a length, and ``data[indices]`` gives (inputs, targets).
-        batch_size: samples in each; what is left over at the end of an epoch is left out.
-        seed: give every worker one of its own.
-
-    Raises:
-        TypeError: if ``batch_size`` is no whole number.
-        ValueError: if there are fewer samples than one batch needs.
-    """
-    whole("batch_size", batch_size)
-    if not 1 <= batch_size <= len(data):
-        raise ValueError(f"batch_size must be from 1 to {len(data)}, not {batch_size}")
-    return _shuffled(data, batch_size, seed)
-
-
-def _shuffled(data: Any, batch_size: int, seed: int) -> Iterator:
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        order = torch.randperm(len(data), generator=generator)
-        for start in range(0, len(data) - batch_size + 1, batch_size):
-            yield data[order[start : start + batch_size]]
 
 
 class Worker:
