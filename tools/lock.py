@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-OURS = re.compile(r"\./packages/|-e ")
+OURS = re.compile(r"(\./)?packages/|-e ")
 BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton==")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
 
