@@ -4,8 +4,8 @@ Run by ``tools/install.sh`` with any supported Python; only the standard library
 in .venv says what was installed last, so a second call does nothing. A call that was interrupted
 is taken up again by the next one.
 
-Variables: ``TORCH_INDEX``, the address of a package index with PyTorch's CPU builds, which pip
-then prefers to the CUDA builds of the same version.
+Where there is no NVIDIA driver, PyTorch comes from its own index of CPU builds (torch_builds.py);
+the variable ``TORCH_INDEX`` names another, or ``none``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch_builds
 from within import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +27,7 @@ PROJECTS = ("packages/torch_mpi4py", ".")
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 NOTE = VENV / "installed-by-make.txt"
-NEEDED_BYTES = 3 * 1024**3  # unpacked CPU builds take 1.4 GB, with room for downloads
+NEEDED_BYTES = 3 * 1024**3  # CPU builds take 1.5 GB unpacked, with room for downloads
 
 
 class SetUpError(Exception):
@@ -158,6 +159,14 @@ def explain(said: str) -> str:
     return f"{cause}\n  Last lines:\n{last}"
 
 
+def torch_arguments() -> list[str]:
+    """Return what pip has to be told about PyTorch, and say why."""
+    index, why = torch_builds.choose(VENV_PYTHON, ROOT / "requirements.lock")
+    if why:
+        print(f"  {why}", flush=True)
+    return ["--extra-index-url", index] if index else []
+
+
 def install(done: dict[str, str], target: dict[str, str]) -> None:
     """Install what differs between ``done`` and ``target``, and note it."""
     if not os.access(ROOT, os.W_OK):
@@ -167,10 +176,8 @@ def install(done: dict[str, str], target: dict[str, str]) -> None:
         make_venv()
         NOTE.unlink(missing_ok=True)
         remove_half_installed()
-        index = os.environ.get("TORCH_INDEX")
         print("Installing the packages of requirements.lock (minutes, the first time)", flush=True)
-        extra = ["--extra-index-url", index] if index else []
-        pip("install", "-r", "requirements.lock", *extra)
+        pip("install", "-r", "requirements.lock", *torch_arguments())
     # The lock already brought all that the project needs, setuptools for building it included.
     editable = [part for place in PROJECTS for part in ("--editable", f"./{place}")]
     pip("install", "--no-deps", "--no-build-isolation", *editable)

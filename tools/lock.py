@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-OURS = re.compile(r"\./packages/|-e ")
+OURS = re.compile(r"(\./)?packages/|-e ")
 BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton==")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
 
@@ -26,9 +26,8 @@ HEADER = """\
 # Exact versions of everything the course runs on: Linux and macOS, Python 3.11 to 3.13.
 # Made by `make lock` from pyproject.toml and requirements.in; do not edit.
 #
-# On Linux torch comes with CUDA libraries (several GB), on macOS without.
-# For the CPU builds on Linux give pip PyTorch's own CPU wheel index as well: the README's
-# section on variables says how. Nothing in this file changes for that.
+# The package index has torch for Linux with CUDA libraries, PyTorch's own index has it without.
+# `make` takes the latter on a machine without an NVIDIA driver; both fit this file.
 """
 
 
