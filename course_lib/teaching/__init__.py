@@ -38,7 +38,7 @@ An exercise is a function to fill in, a check, and the offer of help::
 No later cell may need the learner's function. Its check stands in ``exercises/lesson_01.py``,
 and :mod:`.exercise` says how to write one; the arguments of ``@exercise(...)`` are literals, as
 notebooks read them without importing the module. Judge the method, not only the answer:
-:mod:`.message_log` and :mod:`.collective_log` write down what is sent on all ranks. In
+:mod:`.message_log` and :mod:`.distributed_log` write down what is sent on all ranks. In
 ``notebooks/lesson_01/wrong_answers.py`` stand at least three wrong answers, by the name of
 the mistake that the check has to recognise.
 '''
