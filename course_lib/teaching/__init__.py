@@ -12,7 +12,7 @@ In notebooks::
 :mod:`.cost`                           what a message and an all-reduce will cost
 :mod:`.exercise`, :mod:`.catalogue`    how a check is written, and found in a lesson's room
 :mod:`.message_log`,                   what an answer sent, to whom and in which order
-:mod:`.collective_log`
+:mod:`.distributed_log`
 :mod:`.rehearsal`                      an answer is played on any number of ranks in one process
 :mod:`.lessons`, :mod:`.lint`,         from a lesson's text to its notebook
 :mod:`.build`

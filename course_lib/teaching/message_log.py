@@ -1,25 +1,38 @@
-"""A communicator that writes down every message, so that a check can judge a method.
+"""Write down every message of a rank, so that a check can judge a method.
 
-:class:`LoggedComm` passes every call on to a real mpi4py communicator and appends an
-:class:`Event` to its log. :func:`observe` runs a learner's function on every rank with such a
-communicator and gives every rank the same :class:`Observation`: what each rank returned or
-raised, and every message of every rank. :meth:`Observation.happens_before` orders events of
+:class:`LoggedComm` passes every call on to a real mpi4py communicator and appends a
+:class:`LoggedCall` to its log. :func:`observe` runs a learner's function on every rank with such
+a communicator and gives every rank the same :class:`Observation`: what each rank returned or
+raised, and every message of every rank. :meth:`Observation.happens_before` orders calls of
 different ranks by their messages alone (Lamport 1978), never by clocks, so that a verdict does
-not depend on how fast the machine is.
+not depend on how fast the machine is. :mod:`.distributed_log` does the same for
+``torch.distributed``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pickle
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
+from torch_mpi4py.call_arguments import (
+    arguments_of,
+    bytes_of,
+    bytes_of_object,
+    is_accepted,
+    is_receive,
+    is_send,
+    sent_in,
+    with_status,
+)
 
-__all__ = ["Event", "LoggedComm", "Observation", "observe"]
+__all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "tell_all"]
 
-SENDS = ("send", "ssend", "bsend", "isend", "issend", "Send", "Ssend", "Bsend", "Isend", "Issend")
+PROBES = ("probe", "Probe")
 COLLECTIVES = {
     *("barrier", "bcast", "scatter", "scatterv", "gather", "gatherv", "allgather", "allgatherv"),
     *("reduce", "allreduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"),
@@ -28,18 +41,41 @@ COLLECTIVES = {
 
 
 @dataclass
-class Event:
-    """One call of one rank. ``peer`` is the destination, or the rank that the message came from."""
+class LoggedCall:
+    """One call of one rank.
 
-    kind: str  # "send", "recv", "probe", "collective" or "mark"
-    call: str  # the method's name, e.g. "Isend"
+    Attributes:
+        kind: "send", "recv", "probe", "collective", "mark", or "batch" of several messages.
+        call: the function's or method's name, e.g. "Isend".
+        peer: the destination, or the rank that the message came from; None: not known, or a
+            receive from any source that nobody answered.
+        tag: the message's tag.
+        nbytes: bytes of this rank's own data.
+        any_source: whether a receive named no source.
+        content: what a pickled call of mpi4py carried, or the numbers of a short tensor.
+        finished: False: the rank was still in this call when the deadline passed.
+        waited: False: a non-blocking call whose request was never waited for.
+        on_group: whether a call of torch.distributed was on the group that is observed.
+        rank: who called, where :mod:`.distributed_log` wrote it.
+        label: what the message is called in pictures.
+        start: when the call began, in seconds of a clock that all processes of a machine share.
+        end: when it returned; None if it never did.
+    """
+
+    kind: str
+    call: str
     peer: int | None = None
     tag: int | None = None
     nbytes: int | None = None
-    any_source: bool = False  # a receive that named no source
-    content: object = None  # what a pickled call carried
-    finished: bool = False  # False: the rank was still in this call when the deadline passed
-    waited: bool = True  # False: a non-blocking call whose request was never waited for
+    any_source: bool = False
+    content: object = None
+    finished: bool = False
+    waited: bool = True
+    on_group: bool = True
+    rank: int | None = None
+    label: str = ""
+    start: float = 0.0
+    end: float | None = None
 
 
 @dataclass
@@ -48,7 +84,7 @@ class Observation:
 
     results: list
     errors: list[BaseException | None]
-    logs: list[list[Event]]
+    logs: list[list[LoggedCall]]
 
     @property
     def hung(self) -> bool:
@@ -61,7 +97,7 @@ class Observation:
                 return rank, error
         return None
 
-    def stuck(self) -> dict[int, Event]:
+    def stuck(self) -> dict[int, LoggedCall]:
         """Return the call that each rank was still in when the deadline passed."""
         unfinished = {
             rank: next((event for event in log if not event.finished), None)
@@ -70,7 +106,7 @@ class Observation:
         }
         return {rank: event for rank, event in unfinished.items() if event is not None}
 
-    def events(self, kind: str) -> list[tuple[int, Event]]:
+    def events(self, kind: str) -> list[tuple[int, LoggedCall]]:
         """Return ``(rank, event)`` for all events of a kind, in rank order."""
         return [
             (r, event) for r, log in enumerate(self.logs) for event in log if event.kind == kind
@@ -114,7 +150,7 @@ class Observation:
 class LoggedRequest(MPI.Request):
     """A request whose ``wait`` has the deadline of its communicator, and is written down."""
 
-    def __new__(cls, request: MPI.Request, comm: GuardedComm, event: Event) -> LoggedRequest:
+    def __new__(cls, request: MPI.Request, comm: GuardedComm, event: LoggedCall) -> LoggedRequest:
         self = super().__new__(cls, request)
         self.comm, self.event = comm, event
         return self
@@ -146,125 +182,75 @@ class LoggedComm:
     """Stand in for ``comm``: the same methods, and everything written down in ``log``."""
 
     comm: GuardedComm
-    log: list[Event] = field(default_factory=list)
-    requests: list[tuple[Event, object]] = field(default_factory=list)
+    log: list[LoggedCall] = field(default_factory=list)
+    requests: list[tuple[LoggedCall, object]] = field(default_factory=list)
 
     def __getattr__(self, name: str):
-        found = getattr(self.comm, name)
-        if name in SENDS:
-            return self._sender(name, found)
-        if name.lower() in COLLECTIVES or name.lower().removeprefix("i") in COLLECTIVES:
-            return self._collective(name, found)
-        return found
+        method = getattr(self.comm, name)
+        return functools.partial(self._call, name, method) if _is_logged(name) else method
 
     def mark(self, what: object) -> None:
         """Write down something that is no message, such as a printed line."""
-        self.log.append(Event("mark", "mark", content=what, finished=True))
+        self.log.append(LoggedCall("mark", "mark", content=what, finished=True))
 
-    def settle(self) -> list[Event]:
+    def settle(self) -> list[LoggedCall]:
         """Return the log, with each non-blocking call marked as waited for or not."""
         for event, request in self.requests:
             event.waited = not request  # MPI empties a request when it completes
         return self.log
 
-    def recv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._receive("recv", lambda s: self.comm.recv(buf, source, tag, s), source, status)
-
-    def Recv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._receive("Recv", lambda s: self.comm.Recv(buf, source, tag, s), source, status)
-
-    def irecv(self, buf=None, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
-        return self._post("irecv", lambda: self.comm.irecv(buf, source, tag), source, tag)
-
-    def Irecv(self, buf, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG):
-        return self._post("Irecv", lambda: self.comm.Irecv(buf, source, tag), source, tag)
-
-    def probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._probe("probe", self.comm.probe, source, tag, status)
-
-    def Probe(self, source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=None):
-        return self._probe("Probe", self.comm.Probe, source, tag, status)
-
-    def sendrecv(
-        self, sendobj, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG,
-        status=None,
-    ):  # fmt: skip
-        event = self._sent("sendrecv", sendobj, dest, sendtag)
-        got = self._receive(
-            "sendrecv",
-            lambda s: self.comm.sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, s),
-            source,
-            status,
-        )
-        event.finished = True
-        return got
-
-    def Sendrecv(
-        self, sendbuf, dest, sendtag=0, recvbuf=None, source=MPI.ANY_SOURCE, recvtag=MPI.ANY_TAG,
-        status=None,
-    ):  # fmt: skip
-        event = self._sent("Sendrecv", sendbuf, dest, sendtag)
-        self._receive(
-            "Sendrecv",
-            lambda s: self.comm.Sendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag, s),
-            source,
-            status,
-        )
-        event.finished = True
-
-    def _sender(self, name: str, method: Callable):
-        def send(message, dest, tag=0):
-            event = self._sent(name, message, dest, tag)
-            answer = method(message, dest, tag)
+    def _call(self, name: str, method: Callable, *args, **kwargs):
+        if not is_accepted(name, args, kwargs):
+            return method(*args, **kwargs)  # mpi4py says what is wrong with it
+        events = _described(name, arguments_of(name, args, kwargs))
+        self.log.extend(events)
+        args, kwargs, status = with_status(name, args, kwargs)
+        answer = method(*args, **kwargs)
+        for event in events:
             event.finished = True
-            if isinstance(answer, MPI.Request):
-                answer = LoggedRequest(answer, self.comm, event)
-                self.requests.append((event, answer))
-            return answer
-
-        return send
-
-    def _sent(self, name: str, message, dest: int, tag: int) -> Event:
-        pickled = name[0].islower()
-        event = Event("send", name, dest, tag, _size(message, pickled))
-        event.content = message if pickled else None
-        self.log.append(event)
-        return event
-
-    def _receive(self, name: str, method: Callable, source: int, status: MPI.Status | None):
-        status = MPI.Status() if status is None else status
-        event = Event("recv", name, _named(source), any_source=source == MPI.ANY_SOURCE)
-        self.log.append(event)
-        answer = method(status)
-        event.peer, event.tag, event.nbytes = status.source, status.tag, status.count
-        event.content, event.finished = answer, True
+        if isinstance(answer, MPI.Request):
+            answer = LoggedRequest(answer, self.comm, events[-1])
+            self.requests += [(event, answer) for event in events]
+        elif status is not None:
+            received = events[-1]
+            received.peer, received.tag, received.nbytes = status.source, status.tag, status.count
+            received.content = answer
         return answer
 
-    def _post(self, name: str, method: Callable, source: int, tag: int):
-        event = Event("recv", name, _named(source), any_source=source == MPI.ANY_SOURCE)
-        event.tag = 0 if tag == MPI.ANY_TAG else tag
-        self.log.append(event)
-        request = LoggedRequest(method(), self.comm, event)
-        event.finished = True
-        self.requests.append((event, request))
-        return request
 
-    def _probe(self, name: str, method: Callable, source: int, tag: int, status):
-        event = Event("probe", name, _named(source), any_source=source == MPI.ANY_SOURCE)
-        self.log.append(event)
-        answer = method(source, tag, status)
-        event.finished = True
-        return answer
+def _is_logged(name: str) -> bool:
+    lower = name.lower()
+    if lower.endswith("_init"):  # a persistent request
+        return False
+    if "send" in lower or "recv" in lower or name in PROBES:
+        return True
+    return lower in COLLECTIVES or lower.removeprefix("i") in COLLECTIVES
 
-    def _collective(self, name: str, method: Callable):
-        def collective(*args, **kwargs):
-            event = Event("collective", name)
-            self.log.append(event)
-            answer = method(*args, **kwargs)
-            event.finished = True
-            return answer
 
-        return collective
+def _described(name: str, given: dict) -> list[LoggedCall]:
+    """Return what is known of a call before it is made; a ``Sendrecv`` makes two entries."""
+    found = []
+    if is_send(name):
+        sent, tag = sent_in(given), given.get("sendtag", given.get("tag"))
+        event = LoggedCall("send", name, given["dest"], tag, _bytes_sent(name, sent))
+        event.content = sent if name[0].islower() else None
+        found.append(event)
+    if is_receive(name) or name in PROBES:
+        source = given["source"]
+        event = LoggedCall("probe" if name in PROBES else "recv", name)
+        event.any_source = source == MPI.ANY_SOURCE
+        event.peer = None if event.any_source else source
+        if is_receive(name) and "status" not in given:
+            tag = given.get("recvtag", given.get("tag"))
+            event.tag = 0 if tag == MPI.ANY_TAG else tag
+        found.append(event)
+    return found or [LoggedCall("collective", name)]
+
+
+def _bytes_sent(name: str, sent: object) -> int | None:
+    with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
+        return bytes_of_object(sent) if name[0].islower() else bytes_of(sent)
+    return None
 
 
 def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) -> Observation:
@@ -276,28 +262,25 @@ def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) 
     own = comm.Dup()
     own.timeout = timeout
     logged = LoggedComm(own)
-    result = error = None
-    try:
-        result = function(logged, *args)
-    except Exception as raised:  # told to every rank below, and judged by the caller
-        error = raised
-    everyone = comm.allgather((_portable(result), _portable(error), logged.settle()))
-    results, errors, logs = (list(column) for column in zip(*everyone, strict=True))
-    if not any(isinstance(e, (DeadlineError, RevokedError)) for e in errors):
+    result, error = attempt(function, logged, *args)
+    seen = tell_all(comm, result, error, logged.settle())
+    if not seen.hung:
         own.Free()
-    return Observation(results, errors, logs)
+    return seen
 
 
-def _named(source: int) -> int | None:
-    return None if source == MPI.ANY_SOURCE else source
+def attempt(function: Callable, *args) -> tuple[object, Exception | None]:
+    """Return what ``function(*args)`` returns, and what it raises, which the caller judges."""
+    try:
+        return function(*args), None
+    except Exception as raised:
+        return None, raised
 
 
-def _size(message, pickled: bool) -> int | None:
-    """Bytes of an object when pickled, or of a buffer, alone or with its count and type."""
-    if pickled:
-        return len(pickle.dumps(message))
-    buffer = message[0] if isinstance(message, (list, tuple)) else message
-    return getattr(buffer, "nbytes", None)
+def tell_all(comm: GuardedComm, result, error, log: list[LoggedCall]) -> Observation:
+    """Tell every rank of ``comm`` what happened on each; all ranks must call this."""
+    everyone = comm.allgather((_portable(result), _portable(error), log))
+    return Observation(*(list(column) for column in zip(*everyone, strict=True)))
 
 
 def _portable(value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from course_lib.teaching.collective_log import observe_distributed
+from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.judge_collectives import _judge_errors, _judge_group
 from course_lib.teaching.message_log import Observation

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.teaching.collective_log import observe_distributed
+from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.judge_collectives import _first_line, _judge_errors, _judge_group
 from course_lib.teaching.message_log import Observation

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 from torch_mpi4py import world
 
-from course_lib.teaching.collective_log import recorded
+from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.judge_ddp import Findings, no_errors
 from course_lib.teaching.message_log import _portable
@@ -37,7 +37,7 @@ def try_accuracy(global_accuracy, samples: int, group: dist.ProcessGroup) -> dic
     right = accuracy_case(samples, p)[0][rank]
     with recorded(group) as log:
         result = global_accuracy(right, samples, group)
-    calls = [(event.call, event.nbytes, event.content) for event in log]
+    calls = [(event.call, event.nbytes, event.on_group) for event in log]
     return {"result": result, "calls": calls}
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from course_lib.teaching.distributed_log import observe_messages
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.judge_common import explain_hang, own_error
 from course_lib.teaching.message_log import Observation
-from course_lib.teaching.send_recv_log import observe_messages
 
 from .judge_parameter_server import judge_first
 

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import world
 
+from course_lib.teaching.distributed_log import observe_messages, recorded_messages
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.judge_common import explain_hang, not_attempted, own_error
 from course_lib.teaching.message_log import Observation
-from course_lib.teaching.send_recv_log import observe_messages, recorded_messages
 
 HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
 WORDS = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}

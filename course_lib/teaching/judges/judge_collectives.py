@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import MismatchError
 
-from ..collective_log import observe_distributed
+from ..distributed_log import observe_distributed
 from ..exercise import WrongAnswer
-from ..message_log import Event, Observation, observe
+from ..message_log import LoggedCall, Observation, observe
 
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
@@ -351,13 +351,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def _judge_group(seen: Observation) -> None:
-    calls: list[Event] = [event for log in seen.logs for event in log]
+    calls: list[LoggedCall] = [event for log in seen.logs for event in log]
     if not calls:
         raise WrongAnswer(
             "no-communication", "no call of `dist` was seen: the ranks did not exchange anything"
         )
-    if not all(event.content for event in calls):
-        name = next(event.call for event in calls if not event.content)
+    if not all(event.on_group for event in calls):
+        name = next(event.call for event in calls if not event.on_group)
         raise WrongAnswer(
             "forgets-the-group",
             f"`dist.{name}` is called without `group=group`, so it works on the whole world, "

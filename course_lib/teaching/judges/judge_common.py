@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch_mpi4py import DeadlineError, RevokedError
 
 from ..exercise import WrongAnswer
-from ..message_log import Event, Observation
+from ..message_log import LoggedCall, Observation
 
 
 def not_attempted(seen: Observation) -> None:
@@ -66,7 +66,7 @@ def explain_hang(seen: Observation) -> None:
     )
 
 
-def described(event: Event) -> str:
+def described(event: LoggedCall) -> str:
     if event.peer is None:
         return event.call
     return f"{event.call} {'to' if event.kind == 'send' else 'from'} {event.peer}"

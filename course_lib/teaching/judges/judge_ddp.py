@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py import DeadlineError, MismatchError, RevokedError, Traffic, world
 from torch_mpi4py.traffic_matrix import Count
 
-from ..collective_log import recorded
+from ..distributed_log import recorded
 from ..exercise import WrongAnswer
 from ..message_log import _portable
 
@@ -115,7 +115,7 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
     rank = dist.get_rank(group)
     with recorded(group) as log, _watching_work(note):
         ddp(gradient_of(rank)).backward()
-    note["calls"] = [(event.call, event.nbytes, event.content) for event in log]
+    note["calls"] = [(event.call, event.nbytes, event.on_group) for event in log]
     return note
 
 

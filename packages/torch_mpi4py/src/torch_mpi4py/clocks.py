@@ -1,4 +1,4 @@
-"""A message there and back shows how far two clocks are apart, to half its time.
+"""Measure how far the ranks' clocks are apart, by messages there and back.
 
 Rank 0 writes down when it asks, another rank when it is asked, rank 0 when the answer comes. If
 the way there took as long as the way back, the other clock showed its time in the middle. It need

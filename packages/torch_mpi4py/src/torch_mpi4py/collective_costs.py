@@ -1,4 +1,4 @@
-"""Each library collective is priced by one named algorithm on equal links.
+"""Price each library collective by one named algorithm on equal links.
 
 For p ranks, a latency of alpha seconds and beta seconds a byte; every rank sends one message and
 receives one at a time. n is what one rank hands over, m the largest part for or of one rank:
@@ -41,7 +41,9 @@ COLLECTIVES = (
 )
 
 
-def collective_seconds(name: str, ranks: int, size_bytes: float, alpha: float, beta: float):
+def collective_seconds(
+    name: str, ranks: int, size_bytes: float, alpha: float, beta: float
+) -> float:
     """Return what collective ``name`` takes on ``ranks`` ranks (see the table above).
 
     Args:

@@ -248,7 +248,7 @@ _world_group = MPI.COMM_WORLD.Get_group()
 
 
 def _world_rank(comm: MPI.Comm, rank: int) -> int:
-    group = comm.Get_remote_group() if comm.Is_inter() else comm.Get_group()
+    group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else comm.Get_group()
     (world_rank,) = MPI.Group.Translate_ranks(group, [rank], _world_group)
     group.Free()
     return world_rank

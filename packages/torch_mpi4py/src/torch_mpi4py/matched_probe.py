@@ -1,7 +1,4 @@
-"""What ``comm.Mprobe`` has found is taken in with the same deadline as ``comm.Recv``.
-
-So it is in the event log, too.
-"""
+"""Receive what ``comm.Mprobe`` has found with a deadline and a log entry, as ``comm.Recv``."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ __all__ = ["GuardedMessage"]
 
 class GuardedMessage(MPI.Message):
     """An mpi4py message whose receiving calls have its communicator's deadline."""
+
+    _comm: Any
 
     def __new__(cls, message: MPI.Message, comm: Any = None) -> GuardedMessage:
         """Take over ``message``, which a probe of ``comm`` has found."""

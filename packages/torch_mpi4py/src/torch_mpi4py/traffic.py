@@ -1,4 +1,4 @@
-"""Every message that ends within a block of code is counted, none is guessed.
+"""Count every message that ends within a block of code; none is guessed.
 
 ::
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy
 import torch.distributed as dist
@@ -56,7 +57,7 @@ class Direction:
     @property
     def bytes(self) -> int:
         """How many bytes in all of them."""
-        return sum(count.bytes for count in self.by_peer.values())
+        return sum(count.bytes or 0 for count in self.by_peer.values())
 
     def add(self, peer: int, size_bytes: int) -> None:
         """Count one message more."""
@@ -118,14 +119,13 @@ class Traffic:
     def matrix(self) -> Matrix:
         """Return what all ranks sent each other; every rank of the group must call this."""
         own = (self.sent.by_peer, self.received.by_peer)
+        comm = world() if self._communicator is None else self._communicator
+        ranks = events.log.group_of(comm).ranks
+        counts: list[Any] = [None] * len(ranks)
         if self._group is None or isinstance(self._group, MPI.Comm):
-            comm = world() if self._group is None else self._group
             counts = comm.allgather(own)
-            ranks = events.log.group_of(comm).ranks
-        else:
-            counts = [None] * self._group.size()
+        else:  # its communicator belongs to the thread of its collectives
             dist.all_gather_object(counts, own, group=self._group)
-            ranks = events.log.group_of(self._communicator).ranks
         place = {rank if self._group is None else i: i for i, rank in enumerate(ranks)}
         tables = numpy.zeros((4, len(ranks), len(ranks)), numpy.int64)
         for rank, (sent, received) in enumerate(counts):
@@ -133,7 +133,8 @@ class Traffic:
                 tables[:2, rank, place[peer]] = count
             for peer, count in received.items():
                 tables[2:, place[peer], rank] = count
-        return Matrix(*tables, ranks)
+        messages, sizes, received_messages, received_sizes = tables
+        return Matrix(messages, sizes, received_messages, received_sizes, ranks)
 
     def _is_ours(self, event: Event) -> bool:
         return self._only is None or (event.group, event.ranks) == self._only

@@ -1,4 +1,4 @@
-"""Who sent how much to whom, in a form that a notebook's own process can take.
+"""Hold who sent how much to whom, in a form that a notebook's own process can take.
 
 (Importing :mod:`torch_mpi4py`, where the counting is done, would make it a rank.)
 """
@@ -20,8 +20,9 @@ class Count(NamedTuple):
 
     def plus(self, size_bytes: int | None) -> Count:
         """Return the count with one more message."""
-        known = self.bytes is not None and size_bytes is not None
-        return Count(self.messages + 1, self.bytes + size_bytes if known else None)
+        if self.bytes is None or size_bytes is None:
+            return Count(self.messages + 1, None)
+        return Count(self.messages + 1, self.bytes + size_bytes)
 
 
 class Matrix(NamedTuple):

@@ -8,7 +8,7 @@ from tests import ranks
 
 PARAMETERS = [
     pytest.param("openmpi", 3, case, id=case.partition(":")[2])
-    for case in ranks.cases_of("tests.teaching.cases.send_recv_log")
+    for case in ranks.cases_of("tests.teaching.cases.distributed_log")
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import peer_boards
 
-from course_lib.teaching.send_recv_log import (
+from course_lib.teaching.distributed_log import (
     OutsideTheGroupError,
     observe_messages,
     recorded_messages,

@@ -1,0 +1,198 @@
+"""Write down every call to ``torch.distributed`` while a learner's function runs.
+
+The calls go through to the real process group. What is written down is which function was called,
+on which group, when, and with how many bytes of this rank's own, which is the budget of a
+collective; of a message also with whom, its tag and its numbers. A check judges a method by it,
+and :func:`notebooks.lesson_09.figures.sequence` draws it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch_mpi4py import world
+
+from .message_log import LoggedCall, Observation, attempt, tell_all
+
+__all__ = [
+    "OutsideTheGroupError",
+    "observe_distributed",
+    "observe_messages",
+    "recorded",
+    "recorded_messages",
+]
+
+# Which argument holds what this rank itself passes in: the first or the second. Its name is not
+# the same in every release of PyTorch, and not every release has all of them.
+_MESSAGES = ("send", "isend", "recv", "irecv")
+_OWN_DATA_FIRST = (
+    *("all_reduce", "broadcast", "reduce", "gather", "gather_object", "broadcast_object_list"),
+    *("batch_isend_irecv", *_MESSAGES),
+)
+_OWN_DATA_SECOND = (
+    *("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_object"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    *("all_to_all", "all_to_all_single", "scatter", "scatter_object_list"),
+)
+_CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
+
+
+class OutsideTheGroupError(Exception):
+    """A function that was to talk on a certain group used another one."""
+
+
+@contextmanager
+def recorded(group: dist.ProcessGroup, *, only: object = None) -> Iterator[list[LoggedCall]]:
+    """Yield a list that fills with this rank's calls to ``torch.distributed``.
+
+    Args:
+        group: whether a call was on it stands in the calls' ``on_group``.
+        only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
+
+    The time of a non-blocking call is that of the call, not that of its waiting.
+    """
+    with _recording((*_OWN_DATA_FIRST, *_OWN_DATA_SECOND), group, only, {}) as log:
+        yield log
+
+
+@contextmanager
+def recorded_messages(
+    labels: Mapping[int, str] | None = None, *, only: object = None
+) -> Iterator[list[LoggedCall]]:
+    """Yield a list that fills with this rank's sends and receives alone.
+
+    Args:
+        labels: from a tag to what such a message is called.
+        only: as in :func:`recorded`.
+    """
+    with _recording(_MESSAGES, None, only, labels or {}) as log:
+        yield log
+
+
+@contextmanager
+def _recording(
+    names: tuple[str, ...],
+    group: dist.ProcessGroup | None,
+    only: object,
+    labels: Mapping[int, str],
+) -> Iterator[list[LoggedCall]]:
+    log: list[LoggedCall] = []
+    originals = {name: getattr(dist, name) for name in names if hasattr(dist, name)}
+    for name, original in originals.items():
+        setattr(dist, name, _recorder(name, original, log, group, only, labels))
+    try:
+        yield log
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def observe_distributed(
+    function: Callable, *args, ranks: list[int] | None = None, timeout: float = 6.0
+) -> Observation | None:
+    """Call ``function(*args, group)`` on each of ``ranks`` and tell all ranks what happened.
+
+    Every rank of the world must call this. ``ranks``: those of the group, by default all. The
+    group is made for this call, with a deadline of ``timeout`` seconds, so a hang ends there
+    and harms no other group. Ranks outside the group get results and errors of None.
+    """
+    return _observe(function, args, ranks, timeout, only_group=False)
+
+
+def observe_messages(function: Callable, *args, timeout: float = 6.0) -> Observation:
+    """Call ``function(*args, group)`` on every rank and tell all ranks what happened.
+
+    As :func:`observe_distributed`, but a message on another group raises OutsideTheGroupError.
+    """
+    return _observe(function, args, None, timeout, only_group=True)
+
+
+def _observe(
+    function: Callable, args: tuple, ranks: list[int] | None, timeout: float, only_group: bool
+) -> Observation:
+    group = dist.new_group(ranks, timeout=timedelta(seconds=timeout))
+    result, error, log = None, None, []
+    if ranks is None or dist.get_rank() in ranks:
+        with recorded(group, only=group if only_group else None) as log:
+            result, error = attempt(function, *args, group)
+        dist.destroy_process_group(group)
+    return tell_all(world(), result, error, log)
+
+
+def _recorder(
+    name: str,
+    original: Callable,
+    log: list[LoggedCall],
+    group: dist.ProcessGroup | None,
+    only: object,
+    labels: Mapping[int, str],
+) -> Callable:
+    signature = inspect.signature(original)
+    own = list(signature.parameters)[name in _OWN_DATA_SECOND]
+
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        event = LoggedCall("collective", name, nbytes=_size(given.get(own)), rank=dist.get_rank())
+        event.on_group = group is None or any(value is group for value in given.values())
+        if name == "batch_isend_irecv":
+            event.kind = "batch"
+        elif name in _MESSAGES:
+            if only is not None and given.get("group") is not only:
+                raise OutsideTheGroupError(f"dist.{name} was not given `group=group`")
+            _describe_message(event, given, labels)
+        event.start = time.perf_counter()
+        log.append(event)
+        answer = original(*args, **kwargs)
+        event.finished, event.end = True, time.perf_counter()
+        if name == "recv":
+            event.peer, event.content = answer, _content(given["tensor"])
+        elif name in ("isend", "irecv"):
+            _mark_waiting(answer, event)
+        return answer
+
+    return call
+
+
+def _describe_message(event: LoggedCall, given: Mapping, labels: Mapping[int, str]) -> None:
+    event.kind = event.call.removeprefix("i")
+    end = "dst" if event.kind == "send" else "src"
+    event.peer, event.tag = given.get(end), given.get("tag", 0)
+    if event.peer is None and given.get(f"group_{end}") is not None:
+        members = given.get("group") or dist.group.WORLD
+        event.peer = dist.get_global_rank(members, given[f"group_{end}"])
+    event.label = labels.get(event.tag, f"tag {event.tag}" if labels else "")
+    event.any_source = event.kind == "recv" and event.peer is None
+    if event.kind == "send":
+        event.content = _content(given["tensor"])
+
+
+def _mark_waiting(work, event: LoggedCall) -> None:
+    event.waited = False
+    wait = work.wait
+
+    def marked(*args, **kwargs):
+        event.waited = True
+        return wait(*args, **kwargs)
+
+    work.wait = marked
+
+
+def _size(data: object) -> int | None:
+    """Bytes of a tensor or of a list of them; None where it is another object."""
+    if isinstance(data, torch.Tensor):
+        return data.numel() * data.element_size()
+    if isinstance(data, (list, tuple)) and all(isinstance(item, torch.Tensor) for item in data):
+        return sum(_size(item) for item in data)
+    return None
+
+
+def _content(tensor: torch.Tensor) -> list | None:
+    return tensor.flatten().tolist() if tensor.numel() <= _CONTENT_OF_AT_MOST else None
