@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import world
 
-from .message_log import Event, Observation, _portable
+from .message_log import Event, Observation, portable
 
 __all__ = ["observe_distributed", "recorded"]
 
@@ -84,7 +84,7 @@ def observe_distributed(
             except Exception as raised:  # told to every rank below, and judged by the caller
                 error = raised
         dist.destroy_process_group(group)
-    everyone = world().allgather((_portable(result), _portable(error), log))
+    everyone = world().allgather((portable(result), portable(error), log))
     results, errors, logs = (list(column) for column in zip(*everyone, strict=True))
     return Observation(results, errors, logs)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
 
-__all__ = ["Event", "LoggedComm", "Observation", "observe"]
+__all__ = ["Event", "LoggedComm", "Observation", "observe", "portable"]
 
 SENDS = ("send", "ssend", "bsend", "isend", "issend", "Send", "Ssend", "Bsend", "Isend", "Issend")
 COLLECTIVES = {
@@ -281,7 +281,7 @@ def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) 
         result = function(logged, *args)
     except Exception as raised:  # told to every rank below, and judged by the caller
         error = raised
-    everyone = comm.allgather((_portable(result), _portable(error), logged.settle()))
+    everyone = comm.allgather((portable(result), portable(error), logged.settle()))
     results, errors, logs = (list(column) for column in zip(*everyone, strict=True))
     if not any(isinstance(e, (DeadlineError, RevokedError)) for e in errors):
         own.Free()
@@ -300,7 +300,7 @@ def _size(message, pickled: bool) -> int | None:
     return getattr(buffer, "nbytes", None)
 
 
-def _portable(value):
+def portable(value):
     """Return ``value``, or a stand-in of the same text where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(value))

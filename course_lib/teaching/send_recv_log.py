@@ -98,7 +98,7 @@ def observe_messages(function: Callable, *args, timeout: float = 6.0):
     from torch_mpi4py import world
 
     from .collective_log import recorded
-    from .message_log import Observation, _portable
+    from .message_log import Observation, portable
 
     group = dist.new_group(timeout=timedelta(seconds=timeout))
     result = error = None
@@ -109,7 +109,7 @@ def observe_messages(function: Callable, *args, timeout: float = 6.0):
             error = raised
     dist.destroy_process_group(group)
     collectives = [event for event in calls if event.kind == "collective"]
-    mine = (_portable(result), _portable(error), [*log, *collectives])
+    mine = (portable(result), portable(error), [*log, *collectives])
     columns = zip(*world().allgather(mine), strict=True)
     return Observation(*(list(column) for column in columns))
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import torch
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.turns import StuckError, Turns
+from course_lib.teaching.judges.failures import judge_errors
+from course_lib.teaching.turns import Turns
 
 THREADS = 4
 _READS, _WRITES_UNLOCKED = 1, 2  # places in the queue, behind everybody else
@@ -96,27 +97,16 @@ def judge_accumulate(accumulate: Callable) -> str:
 
     threads = [functools.partial(accumulate, shared, gradient_of(r), lock) for r in range(THREADS)]
     with Turns(threads) as lock.turns:
-        lock.turns.play()
-    _judge_errors(lock.turns.errors)
-    _judge_computing(computed)
-    _judge_adding(shared, lock)
-    return "Nothing is lost, and the threads wait for each other only while they add up."
-
-
-def _judge_errors(errors: list[BaseException | None]) -> None:
-    """Raise the first cause: that others wait for the lock is a consequence."""
-    for kind in (NotImplementedError, WrongAnswer):
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
-    for error in errors:
-        if error is not None and not isinstance(error, StuckError):
-            raise WrongAnswer("it-raises", f"a thread raised {type(error).__name__}: {error}")
-    if any(error is not None for error in errors):
+        stuck = lock.turns.play()
+    judge_errors(lock.turns.errors, who="thread {}")
+    if stuck:
         raise WrongAnswer(
             "never-opened",
             "a thread waits for the lock, and nobody opens it again: use `with lock:`",
         )
+    _judge_computing(computed)
+    _judge_adding(shared, lock)
+    return "Nothing is lost, and the threads wait for each other only while they add up."
 
 
 def _judge_computing(computed: list[tuple[int, int | None]]) -> None:
