@@ -35,9 +35,9 @@ An exercise is a function to fill in, a check, and the offer of help::
     # %% [markdown]
     # Stuck? `hint("01.ring_pass")`, `solution("01.ring_pass")`.
 
-No later cell may need the learner's function. Its check stands in ``exercises/lesson_01.py``,
-and :mod:`.exercise` says how to write one; the arguments of ``@exercise(...)`` are literals, as
-notebooks read them without importing the module. Judge the method, not only the answer:
+No later cell may need the learner's function. Its check stands in
+``notebooks/lesson_01/exercises.py``, and :mod:`.exercise` says how to write one; mistakes that
+several lessons recognise are in :mod:`.judges`. Judge the method, not only the answer:
 :mod:`.message_log` and :mod:`.collective_log` write down what is sent on all ranks. In
 ``notebooks/lesson_01/wrong_answers.py`` stand at least three wrong answers, by the name of
 the mistake that the check has to recognise.
@@ -49,7 +49,7 @@ __all__ = ["check", "compare", "figures", "hint", "solution", "timeline"]
 
 _HOMES = {
     "check": "checking",
-    "compare": "predict",
+    "compare": "comparison",
     "hint": "help",
     "solution": "help",
     "timeline": "timelines",
