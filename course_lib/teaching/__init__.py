@@ -29,7 +29,7 @@ __all__ = ["check", "compare", "figures", "hint", "solution", "timeline"]
 
 _HOMES = {
     "check": "checking",
-    "compare": "predict",
+    "compare": "comparison",
     "hint": "help",
     "solution": "help",
     "timeline": "timelines",

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from . import trial
+from . import run_check
 from .catalogue import find
 from .exercise import Exercise
-from .trial import OutOfTimeError, Verdict
+from .run_check import CheckResult, OutOfTimeError
 
 __all__ = ["CheckError", "check"]
 
@@ -51,7 +51,7 @@ def check(id: str, function: Callable | None = None) -> None:
         print(f"Your function printed:\n{printed}".rstrip())
 
 
-def sentence(exercise: Exercise, verdict: Verdict) -> str:
+def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     """Return what the learner is told."""
     if verdict.kind == "broken":
         raise CheckError(
@@ -75,14 +75,14 @@ def sentence(exercise: Exercise, verdict: Verdict) -> str:
 # ---- in the notebook --------------------------------------------------------------------------
 
 
-def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Verdict, str]:
+def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, str]:
     """Return the verdict, and the last lines that the learner's function printed."""
     printed = io.StringIO()
     try:
         with _time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
-            verdict = trial.run(exercise.module, exercise.checker, function)
+            verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
-        verdict = Verdict("out of time")
+        verdict = CheckResult("out of time")
     if verdict.kind == "out of time":
         verdict = _too_long(exercise, [])
     elif verdict.kind == "raised":
@@ -116,7 +116,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 # ---- on the ranks -----------------------------------------------------------------------------
 
 
-def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
+def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
     """Return what the ranks make of it together, and what the learner's function printed."""
     from course_lib.cluster import current_cluster
     from course_lib.cluster.output import CellOutput
@@ -129,7 +129,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
         )
     cluster.require_running()
     result = cluster.view.apply_async(
-        trial.run_on_rank, exercise.module, exercise.checker, exercise.function
+        run_check.run_on_rank, exercise.module, exercise.checker, exercise.function
     )
     late = _wait(result, exercise.deadline)
     if late:
@@ -159,7 +159,7 @@ def _wait(result, seconds: float) -> list[int]:
     return []
 
 
-def together(verdicts: list[Verdict]) -> Verdict:
+def together(verdicts: list[CheckResult]) -> CheckResult:
     """Return the one verdict of all ranks: the first in the order in which causes go."""
     causes = ("broken", "undefined", "not attempted", "raised", "wrong", "out of time", "freed")
     for kind in causes:
@@ -169,7 +169,7 @@ def together(verdicts: list[Verdict]) -> Verdict:
     return verdicts[0]
 
 
-def _of_rank(rank: int, verdict: Verdict, verdicts: list[Verdict]) -> Verdict:
+def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> CheckResult:
     if verdict.kind == "raised":
         verdict.text = f"on rank {rank} your function raised {verdict.text}"
     elif verdict.kind == "freed":
@@ -182,10 +182,10 @@ def _of_rank(rank: int, verdict: Verdict, verdicts: list[Verdict]) -> Verdict:
     return verdict
 
 
-def _too_long(exercise: Exercise, late: list[int]) -> Verdict:
+def _too_long(exercise: Exercise, late: list[int]) -> CheckResult:
     where = f" on {_ranks(late)}" if late else ""
     text = f"your function did not finish within {exercise.deadline:g} s{where}"
-    return Verdict("out of time", text, "does-not-finish", reset=True)
+    return CheckResult("out of time", text, "does-not-finish", reset=True)
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -30,7 +30,7 @@ from torch_mpi4py.call_arguments import (
     with_status,
 )
 
-__all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "tell_all"]
+__all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "portable", "tell_all"]
 
 PROBES = ("probe", "Probe")
 COLLECTIVES = {
@@ -279,11 +279,11 @@ def attempt(function: Callable, *args) -> tuple[object, Exception | None]:
 
 def tell_all(comm: GuardedComm, result, error, log: list[LoggedCall]) -> Observation:
     """Tell every rank of ``comm`` what happened on each; all ranks must call this."""
-    everyone = comm.allgather((_portable(result), _portable(error), log))
+    everyone = comm.allgather((portable(result), portable(error), log))
     return Observation(*(list(column) for column in zip(*everyone, strict=True)))
 
 
-def _portable(value):
+def portable(value):
     """Return ``value``, or a stand-in of the same text where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(value))

@@ -1,10 +1,10 @@
-"""Messages can be rehearsed for any number of ranks in one process, with certainty.
+"""Rehearses messages between any number of ranks in one process, with certainty.
 
-:func:`rehearse` calls a function for ranks 0 to p - 1, each in a thread of its own with a
-communicator of its own. One thread runs at a time, and hands over when it has to wait; so the
-result is the same each time. A message leaves when both its send and its receive have begun,
-as MPI does it with large messages. So a deadlock is no matter of patience: when nobody can go
-on, all are told. This serves checks that need more ranks, or fewer, than there are engines.
+:func:`rehearse` calls a function for ranks 0 to p - 1, each with a communicator of its own. They
+take turns (:mod:`.turns`): one rank runs at a time, until it has to wait; so the result is the
+same each time. A message leaves when both its send and its receive have begun, as MPI does it with
+large messages. So a deadlock is no matter of patience: when nobody can go on, all are told. This
+serves checks that need more ranks, or fewer, than there are engines.
 
 Time is counted in steps: a message takes one step, and a rank sends one message and receives one
 at the same time (the alpha-beta-gamma model with alpha = 1 and all else 0).
@@ -12,23 +12,15 @@ at the same time (the alpha-beta-gamma model with alpha = 1 and all else 0).
 
 from __future__ import annotations
 
-import ctypes
-import threading
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .rehearsed_comm import (
-    CollectiveError,
-    Message,
-    RehearsedComm,
-    StuckError,
-    Transfer,
-    UnrehearsedError,
-)
+from .rehearsed_comm import CollectiveError, Message, RehearsedComm, Transfer, UnrehearsedError
+from .turns import StuckError, Turns
 
 __all__ = ["CollectiveError", "Rehearsal", "StuckError", "UnrehearsedError", "rehearse"]
 
-_SWITCH_SECONDS = 0.1
 MOST_CALLS = 400  # of one rank: nothing that ends makes so many
 
 
@@ -70,101 +62,47 @@ def rehearse(function: Callable, inputs: list[tuple]) -> Rehearsal:
     the same in lower case, ``rank``, ``size`` and requests with ``wait``. Collectives raise
     CollectiveError.
     """
-    stage = _Stage(len(inputs))
-    return stage.play(function, inputs)
-
-
-# ---- who runs, who waits ----------------------------------------------------------------------
+    return _Stage(function, inputs).play()
 
 
 class _Stage:
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.comms = [RehearsedComm(self, rank) for rank in range(size)]
+    """Brings the ranks' sends and receives together."""
+
+    def __init__(self, function: Callable, inputs: list[tuple]) -> None:
+        self.size = len(inputs)
+        self.comms = [RehearsedComm(self, rank) for rank in range(self.size)]
         self.sends: list[Transfer] = []
         self.receives: list[Transfer] = []
         self.messages: list[Message] = []
-        self.turns = [threading.Event() for _ in range(size)]
-        self.handed_back = threading.Event()
-        self.until: list[Callable[[], bool] | None] = [lambda: True] * size  # None: at its end
-        self.ending = False
-        self.results: list = [None] * size
-        self.errors: list[BaseException | None] = [None] * size
+        self.turns = Turns(
+            [
+                functools.partial(function, comm, *given)
+                for comm, given in zip(self.comms, inputs, strict=True)
+            ]
+        )
 
-    def play(self, function: Callable, inputs: list[tuple]) -> Rehearsal:
-        threads = [
-            threading.Thread(target=self._act, args=(rank, function, inputs[rank]), daemon=True)
-            for rank in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
-        over = threading.Event()
-        threading.Thread(target=_keep_switching, args=(over,), daemon=True).start()
-        running = None
-        try:
-            while (running := self._next()) is not None:
-                self._give_turn(running)
-            stuck = {r: self._waits(r) for r in range(self.size) if self.until[r] is not None}
-            self.ending = True
-            for rank in stuck:
-                running = rank
-                self._give_turn(rank)
-        except BaseException:  # interrupted: whoever runs is to stop as well
-            self.ending = True
-            if running is not None:
-                _raise_in(threads[running], StuckError)
-            for turn in self.turns:
-                turn.set()
-            raise
-        finally:
-            over.set()
+    def play(self) -> Rehearsal:
+        with self.turns:
+            stuck = {rank: self._waits(rank) for rank in self.turns.play()}
         lost = [send.message for send in self.sends] if not stuck else []
-        return Rehearsal(self.results, self.errors, self.messages, stuck, lost)
-
-    def _next(self) -> int | None:
-        """Return a rank that can go on, the least advanced first, or None."""
-        ready = [r for r in range(self.size) if self.until[r] is not None and self.until[r]()]
-        return min(ready, key=lambda r: (self.comms[r].now, r), default=None)
-
-    def _give_turn(self, rank: int) -> None:
-        self.handed_back.clear()
-        self.turns[rank].set()
-        self.handed_back.wait()
-
-    def _act(self, rank: int, function: Callable, arguments: tuple) -> None:
-        self._wait_for_turn(rank)
-        if self.ending:
-            return
-        try:
-            self.results[rank] = function(self.comms[rank], *arguments)
-        except BaseException as error:  # every rank's error is judged by the caller
-            self.errors[rank] = error
-        self.until[rank] = None
-        self.handed_back.set()
-
-    def _wait_for_turn(self, rank: int) -> None:
-        self.turns[rank].wait()
-        self.turns[rank].clear()
-
-    def wait(self, rank: int, until: Callable[[], bool]) -> None:
-        """Let others run until ``until`` holds."""
-        self.until[rank] = until
-        self.handed_back.set()
-        self._wait_for_turn(rank)
-        if self.ending:
-            raise StuckError
+        return Rehearsal(self.turns.results, self.turns.errors, self.messages, stuck, lost)
 
     def _waits(self, rank: int) -> list[Message]:
         return [t.message for t in (*self.sends, *self.receives) if t.rank == rank and t.waited]
 
-    # ---- messages ----
+    def wait(self, rank: int, until: Callable[[], bool]) -> None:
+        """Let others run until ``until`` holds, the least advanced first."""
+        self.turns.wait(until, place=self.comms[rank].now)
 
     def post(self, transfer: Transfer) -> None:
         """Begin a send or a receive, and deliver what now has both ends."""
         comm = self.comms[transfer.rank]
         comm.calls += 1
+        if self.turns.ending:
+            self.turns.refuse(StuckError())
         if comm.calls > MOST_CALLS:
-            raise RuntimeError(f"rank {transfer.rank} made more than {MOST_CALLS} calls")
+            error = f"rank {transfer.rank} made more than {MOST_CALLS} calls"
+            self.turns.refuse(RuntimeError(error))
         (self.sends if transfer.sends else self.receives).append(transfer)
         for send in list(self.sends):
             receive = next((r for r in self.receives if _fits(send, r)), None)
@@ -194,21 +132,4 @@ def _fits(send: Transfer, receive: Transfer) -> bool:
         send.peer == receive.rank
         and receive.peer in (None, send.rank)
         and receive.tag in (None, send.tag)
-    )
-
-
-def _keep_switching(over: threading.Event) -> None:
-    """Ask for the interpreter's lock from time to time.
-
-    A thread that hands the lock over waits, without a limit, until another one says that it has
-    it, and glibc before 2.41 loses such a signal once in a great while (its bug 25847). If the
-    other one then computes for ever, an interrupt is never seen. Any third thread ends that.
-    """
-    while not over.wait(_SWITCH_SECONDS):
-        pass
-
-
-def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread.ident), ctypes.py_object(error)
     )

@@ -1,6 +1,6 @@
-"""A rehearsed rank sends and receives as a real one does, but to other threads.
+"""Is the communicator of a rehearsed rank: it sends and receives as a real one does.
 
-See :mod:`.rehearsal`, which decides who runs.
+See :mod:`.rehearsal`, which brings both ends of a message together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ __all__ = [
     "Message",
     "RehearsedComm",
     "Stage",
-    "StuckError",
     "Transfer",
     "UnrehearsedError",
 ]
@@ -27,10 +26,6 @@ _COLLECTIVES = {
     *("reduce", "allreduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"),
     *("alltoall", "alltoallv", "alltoallw"),
 }
-
-
-class StuckError(BaseException):
-    """Nobody can go on. No Exception, so that the learner's code cannot catch it."""
 
 
 class CollectiveError(Exception):

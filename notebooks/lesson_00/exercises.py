@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.judges.failures import judge_errors, not_attempted, own_error
 
 if TYPE_CHECKING:
     from course_lib.teaching.message_log import Observation
@@ -162,23 +163,19 @@ def check_global_accuracy(global_accuracy: Callable) -> str:
 
 
 def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
-    for error in seen.errors:
-        if isinstance(error, NotImplementedError):
-            raise error
+    not_attempted(seen.errors)
     if seen.hung:
         raise WrongAnswer(
             "not-everyone-takes-part",
             "it hangs: some ranks call `comm.allreduce` and some do not. All have to",
         )
-    failed = seen.own_error()
+    failed = own_error(seen.errors)
     if failed is not None and "NoneType" in str(failed[1]):
         raise WrongAnswer(
             "only-the-root-knows",
             f"rank {failed[0]} raised {failed[1]}: after a reduce only one rank has the sum",
         )
-    if failed is not None:
-        rank, error = failed
-        raise WrongAnswer("it-raises", f"rank {rank} raised {type(error).__name__}: {error}")
+    judge_errors(seen.errors)
     right, total = (sum(column) for column in zip(*papers, strict=True))
     mistakes = {
         "mean-of-accuracies": (

@@ -6,15 +6,15 @@ of its own with a short deadline, and judges what was returned and every message
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.exercise import exercise
 
 if TYPE_CHECKING:
+    from torch_mpi4py import GuardedComm
+
     from course_lib.teaching.message_log import LoggedComm
 
 # ---- ring pass --------------------------------------------------------------------------------
@@ -42,6 +42,7 @@ RING_PASS_HINTS = [
 def check_ring_pass(ring_pass) -> str:
     from torch_mpi4py import world
 
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
     from .judge_messages import judge_ring_pass
@@ -51,10 +52,7 @@ def check_ring_pass(ring_pass) -> str:
     def start(comm: LoggedComm):
         return ring_pass(comm, ["start"] if comm.rank == 0 else None)
 
-    judge_ring_pass(observe(start, comm), ["start"])
-    with _fewer_ranks(comm) as fewer:
-        if fewer is not None:
-            judge_ring_pass(observe(start, fewer), ["start"])
+    with_fewer_ranks(comm, lambda comm: judge_ring_pass(observe(start, comm), ["start"]))
     return f"The token went once round {comm.size} ranks and came home, in {comm.size} messages."
 
 
@@ -82,6 +80,7 @@ SHIFT_HINTS = [
 def check_shift(shift) -> str:
     from torch_mpi4py import world
 
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
     from .judge_messages import judge_shift
@@ -98,10 +97,7 @@ def check_shift(shift) -> str:
             owner = int(numbers[0]) if len(numbers) == 1 else None
         return owner, intact
 
-    judge_shift(observe(call, comm))
-    with _fewer_ranks(comm) as fewer:
-        if fewer is not None:
-            judge_shift(observe(call, fewer))
+    with_fewer_ranks(comm, lambda comm: judge_shift(observe(call, comm)))
     return "1 MiB from every rank to its right neighbour, all at once, and nobody waits for ever."
 
 
@@ -135,6 +131,7 @@ HANDSHAKE_HINTS = [
 def check_handshake(handshake) -> str:
     from torch_mpi4py import world
 
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
     from .judge_messages import judge_handshake
@@ -147,10 +144,10 @@ def check_handshake(handshake) -> str:
     def call(comm: LoggedComm):
         return handshake(comm, payload(comm.rank))
 
-    judge_handshake(observe(call, comm), [payload(rank) for rank in range(comm.size)])
-    with _fewer_ranks(comm) as fewer:
-        if fewer is not None:
-            judge_handshake(observe(call, fewer), [payload(rank) for rank in range(fewer.size)])
+    def judge(comm: GuardedComm) -> None:
+        judge_handshake(observe(call, comm), [payload(rank) for rank in range(comm.size)])
+
+    with_fewer_ranks(comm, judge)
     return "Every worker asked, was answered, and was served alone, whoever came first."
 
 
@@ -175,6 +172,7 @@ IN_ORDER_HINTS = [
 def check_write_in_order(write_in_order) -> str:
     from torch_mpi4py import world
 
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
     from .judge_messages import judge_in_order
@@ -187,24 +185,8 @@ def check_write_in_order(write_in_order) -> str:
     def call(comm: LoggedComm):
         return write_in_order(comm, line(comm.rank), comm.mark)
 
-    judge_in_order(observe(call, comm), [line(rank) for rank in range(comm.size)])
-    with _fewer_ranks(comm) as fewer:
-        if fewer is not None:
-            judge_in_order(observe(call, fewer), [line(rank) for rank in range(fewer.size)])
+    def judge(comm: GuardedComm) -> None:
+        judge_in_order(observe(call, comm), [line(rank) for rank in range(comm.size)])
+
+    with_fewer_ranks(comm, judge)
     return f"The messages force the order, and {comm.size - 1} of them are all it takes."
-
-
-@contextlib.contextmanager
-def _fewer_ranks(comm) -> Iterator:
-    """All ranks but the last, or None on the last one; a mistake met here is one of size."""
-    from torch_mpi4py import MPI
-
-    few = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
-    try:
-        yield None if few == MPI.COMM_NULL else few
-    except WrongAnswer as error:
-        raise WrongAnswer(
-            "size-is-fixed",
-            f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask "
-            f"`comm.size` how many ranks there are ({error})",
-        ) from None

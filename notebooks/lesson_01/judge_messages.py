@@ -9,15 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_common import (
-    all_waited,
-    explain_hang,
-    no_collective,
-    no_fall_off_the_end,
-    not_attempted,
-    own_error,
-    waiting_for,
-)
+from course_lib.teaching.judges.failures import not_attempted
+from course_lib.teaching.judges.messages import all_waited, judge_hang, no_collective
 from course_lib.teaching.message_log import Observation
 
 HELLO = "hello"
@@ -32,14 +25,35 @@ def right(rank: int, p: int) -> int:
     return (rank + 1) % p
 
 
+def _no_collective(seen: Observation, instead: str) -> None:
+    no_collective(seen, f"it calls `comm.{{}}`, a collective of lesson 02. {instead}")
+
+
+def _no_fall_off_the_end(seen: Observation) -> None:
+    p = len(seen.results)
+    outside = [(source, dest) for source, dest in seen.sent() if not 0 <= dest < p]
+    if outside:
+        source, dest = outside[0]
+        raise WrongAnswer(
+            "falls-off-the-end",
+            f"rank {source} sends to rank {dest}, but the ranks are 0 to {p - 1}. The last rank's "
+            "case is a special one",
+        )
+
+
+def _waits_to_receive(seen: Observation, rank: int) -> bool:
+    event = seen.stuck().get(rank)
+    return event is not None and event.kind == "recv"
+
+
 # ---- ring pass --------------------------------------------------------------------------------
 
 
 def judge_ring_pass(seen: Observation, start: list) -> None:
     p = len(seen.results)
-    not_attempted(seen)
-    no_collective(seen, "Pass the token with `comm.send` and `comm.recv`")
-    no_fall_off_the_end(seen)
+    not_attempted(seen.errors)
+    _no_collective(seen, "Pass the token with `comm.send` and `comm.recv`")
+    _no_fall_off_the_end(seen)
     astray = [(source, dest) for source, dest in seen.sent() if dest != right(source, p)]
     if p > 2 and astray and all(dest == left(source, p) for source, dest in seen.sent()):
         raise WrongAnswer(
@@ -60,14 +74,13 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
             "token at the start, so it sends before it receives",
         )
     closed = (p - 1, 0) in seen.sent()
-    if not closed and (waiting_for(seen, 0) or not seen.hung):
+    if not closed and (_waits_to_receive(seen, 0) or not seen.hung):
         raise WrongAnswer(
             "ring-not-closed",
             f"rank {p - 1} never sends the token to rank 0, so it does not come home. The right "
             "neighbour of the last rank is rank 0: `(rank + 1) % size`",
         )
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     if closed and not any(event.kind == "recv" for event in seen.logs[0]):
         raise WrongAnswer(
             "never-received",
@@ -116,9 +129,9 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
 def judge_shift(seen: Observation) -> None:
     """``seen.results``: per rank (whose data came back or None, whether its own is intact)."""
     p = len(seen.results)
-    not_attempted(seen)
-    no_collective(seen, "Use point-to-point calls: `Send`, `Recv`, `Isend`, `Irecv`, `Sendrecv`")
-    no_fall_off_the_end(seen)
+    not_attempted(seen.errors)
+    _no_collective(seen, "Use point-to-point calls: `Send`, `Recv`, `Isend`, `Irecv`, `Sendrecv`")
+    _no_fall_off_the_end(seen)
     if seen.hung:
         stuck = seen.stuck().values()
         if all(_begins_with_blocking_send(log) for log in seen.logs):
@@ -133,8 +146,7 @@ def judge_shift(seen: Observation) -> None:
                 "everyone-receives-first",
                 "every rank waits in its receive, and nobody has sent: a deadlock, for any size",
             )
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     for rank, (owner, intact) in enumerate(seen.results):
         if owner == right(rank, p) and p > 2:
             raise WrongAnswer(
@@ -175,8 +187,8 @@ def _begins_with_blocking_send(log: list) -> bool:
 
 def judge_handshake(seen: Observation, payloads: list) -> None:
     p = len(seen.results)
-    not_attempted(seen)
-    no_collective(seen, "Use `send` and `recv`")
+    not_attempted(seen.errors)
+    _no_collective(seen, "Use `send` and `recv`")
     if seen.hung and not seen.sent():
         raise WrongAnswer(
             "nobody-speaks-first",
@@ -185,8 +197,7 @@ def judge_handshake(seen: Observation, payloads: list) -> None:
     for worker in range(1, p):
         _judge_worker(seen, worker)
     _judge_server(seen)
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     expected = {worker: payloads[worker] for worker in range(1, p)}
     if seen.results[0] != expected:
         raise WrongAnswer(
@@ -276,7 +287,7 @@ def _answered_between(log: list, first, second) -> bool:
 
 def judge_in_order(seen: Observation, lines: list[str]) -> None:
     p = len(seen.results)
-    not_attempted(seen)
+    not_attempted(seen.errors)
     barriers = [event for _, event in seen.events("collective") if "barrier" in event.call.lower()]
     if barriers:
         raise WrongAnswer(
@@ -284,8 +295,8 @@ def judge_in_order(seen: Observation, lines: list[str]) -> None:
             f"it calls `comm.{barriers[0].call}`. A barrier makes everybody wait for everybody, "
             f"{p} times over. One message per neighbour is enough",
         )
-    no_collective(seen, "Use `send` and `recv`")
-    no_fall_off_the_end(seen)
+    _no_collective(seen, "Use `send` and `recv`")
+    _no_fall_off_the_end(seen)
     for rank, log in enumerate(seen.logs):
         written = [event.content for event in log if event.kind == "mark"]
         if len(written) > 1 and set(written) <= set(lines):
@@ -301,14 +312,13 @@ def judge_in_order(seen: Observation, lines: list[str]) -> None:
             "nobody-begins",
             "every rank waits for its turn, and nobody begins. Rank 0 waits for no one",
         )
-    if seen.hung and waiting_for(seen, 0):
+    if seen.hung and _waits_to_receive(seen, 0):
         raise WrongAnswer(
             "first-waits",
             "rank 0 waits for a message. It is the first: nobody can tell it that it is its turn",
         )
     _judge_turns(seen, p)
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     all_waited(seen)
     if len(seen.sent()) > p - 1:
         raise WrongAnswer(

@@ -6,7 +6,12 @@ rank returned, and then at the messages or collectives that it took.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from course_lib.teaching.exercise import as_mistake, exercise
+
+if TYPE_CHECKING:
+    from torch_mpi4py import GuardedComm
 
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
@@ -29,29 +34,24 @@ BROADCAST_HINTS = [
 def check_broadcast(broadcast) -> str:
     from torch_mpi4py import world
 
-    from course_lib.teaching.judges.judge_collectives import (
-        judge_broadcast,
-        note,
-        without_last_rank,
-    )
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
+
+    from .judge_collectives import judge_broadcast, note
 
     comm = world()
     last = comm.size - 1
-    judge_broadcast(observe(broadcast, comm, note(comm.rank), 0), root=0)
+
+    def judge(comm: GuardedComm, root: int = 0) -> None:
+        judge_broadcast(observe(broadcast, comm, note(comm.rank), root), root)
+
+    with_fewer_ranks(comm, judge)
     with as_mistake(
         "root-is-fixed",
         f"with root 0 it is right, but with root {last} it is not. Who sends, and who is sent "
         "to, must follow from `root`",
     ):
-        judge_broadcast(observe(broadcast, comm, note(comm.rank), last), root=last)
-    smaller = without_last_rank(comm)
-    with as_mistake(
-        "size-is-fixed",
-        f"on {comm.size} ranks it is right, but on a communicator of {smaller.size} it is not. "
-        "Ask `comm.size` how many ranks there are",
-    ):
-        judge_broadcast(observe(broadcast, smaller, note(smaller.rank), 0), root=0)
+        judge(comm, root=last)
     return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
 
 
@@ -72,28 +72,23 @@ SCATTER_HINTS = [
 def check_scatter(scatter) -> str:
     from torch_mpi4py import world
 
-    from course_lib.teaching.judges.judge_collectives import (
-        judge_scatter,
-        observe_scatter,
-        without_last_rank,
-    )
+    from course_lib.teaching.judges.rank_groups import with_fewer_ranks
+
+    from .judge_collectives import judge_scatter, observe_scatter
 
     comm = world()
     last = comm.size - 1
-    judge_scatter(observe_scatter(scatter, comm, 0), 0)
+
+    def judge(comm: GuardedComm, root: int = 0) -> None:
+        judge_scatter(observe_scatter(scatter, comm, root), root)
+
+    with_fewer_ranks(comm, judge)
     with as_mistake(
         "root-is-fixed",
         f"with root 0 it is right, but with root {last} it is not. Who deals out must follow "
         "from `root`",
     ):
-        judge_scatter(observe_scatter(scatter, comm, last), last)
-    smaller = without_last_rank(comm)
-    with as_mistake(
-        "size-is-fixed",
-        f"on {comm.size} ranks it is right, but on a communicator of {smaller.size} it is not. "
-        "Ask `comm.size` how many ranks there are",
-    ):
-        judge_scatter(observe_scatter(scatter, smaller, 0), 0)
+        judge(comm, root=last)
     return "Every rank has its part, and nobody was sent more than that."
 
 
@@ -112,8 +107,9 @@ REPORT_HINTS = [
 def check_report(report) -> str:
     from torch_mpi4py import world
 
-    from course_lib.teaching.judges.judge_collectives import judge_report
     from course_lib.teaching.message_log import observe
+
+    from .judge_collectives import judge_report
 
     comm = world()
     judge_report(observe(report, comm, 4 * (comm.rank + 1)))
@@ -134,22 +130,11 @@ GLOBAL_MEAN_HINTS = [
 
 @exercise("02.global_mean", function="global_mean", where="engines", hints=GLOBAL_MEAN_HINTS)
 def check_global_mean(global_mean) -> str:
-    import torch.distributed as dist
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
 
-    from course_lib.teaching.judges.judge_collectives import (
-        judge_mean,
-        need_process_group,
-        observe_mean,
-    )
+    from .judge_collectives import judge_mean, observe_mean
 
-    need_process_group()
-    judge_mean(observe_mean(global_mean, None), dist.get_world_size())
-    p = dist.get_world_size() - 1
-    if p > 1:
-        with as_mistake(
-            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
-        ):
-            judge_mean(observe_mean(global_mean, list(range(p))), p)
+    with_smaller_group(lambda ranks, p: judge_mean(observe_mean(global_mean, ranks), p))
     return "One all-reduce of two numbers per rank, whatever the shares."
 
 
@@ -176,23 +161,9 @@ TRANSPOSE_HINTS = [
 
 @exercise("02.transpose", function="transpose", where="engines", hints=TRANSPOSE_HINTS)
 def check_transpose(transpose) -> str:
-    import torch.distributed as dist
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
 
-    from course_lib.teaching.judges.judge_collectives import (
-        judge_transpose,
-        need_process_group,
-        observe_transpose,
-    )
+    from .judge_collectives import judge_transpose, observe_transpose
 
-    need_process_group()
-    p = dist.get_world_size()
-    judge_transpose(observe_transpose(transpose, None, p), p)
-    if p > 2:
-        with as_mistake(
-            "size-is-fixed",
-            f"on {p} ranks it is right, but on a group of {p - 1} it is not. Ask "
-            "`dist.get_world_size(group)`",
-        ):
-            ranks = list(range(p - 1))
-            judge_transpose(observe_transpose(transpose, ranks, p - 1), p - 1)
+    with_smaller_group(lambda ranks, p: judge_transpose(observe_transpose(transpose, ranks, p), p))
     return "One all-to-all, and every rank holds its rows of the transposed matrix."

@@ -329,6 +329,7 @@ def the_same_for_real(function: Callable, given: Callable, expected: Callable) -
     """
     from torch_mpi4py import world
 
+    from course_lib.teaching.judges.messages import judge_hang
     from course_lib.teaching.message_log import observe
 
     comm = world()
@@ -338,14 +339,10 @@ def the_same_for_real(function: Callable, given: Callable, expected: Callable) -
         return np.array_equal(function(logged, given(rank, p)), expected(rank, p))
 
     seen = observe(equal, comm)
-    failed = seen.own_error()
-    if failed is not None:
-        text = f"{type(failed[1]).__name__}: {failed[1]}"
-        raise WrongAnswer(
-            "fails-for-real", f"rehearsed it is right; rank {failed[0]} raised {text}"
-        )
-    if seen.hung or not all(seen.results):
-        what = "it does not end" if seen.hung else "the result is wrong"
-        raise WrongAnswer(
-            "fails-for-real", f"rehearsed it is right, but with large arrays on real ranks {what}"
-        )
+    with as_mistake(
+        "fails-for-real",
+        "rehearsed it is right, but with large arrays on real ranks it is not",
+    ):
+        judge_hang(seen)
+        if not all(seen.results):
+            raise WrongAnswer("wrong-value", "the result is wrong")

@@ -12,13 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.rehearsal import (
-    CollectiveError,
-    Rehearsal,
-    StuckError,
-    UnrehearsedError,
-    rehearse,
-)
+from course_lib.teaching.judges.failures import judge_errors
+from course_lib.teaching.rehearsal import CollectiveError, Rehearsal, UnrehearsedError, rehearse
 
 __all__ = [
     "contribution",
@@ -109,22 +104,8 @@ def play(function: Callable, arrays: list[np.ndarray]) -> Rehearsal:
     seen = rehearse(function, [(array,) for array in arrays])
     p = len(arrays)
     for rank, error in enumerate(seen.errors):
-        if isinstance(error, NotImplementedError):
-            raise error
-        if isinstance(error, CollectiveError):
-            raise WrongAnswer(
-                "uses-a-collective",
-                f"it calls `comm.{error}`, and that is what is to be built. Use Send, Recv, "
-                "Isend, Irecv and Sendrecv",
-            )
-        if isinstance(error, UnrehearsedError):
-            raise WrongAnswer(
-                "not-rehearsed",
-                f"it uses `comm.{error}`, which the check cannot rehearse. `rank`, `size`, Send, "
-                "Recv, Isend, Irecv and Sendrecv are enough",
-            )
-        if error is not None and not isinstance(error, StuckError):
-            _explain_error(rank, p, error)
+        _explain_error(rank, p, error)
+    judge_errors(seen.errors, who=f"on {p} ranks rank {{}}")
     if seen.stuck:
         raise WrongAnswer(*_why_stuck(seen, p))
     if seen.lost:
@@ -138,8 +119,21 @@ def play(function: Callable, arrays: list[np.ndarray]) -> Rehearsal:
     return seen
 
 
-def _explain_error(rank: int, p: int, error: BaseException) -> None:
+def _explain_error(rank: int, p: int, error: BaseException | None) -> None:
+    """Raise if it is an error that only a rehearsal makes."""
     text = str(error)
+    if isinstance(error, CollectiveError):
+        raise WrongAnswer(
+            "uses-a-collective",
+            f"it calls `comm.{text}`, and that is what is to be built. Use Send, Recv, Isend, "
+            "Irecv and Sendrecv",
+        )
+    if isinstance(error, UnrehearsedError):
+        raise WrongAnswer(
+            "not-rehearsed",
+            f"it uses `comm.{text}`, which the check cannot rehearse. `rank`, `size`, Send, Recv, "
+            "Isend, Irecv and Sendrecv are enough",
+        )
     if "there is no rank" in text:
         raise WrongAnswer(
             "falls-off-the-end",
@@ -147,9 +141,6 @@ def _explain_error(rank: int, p: int, error: BaseException) -> None:
         )
     if "message truncated" in text:
         raise WrongAnswer("does-not-fit", f"on {p} ranks: {text}")
-    raise WrongAnswer(
-        "it-raises", f"on {p} ranks rank {rank} raised {type(error).__name__}: {text}"
-    )
 
 
 def _why_stuck(seen: Rehearsal, p: int) -> tuple[str, str]:

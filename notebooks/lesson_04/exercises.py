@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -87,21 +87,13 @@ MEAN_GRADIENT_HINTS = [
 
 @exercise("04.mean_gradient", function="mean_gradient", where="engines", hints=MEAN_GRADIENT_HINTS)
 def check_mean_gradient(mean_gradient: Callable) -> str:
-    import torch.distributed as dist
-
-    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
 
     from .judge_splitting import judge_mean_gradient, observe_mean_gradient
 
-    need_process_group()
-    p = dist.get_world_size()
-    judge_mean_gradient(observe_mean_gradient(mean_gradient, None), p)
-    if p > 2:
-        with as_mistake(
-            "size-is-fixed", f"on {p} ranks it is right, but on a group of {p - 1} it is not"
-        ):
-            few = observe_mean_gradient(mean_gradient, list(range(p - 1)))
-            judge_mean_gradient(few, p - 1)
+    with_smaller_group(
+        lambda ranks, p: judge_mean_gradient(observe_mean_gradient(mean_gradient, ranks), p)
+    )
     return "One all-reduce, and every sample counts the same."
 
 
@@ -126,7 +118,7 @@ CLIP_HINTS = [
 def check_clipped_mean(clipped_mean: Callable) -> str:
     import torch.distributed as dist
 
-    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.rank_groups import need_process_group
 
     from .judge_splitting import CLIPPING_CASES, judge_clipped_mean, observe_clipped_mean
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_collectives import _judge_errors, _judge_group
+from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
 from course_lib.teaching.message_log import Observation
 
 LENGTH = 6
@@ -27,28 +27,16 @@ def observe_with_input_kept(function, gradient, *rest, ranks=None) -> Observatio
     return observe_distributed(call, gradient, *rest, ranks=ranks)
 
 
-def judge_one_all_reduce(seen: Observation, p: int, length: int) -> None:
-    """What can be said of the calls, once the results are right."""
-    calls = seen.logs[0]
-    if len(calls) != 1:
-        names = ", ".join(event.call for event in calls)
-        raise WrongAnswer(
-            "too-many-collectives",
-            f"the result is right, but it took {len(calls)} calls ({names}); one all-reduce does",
-        )
-    if calls[0].call != "all_reduce":
-        raise WrongAnswer(
-            "gathers-everything",
-            f"the result is right, but `dist.{calls[0].call}` brings every rank the gradients of "
-            f"all others: {p} times {length} numbers, where an all-reduce brings their sum",
-        )
+def _need_one_all_reduce(seen: Observation, p: int) -> None:
+    need_one_all_reduce(
+        seen.logs[0],
+        f"brings every rank the gradients of all others: {p} times {LENGTH} numbers, where an "
+        "all-reduce brings their sum",
+    )
 
 
 def _results(seen: Observation, p: int) -> list[torch.Tensor]:
-    _judge_errors(seen)
-    if seen.hung:
-        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
-    _judge_group(seen)
+    judge_collectives(seen)
     vectors = []
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
@@ -130,7 +118,7 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
             f"rank 0 returned {vectors[0].tolist()}, and the mean over all samples has the "
             f"gradient {(weighted / total).tolist()}",
         )
-    judge_one_all_reduce(seen, p, LENGTH)
+    _need_one_all_reduce(seen, p)
 
 
 # ---- clipping ---------------------------------------------------------------------------------
@@ -165,7 +153,7 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
     gradients, largest = _gradients(case, p), CLIPPING_CASES[case]
     total, mean = sum(gradients), sum(gradients) / p
     if _all(vectors, _shortened(mean, largest)):
-        return judge_one_all_reduce(seen, p, LENGTH)
+        return _need_one_all_reduce(seen, p)
     norms = [gradient.norm().item() for gradient in gradients]
     mean_norm = sum(norms) / p
     told = f"the ranks' gradients have norms {[round(n, 1) for n in norms]}, their mean has norm "

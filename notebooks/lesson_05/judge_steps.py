@@ -15,7 +15,8 @@ from torch import nn
 
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_collectives import _first_line, _judge_errors, _judge_group
+from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
+from course_lib.teaching.judges.failures import in_one_line, judge_failures
 from course_lib.teaching.message_log import Observation
 
 
@@ -27,13 +28,6 @@ def _all_close(vectors: list[torch.Tensor], wanted) -> bool:
     each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
     pairs = zip(vectors, each, strict=True)
     return all(torch.allclose(v, w, rtol=1e-9, atol=1e-9) for v, w in pairs)
-
-
-def _talked(seen: Observation) -> None:
-    _judge_errors(seen)
-    if seen.hung:
-        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective calls")
-    _judge_group(seen)
 
 
 # ---- gradient sync with one collective --------------------------------------------------------
@@ -74,17 +68,17 @@ def judge_sync(seen: Observation, p: int) -> None:
         if isinstance(error, (AttributeError, TypeError)) and "None" in str(error):
             raise WrongAnswer(
                 "stumbles-over-frozen",
-                f"it raised {type(error).__name__}: {_first_line(error)}. One parameter of this "
+                f"it raised {in_one_line(error)}. One parameter of this "
                 "model is frozen, and its `grad` is None",
             )
-    _judge_errors(seen)
+    judge_failures(seen.errors)
     if not any(seen.logs):
         raise WrongAnswer(
             "no-communication",
             "no call of `dist` was seen, so nothing was averaged. Is there an `if` that never "
             "holds? Parameters are of type `nn.Parameter`",
         )
-    _talked(seen)
+    judge_collectives(seen)
     if any(result[0] is None for result in seen.results[:p]):
         raise WrongAnswer("no-gradient", "a gradient that was there is None afterwards")
     given = [gradients for gradients, _, _ in seen.results[:p]]
@@ -112,18 +106,9 @@ def judge_sync(seen: Observation, p: int) -> None:
         )
     if not all(alone for _, _, alone in seen.results[:p]):
         raise WrongAnswer("wakes-frozen", "the frozen parameter has got a gradient")
-    calls = seen.logs[0]
-    if len(calls) != 1:
-        raise WrongAnswer(
-            "too-many-collectives",
-            f"the gradients are right, but it took {len(calls)} collectives. One is the budget",
-        )
-    if calls[0].call != "all_reduce":
-        raise WrongAnswer(
-            "gathers-everything",
-            f"the gradients are right, but `dist.{calls[0].call}` brings every rank all gradients "
-            "of all others, where their sum is enough",
-        )
+    need_one_all_reduce(
+        seen.logs[0], "brings every rank all gradients of all others, where their sum is enough"
+    )
 
 
 # ---- a training step to mend ------------------------------------------------------------------
@@ -193,7 +178,7 @@ def _serial_runs() -> tuple[dict[str, torch.Tensor | list], list, list]:
 
 
 def judge_train_step(seen: Observation) -> None:
-    _talked(seen)
+    judge_collectives(seen)
     p = len(seen.results)
     vectors = [weights for weights, _ in seen.results]
     weights, whole, _ = _serial_runs()
@@ -293,7 +278,7 @@ def observe_restore(sync_from_root) -> Observation:
 
 
 def judge_restore(seen: Observation) -> None:
-    _talked(seen)
+    judge_collectives(seen)
     p = len(seen.results)
     start = _task()[0]
     optimizer = _sgd(start)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -26,7 +26,7 @@ EPOCH_HINTS = [
 
 @exercise("06.epoch_seconds", function="epoch_seconds", where="notebook", hints=EPOCH_HINTS)
 def check_epoch_seconds(epoch_seconds: Callable) -> str:
-    from .judge_pays import judge_epoch
+    from .judge_formulas import judge_epoch
 
     judge_epoch(epoch_seconds)
     return "With one rank and with several."
@@ -48,7 +48,7 @@ FEWEST_HINTS = [
 
 @exercise("06.fewest_ranks", function="fewest_ranks", where="notebook", hints=FEWEST_HINTS)
 def check_fewest_ranks(fewest_ranks: Callable) -> str:
-    from .judge_pays import judge_fewest
+    from .judge_formulas import judge_fewest
 
     judge_fewest(fewest_ranks)
     return "Also where two ranks do not pay but fourteen do, and where no number does."
@@ -81,22 +81,14 @@ BUCKETS_HINTS = [
 
 @exercise("06.bucketed_sync", function="bucketed_sync", where="engines", hints=BUCKETS_HINTS)
 def check_bucketed_sync(bucketed_sync: Callable) -> str:
-    import torch.distributed as dist
-
-    from course_lib.teaching.judges.judge_collectives import need_process_group
-    from course_lib.teaching.judges.judge_ddp import on_each_rank
+    from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
     from .judge_buckets import judge_buckets, try_buckets
 
-    need_process_group()
-    p = dist.get_world_size()
-    judge_buckets(on_each_rank(lambda group: try_buckets(bucketed_sync, group)), p)
-    if p > 2:
-        found = on_each_rank(lambda group: try_buckets(bucketed_sync, group), list(range(p - 1)))
-        with as_mistake(
-            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
-        ):
-            judge_buckets(found, p - 1)
+    def judge(ranks: list[int] | None, p: int) -> None:
+        judge_buckets(on_each_rank(lambda group: try_buckets(bucketed_sync, group), ranks), p)
+
+    with_smaller_group(judge)
     return "Three messages for five parameters, two of them on their way before backward has ended."
 
 
@@ -116,7 +108,7 @@ WAITING_HINTS = [
 
 @exercise("06.waiting_share", function="waiting_share", where="notebook", hints=WAITING_HINTS)
 def check_waiting_share(waiting_share: Callable) -> str:
-    from .judge_pays import judge_waiting
+    from .judge_formulas import judge_waiting
 
     judge_waiting(waiting_share)
     return "Each step has a slowest rank of its own."
@@ -139,7 +131,7 @@ EFFICIENCY_HINTS = [
     "06.read_efficiency", function="read_efficiency", where="notebook", hints=EFFICIENCY_HINTS
 )
 def check_read_efficiency(read_efficiency: Callable) -> str:
-    from .judge_pays import judge_efficiency
+    from .judge_formulas import judge_efficiency
 
     judge_efficiency(read_efficiency)
     return "Per rank, against whatever baseline, and back to T_sync / T_comp."

@@ -7,17 +7,15 @@ messages.
 
 from __future__ import annotations
 
-import inspect
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_ddp import Findings, no_errors
+from course_lib.teaching.judges.collective_calls import AllReduce, watched_all_reduces
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 __all__ = ["BUCKET_BYTES", "judge_buckets", "try_buckets"]
 
@@ -36,51 +34,12 @@ def gradients_of(rank: int, step: int) -> list[torch.Tensor]:
     return [scale * (torch.arange(float(n)) % 3 + 1 + i) for i, n in enumerate(ELEMENTS)]
 
 
-class _Work:
-    """A handle on an all-reduce that notes when somebody waits."""
-
-    def __init__(self, work: dist.Work, call: dict[str, Any], note: dict[str, Any]) -> None:
-        self._work, self._call, self._note = work, call, note
-
-    def wait(self, *args):
-        self._call.setdefault("waited", self._note["phase"])
-        return self._work.wait(*args)
-
-    def __getattr__(self, name: str):
-        return getattr(self._work, name)
-
-
-@contextmanager
-def _watched(note: dict[str, Any], group: dist.ProcessGroup):
-    """Write down every all-reduce: its bytes, whether on ``group``, when sent, when waited for."""
-    original = dist.all_reduce
-    names = list(inspect.signature(original).parameters)
-
-    def all_reduce(*args, **kwargs):
-        given = dict(zip(names, args, strict=False)) | kwargs
-        call = {
-            "nbytes": given["tensor"].nbytes,
-            "on_group": given.get("group") is group,
-            "sent": note["phase"],
-        }
-        note["calls"].append(call)
-        work = original(*args, **kwargs)
-        if work is None:
-            call["waited"] = note["phase"]
-            return None
-        note["works"].append(work)
-        return _Work(work, call, note)
-
-    with mock.patch.object(dist, "all_reduce", all_reduce):
-        yield
-
-
 def try_buckets(bucketed_sync, group: dist.ProcessGroup) -> dict[str, Any]:
     """Run two backward passes with the learner's hooks, and note what was sent and when."""
     parameters = [nn.Parameter(torch.zeros(n)) for n in ELEMENTS]
-    note: dict[str, Any] = {"calls": [], "works": [], "phase": "start", "found": []}
+    phase, found = "start", []
     rank = dist.get_rank(group)
-    with _watched(note, group):
+    with watched_all_reduces(group, lambda: phase) as calls:
         finish = bucketed_sync(parameters, BUCKET_BYTES, group)
         if not callable(finish):
             return {"calls": [], "found": [], "returned": repr(finish)}
@@ -89,19 +48,17 @@ def try_buckets(bucketed_sync, group: dist.ProcessGroup) -> dict[str, Any]:
             for parameter, gradient in zip(parameters, gradients_of(rank, step), strict=True):
                 parameter.grad = torch.zeros_like(parameter)
                 total = total + (parameter * gradient).sum()
-            note["phase"] = ("backward", step)
+            phase = ("backward", step)
             total.backward()
-            note["phase"] = ("finish", step)
+            phase = ("finish", step)
             finish()
-            note["phase"] = "after"
-            note["found"].append([parameter.grad.clone() for parameter in parameters])
-    for work in note["works"]:  # or the group could not be given back
-        work.wait()
-    return {"calls": note["calls"], "found": note["found"], "returned": ""}
+            phase = "after"
+            found.append([parameter.grad.clone() for parameter in parameters])
+    return {"calls": calls, "found": found, "returned": ""}
 
 
 def judge_buckets(everyone: Findings, p: int) -> None:
-    no_errors(everyone)
+    judge_findings(everyone)
     found = everyone[0]
     if found["returned"]:
         raise WrongAnswer(
@@ -113,11 +70,11 @@ def judge_buckets(everyone: Findings, p: int) -> None:
         raise WrongAnswer(
             "no-communication", "no all-reduce in two backward passes. Are the hooks registered?"
         )
-    if not all(call["on_group"] for call in calls):
+    if not all(call.on_group for call in calls):
         raise WrongAnswer(
             "forgets-the-group", "an all-reduce without `group=group` works on the whole world"
         )
-    first = [call for call in calls if call["sent"][1] == 0]
+    first = [call for call in calls if call.sent[1] == 0]
     _judge_messages(first)
     _judge_waiting(first)
     for rank in range(p):
@@ -125,9 +82,9 @@ def judge_buckets(everyone: Findings, p: int) -> None:
     _judge_second_step(everyone, calls, first, p)
 
 
-def _judge_messages(first: list[dict[str, Any]]) -> None:
-    sizes = [call["nbytes"] for call in first]
-    early = [call for call in first if call["sent"][0] == "backward"]
+def _judge_messages(first: list[AllReduce]) -> None:
+    sizes = [call.nbytes for call in first]
+    early = [call for call in first if call.sent[0] == "backward"]
     if not early:
         raise WrongAnswer(
             "sends-after-backward",
@@ -165,14 +122,14 @@ def _judge_messages(first: list[dict[str, Any]]) -> None:
         )
 
 
-def _judge_waiting(first: list[dict[str, Any]]) -> None:
-    if any(call.get("waited", "") and call["waited"][0] == "backward" for call in first):
+def _judge_waiting(first: list[AllReduce]) -> None:
+    if any(call.waited and call.waited[0] == "backward" for call in first):
         raise WrongAnswer(
             "waits-in-the-hook",
             "the messages leave in time, but the hook waits for them, and backward stands still "
             "so long. Use `async_op=True`, and wait in `finish`",
         )
-    if not all("waited" in call for call in first):
+    if not all(call.waited for call in first):
         raise WrongAnswer(
             "never-waits",
             "`finish` does not wait for all the handles. The sums may not be there yet when it "
@@ -204,9 +161,9 @@ def _judge_values(found: list[torch.Tensor], rank: int, p: int, step: int = 0) -
 
 
 def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
-    sizes = [call["nbytes"] for call in calls if call["sent"][1] == 1]
+    sizes = [call.nbytes for call in calls if call.sent[1] == 1]
     text = "the first step is right, but the second is not. What has to be empty again by then?"
-    if sizes != [call["nbytes"] for call in first]:
+    if sizes != [call.nbytes for call in first]:
         raise WrongAnswer("works-once", f"{text} It sent messages of {sizes} bytes")
     for rank in range(p):
         try:

@@ -1,66 +1,56 @@
 """A race that happens once in a million runs is made to happen in each one.
 
-Used by :mod:`notebooks.lesson_07.exercises`. A thread that reads the shared sum is kept
-until all threads have read, or a short time has passed: threads without a lock then all start
-from the same sum, while with one there is only ever a single reader. The lock says of each read
-and write whether it was closed, so that nobody is right by luck.
+Used by :mod:`notebooks.lesson_07.exercises`. The learner's threads are functions that take turns
+(:mod:`course_lib.teaching.turns`). One that reads the shared sum goes on only when no other one
+can: without a lock all of them then start from the same sum, while with one there is only ever a
+single reader. The lock says of each read and write whether it was closed, so that nobody is right
+by luck.
 """
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.failures import judge_errors
+from course_lib.teaching.turns import Turns
 
 THREADS = 4
-# Threads that may read at the same time do so within milliseconds. Behind a lock this time passes
-# in vain, once for each thread but the last.
-READERS_WITHIN_S = 0.15
-LOCK_WITHIN_S = 4.0
+_READS, _WRITES_UNLOCKED = 1, 2  # places in the queue, behind everybody else
 
 
 class Lock:
     """A lock that is given out in the order of asking, and knows which time it is closed."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._asked = self.used = 0
-        self._open = True
+        self.turns: Turns
+        self.used = self._asked = 0
         self._holder: int | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        with self._changed:
-            if self._holder == threading.get_ident():
-                raise WrongAnswer(
-                    "locked-twice",
-                    "a thread closes the lock that it has closed itself: it would wait for ever",
-                )
-            mine, self._asked = self._asked, self._asked + 1
-            if not self._changed.wait_for(lambda: self._open and self.used == mine, LOCK_WITHIN_S):
-                raise WrongAnswer(
-                    "never-opened",
-                    "a thread waits for the lock, and nobody opens it again: use `with lock:`",
-                )
-            self.used += 1
-            self._open, self._holder = False, threading.get_ident()
-            return True
+        if self._holder == self.turns.running:
+            raise WrongAnswer(
+                "locked-twice",
+                "a thread closes the lock that it has closed itself: it would wait for ever",
+            )
+        mine, self._asked = self._asked, self._asked + 1
+        self.turns.wait(lambda: self._holder is None and self.used == mine)
+        self.used += 1
+        self._holder = self.turns.running
+        return True
 
     def release(self) -> None:
-        with self._changed:
-            self._open, self._holder = True, None
-            self._changed.notify_all()
+        self._holder = None
 
     def locked(self) -> bool:
-        return not self._open
+        return self._holder is not None
 
     def mine(self) -> int | None:
         """Which time it is closed, if by the thread that asks."""
-        with self._changed:
-            return self.used if self._holder == threading.get_ident() else None
+        return self.used if self._holder == self.turns.running else None
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -76,26 +66,21 @@ class Shared:
         self.value = torch.zeros(2, dtype=torch.float64)
         self.pairs: list[tuple[int | None, int | None]] = []
         self._lock = lock
-        self._at_read = threading.local()
-        self._readers = 0
-        self._moved = threading.Condition()
+        self._at_read: dict[int, int | None] = {}
 
     def read(self) -> torch.Tensor:
-        self._at_read.hold = self._lock.mine()
-        with self._moved:
-            value = self.value.clone()
-            self._readers += 1
-            self._moved.notify_all()
-            self._moved.wait_for(lambda: self._readers >= THREADS, READERS_WITHIN_S)
+        turns = self._lock.turns
+        self._at_read[turns.running] = self._lock.mine()
+        value = self.value.clone()
+        turns.wait(lambda: True, place=_READS)
         return value
 
     def write(self, value: torch.Tensor) -> None:
-        hold = self._lock.mine()
-        with self._moved:
-            if hold is None:  # a thread that is unlucky: the others come first
-                self._moved.wait_for(lambda: self._readers >= THREADS, LOCK_WITHIN_S)
-            self.value = value
-            self.pairs.append((getattr(self._at_read, "hold", None), hold))
+        turns, hold = self._lock.turns, self._lock.mine()
+        if hold is None:  # a thread that is unlucky: the others come first
+            turns.wait(lambda: True, place=_WRITES_UNLOCKED)
+        self.value = value
+        self.pairs.append((self._at_read.get(turns.running), hold))
 
 
 def judge_accumulate(accumulate: Callable) -> str:
@@ -110,16 +95,15 @@ def judge_accumulate(accumulate: Callable) -> str:
 
         return compute
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        futures = [pool.submit(accumulate, shared, gradient_of(r), lock) for r in range(THREADS)]
-    errors = [future.exception() for future in futures]
-    for kind in (NotImplementedError, WrongAnswer):
-        for error in errors:
-            if isinstance(error, kind):
-                raise error
-    for error in errors:
-        if error is not None:
-            raise WrongAnswer("it-raises", f"a thread raised {type(error).__name__}: {error}")
+    threads = [functools.partial(accumulate, shared, gradient_of(r), lock) for r in range(THREADS)]
+    with Turns(threads) as lock.turns:
+        stuck = lock.turns.play()
+    judge_errors(lock.turns.errors, who="thread {}")
+    if stuck:
+        raise WrongAnswer(
+            "never-opened",
+            "a thread waits for the lock, and nobody opens it again: use `with lock:`",
+        )
     _judge_computing(computed)
     _judge_adding(shared, lock)
     return "Nothing is lost, and the threads wait for each other only while they add up."

@@ -6,7 +6,7 @@ numbers first and then the collectives that it took.
 
 from __future__ import annotations
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import exercise
 
 EPOCHS_HINTS = [
     "The sampler does not know that an epoch is over. One call tells it, and where that call "
@@ -41,25 +41,16 @@ ACCURACY_HINTS = [
 
 @exercise("08.global_accuracy", function="global_accuracy", where="engines", hints=ACCURACY_HINTS)
 def check_global_accuracy(global_accuracy) -> str:
-    import torch.distributed as dist
-
-    from course_lib.teaching.judges.judge_collectives import need_process_group
-    from course_lib.teaching.judges.judge_ddp import on_each_rank
+    from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
     from .judge_samplers import judge_accuracy, try_accuracy
 
-    need_process_group()
-    p = dist.get_world_size()
-    samples = 2 * p + 2
-    found = on_each_rank(lambda group: try_accuracy(global_accuracy, samples, group))
-    judge_accuracy(found, samples, p)
-    if p > 2:
-        ranks, samples = list(range(p - 1)), 3 * p - 2
+    def judge(ranks: list[int] | None, p: int) -> None:
+        samples = 2 * p + 2 if ranks is None else 3 * p + 1
         found = on_each_rank(lambda group: try_accuracy(global_accuracy, samples, group), ranks)
-        with as_mistake(
-            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
-        ):
-            judge_accuracy(found, samples, p - 1)
+        judge_accuracy(found, samples, p)
+
+    with_smaller_group(judge)
     return "One number per rank in one all-reduce, and each test sample counts once."
 
 
@@ -84,14 +75,10 @@ ACCUMULATE_HINTS = [
 def check_accumulate(accumulate) -> str:
     import torch.distributed as dist
 
-    from course_lib.teaching.judges.judge_collectives import need_process_group
-    from course_lib.teaching.judges.judge_ddp import (
-        judge_accumulation,
-        on_each_rank,
-        try_accumulation,
-    )
+    from course_lib.teaching.judges.rank_groups import on_each_rank
 
-    need_process_group()
+    from .judge_accumulation import judge_accumulation, try_accumulation
+
     found = on_each_rank(lambda group: try_accumulation(accumulate, group))
     judge_accumulation(found, dist.get_world_size())
     return "Four micro-batches, one round of all-reduce, and the gradient of one large batch."
@@ -113,20 +100,14 @@ HOOK_HINTS = [
 
 @exercise("08.bfloat16_hook", function="bfloat16_hook", where="engines", hints=HOOK_HINTS)
 def check_bfloat16_hook(bfloat16_hook) -> str:
-    import torch.distributed as dist
+    from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
-    from course_lib.teaching.judges.judge_collectives import need_process_group
-    from course_lib.teaching.judges.judge_ddp import judge_hook, on_each_rank, try_hook
+    from .judge_hook import judge_hook, try_hook
 
-    need_process_group()
-    p = dist.get_world_size()
-    judge_hook(on_each_rank(lambda group: try_hook(bfloat16_hook, group)), p)
-    if p > 2:
-        found = on_each_rank(lambda group: try_hook(bfloat16_hook, group), list(range(p - 1)))
-        with as_mistake(
-            "size-is-fixed", "on all ranks it is right, but on a group of the first ranks it is not"
-        ):
-            judge_hook(found, p - 1)
+    def judge(ranks: list[int] | None, p: int) -> None:
+        judge_hook(on_each_rank(lambda group: try_hook(bfloat16_hook, group), ranks), p)
+
+    with_smaller_group(judge)
     return "The mean in float32, two bytes a number handed over, and nobody waits for it."
 
 
@@ -147,7 +128,7 @@ RESUME_HINTS = [
 
 @exercise("08.resume", function="resume", where="engines", hints=RESUME_HINTS)
 def check_resume(resume) -> str:
-    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.rank_groups import need_process_group
 
     from .judge_samplers import judge_resume, try_resume
 

@@ -19,8 +19,9 @@ from torch_mpi4py import world
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_ddp import Findings, no_errors
-from course_lib.teaching.message_log import _portable
+from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+from course_lib.teaching.message_log import portable
 
 # ---- accuracy over a padded test set ------------------------------------------------------------
 
@@ -37,22 +38,17 @@ def try_accuracy(global_accuracy, samples: int, group: dist.ProcessGroup) -> dic
     right = accuracy_case(samples, p)[0][rank]
     with recorded(group) as log:
         result = global_accuracy(right, samples, group)
-    calls = [(event.call, event.nbytes, event.on_group) for event in log]
-    return {"result": result, "calls": calls}
+    return {"result": result, "calls": log}
 
 
 def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
-    no_errors(everyone)
+    judge_findings(everyone)
     shares, truth = accuracy_case(samples, p)
     rights = [int(share.sum()) for share in shares]
     padded = sum(len(share) for share in shares)
     for rank, found in enumerate(everyone[:p]):
         result, calls = found["result"], found["calls"]
-        if calls and not all(on_group for _, _, on_group in calls):
-            raise WrongAnswer(
-                "forgets-the-group",
-                f"`dist.{calls[0][0]}` is called without `group=group`: it asks the whole world",
-            )
+        need_group(calls)
         if not isinstance(result, float):
             kind = type(result).__name__
             raise WrongAnswer("not-a-float", f"rank {rank} returned a {kind}, not a Python float")
@@ -85,15 +81,11 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
             )
         raise WrongAnswer("wrong-value", f"rank {rank} returned {result!r}, not {truth!r}")
     calls = everyone[0]["calls"]
-    if len(calls) > 1:
-        raise WrongAnswer(
-            "too-many-collectives", f"right, but with {len(calls)} collectives; one does it"
-        )
-    if calls[0][0] != "all_reduce" or (calls[0][1] or 0) > 16:
+    need_one_all_reduce(calls, "moves every rank's list. The sum of a single number is enough")
+    if calls[0].nbytes > 16:
         raise WrongAnswer(
             "gathers-everything",
-            f"right, but `dist.{calls[0][0]}` moves every rank's list. One all_reduce of a single "
-            "number is enough",
+            f"right, but the all_reduce moves {calls[0].nbytes} bytes. A single number is enough",
         )
 
 
@@ -154,7 +146,7 @@ def try_resume(resume) -> Findings:
             step = resume(path, fresh, fresh_optimizer)
             found = {"step": step, **_restored(fresh, fresh_optimizer, saved, rank)}
         except Exception as error:  # told to every rank below, and judged there
-            found = {"error": _portable(error)}
+            found = {"error": portable(error)}
         everyone = comm.allgather(found)
     torch.set_rng_state(before)
     return everyone
@@ -185,7 +177,7 @@ def judge_resume(everyone: Findings) -> None:
                 "the names do not fit: DDP's own `state_dict` has `module.` before each name, the "
                 "checkpoint has not. Load into `ddp.module`",
             )
-    no_errors(everyone)
+    judge_findings(everyone)
     lacking = [rank for rank, found in enumerate(everyone) if not found["weights"]]
     if lacking and 0 not in lacking:
         raise WrongAnswer(

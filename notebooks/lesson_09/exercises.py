@@ -7,9 +7,9 @@ check's own; two are arithmetic and run in the notebook.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.judges.formulas import Mistake, judge_formula
 
 # ---- the worker's side ------------------------------------------------------------------------
 
@@ -110,56 +110,50 @@ def _own_updates(order: list[int]) -> list[int]:
     return [order[:version].count(worker) for version, worker in enumerate(order)]
 
 
-STALENESS_MISTAKES: dict[str, tuple[Callable, str]] = {
-    "counts-its-own-update": (
+STALENESS_MISTAKES = (
+    Mistake(
+        "counts-its-own-update",
         lambda order: _staleness(order, at_end=0),
         "it counts the worker's own update too. The worker fetches after that update, so the "
         "version that it gets is one higher",
     ),
-    "counts-itself": (
+    Mistake(
+        "counts-itself",
         lambda order: [s + 1 for s in _staleness(order)],
         "every number is too large by one: the update that the gradient itself makes does not "
         "count, it comes after",
     ),
-    "first-is-fresh": (
+    Mistake(
+        "first-is-fresh",
         lambda order: _staleness(order, first_is_fresh=True),
         "a worker's first gradient is taken for fresh. It was computed at version 0, and others "
         "may have updated since",
     ),
-    "never-fetches": (
+    Mistake(
+        "never-fetches",
         lambda order: _staleness(order, forget=True),
         "it counts from version 0 every time. A worker fetches anew after each of its updates",
     ),
-    "counts-own-updates": (
+    Mistake(
+        "counts-own-updates",
         _own_updates,
         "it counts how often this worker has updated; what makes a gradient stale is how often "
         "the *others* have",
     ),
-}
+)
 
 
 @exercise("09.staleness", function="staleness", where="notebook", hints=STALENESS_HINTS)
 def check_staleness(staleness) -> str:
-    given = [list(order) for order in _orders()]
-    found = [staleness(order) for order in given]
-    right = [_staleness(order) for order in _orders()]
-    first = found[0]
+    orders = _orders()
+    first = staleness(orders[0])
     if isinstance(first, (int, float)):
         raise WrongAnswer(
             "one-number", f"it returned {first!r}; return a list, with a number for each gradient"
         )
-    if first is None:
-        raise WrongAnswer("returns-nothing", "it returned None; return a list")
-    if given != _orders():
+    if orders != _orders():
         raise WrongAnswer("changes-its-input", "`order` was changed; only read it")
-    for name, (mistake, words) in STALENESS_MISTAKES.items():
-        if found != right and found == [mistake(order) for order in _orders()]:
-            raise WrongAnswer(name, f"for {_orders()[0]} it returned {first}: {words}")
-    for order, got, expected in zip(_orders(), found, right, strict=True):
-        if list(got) != expected:
-            raise WrongAnswer(
-                "wrong-value", f"for the order {order} it returned {got}, not {expected}"
-            )
+    judge_formula(staleness, _staleness, STALENESS_MISTAKES, [(order,) for order in orders])
     return "And the mean of a long list is just below the number of workers, minus one."
 
 
@@ -174,6 +168,36 @@ RATE_HINTS = [
 ]
 
 
+def _rate(base: float, staleness: int) -> float:
+    return base / max(1, staleness)
+
+
+RATE_MISTAKES = (
+    Mistake(
+        "plus-one",
+        lambda base, s: base / (s + 1),
+        "it divides by staleness + 1, so a gradient of staleness 1 gets half the rate. The rule "
+        "divides by the staleness itself; only 0 is special",
+    ),
+    Mistake(
+        "multiplies",
+        lambda base, s: base * max(1, s),
+        "the rate grows with the staleness. The older a gradient, the less it counts",
+    ),
+    Mistake(
+        "square-root",
+        lambda base, s: base / max(1, s) ** 0.5,
+        "it divides by the square root of the staleness",
+    ),
+    Mistake(
+        "whole-numbers",
+        lambda base, s: base // max(1, s),
+        "`//` rounds down to a whole number, which is 0 for a learning rate",
+    ),
+    Mistake("constant", lambda base, s: base, "the rate is the same whatever the staleness"),
+)
+
+
 @exercise("09.rate_for", function="rate_for", where="notebook", hints=RATE_HINTS)
 def check_rate_for(rate_for) -> str:
     try:
@@ -184,40 +208,16 @@ def check_rate_for(rate_for) -> str:
             "a fresh gradient has staleness 0, and it divides by that. It would be the first "
             "gradient of all that stops the training",
         ) from None
-    found = {s: rate_for(0.5, s) for s in (1, 2, 4, 10)}
-    values = [fresh, *found.values()]
-    if any(value is None for value in values):
+    cases = [(0.5, age) for age in (0, 1, 2, 4, 10)]
+    if any(rate_for(*case) is None for case in cases):
         raise WrongAnswer("returns-nothing", "it returned None for some staleness; return a number")
-    mistakes = {
-        "plus-one": lambda s: 0.5 / (s + 1),
-        "multiplies": lambda s: 0.5 * max(1, s),
-        "square-root": lambda s: 0.5 / max(1, s) ** 0.5,
-        "whole-numbers": lambda s: 0.5 // max(1, s),
-        "constant": lambda s: 0.5,
-    }
-    words = {
-        "plus-one": "it divides by staleness + 1, so a gradient of staleness 1 gets half the rate. "
-        "The rule divides by the staleness itself; only 0 is special",
-        "multiplies": "the rate grows with the staleness. The older a gradient, the less it counts",
-        "square-root": "it divides by the square root of the staleness",
-        "whole-numbers": "`//` rounds down to a whole number, which is 0 for a learning rate",
-        "constant": "the rate is the same whatever the staleness",
-    }
-    for name, mistake in mistakes.items():
-        if _close([fresh, *found.values()], [mistake(s) for s in (0, *found)]):
-            raise WrongAnswer(name, f"rate_for(0.5, 4) is {found[4]:g}: {words[name]}")
-    if not _close([fresh], [0.5]):
-        raise WrongAnswer(
-            "fresh-is-special",
-            f"rate_for(0.5, 0) is {fresh:g}. A fresh gradient gets the base rate, 0.5",
-        )
-    if not _close(list(found.values()), [0.5 / s for s in found]):
-        raise WrongAnswer("wrong-value", f"rate_for(0.5, s) for s = 1, 2, 4, 10 is {found}")
+    only_fresh = Mistake(
+        "fresh-is-special",
+        lambda base, s: _rate(base, s) if s else fresh,
+        "a fresh gradient, of staleness 0, gets the base rate",
+    )
+    judge_formula(rate_for, _rate, [*RATE_MISTAKES, only_fresh], cases)
     return "Fresh gradients keep the full rate, and the older one is, the less it counts."
-
-
-def _close(values: list, expected: list) -> bool:
-    return all(abs(v - e) <= 1e-9 for v, e in zip(values, expected, strict=True))
 
 
 # ---- gossip -----------------------------------------------------------------------------------

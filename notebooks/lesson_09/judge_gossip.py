@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from course_lib.teaching.distributed_log import observe_messages
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_common import explain_hang, own_error
+from course_lib.teaching.judges.messages import all_waited, judge_hang
 from course_lib.teaching.message_log import Observation
 
 from .judge_parameter_server import judge_first
@@ -55,19 +55,11 @@ def judge_gossip(seen: Observation) -> None:
             "both-receive-first",
             "both ranks of a pair wait in `dist.recv`, and nobody has sent: a deadlock",
         )
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     pairs = [(rank, rank + 1) for rank in range(0, len(seen.results) - 1, 2)]
     for pair in pairs:
         _judge_pair(seen, *pair)
-    for rank, log in enumerate(seen.logs):
-        for event in log:
-            if not event.waited:
-                raise WrongAnswer(
-                    "does-not-wait",
-                    f"rank {rank} never waits for its `dist.{event.call}`. Until `wait()` has "
-                    "returned, the tensor still belongs to the message",
-                )
+    all_waited(seen)
 
 
 def _judge_pair(seen: Observation, low: int, high: int) -> None:

@@ -16,7 +16,8 @@ from torch_mpi4py import world
 
 from course_lib.teaching.distributed_log import observe_messages, recorded_messages
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_common import explain_hang, not_attempted, own_error
+from course_lib.teaching.judges.failures import not_attempted
+from course_lib.teaching.judges.messages import judge_hang, no_collective
 from course_lib.teaching.message_log import Observation
 
 HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
@@ -29,7 +30,7 @@ _NOWHERE = object()  # no group: every message is refused
 
 def judge_first(seen: Observation) -> None:
     """What is wrong in any of these exercises, and recognised first."""
-    not_attempted(seen)
+    not_attempted(seen.errors)
     for error in seen.errors:
         if type(error).__name__ == "OutsideTheGroupError" or "OutsideTheGroupError" in str(error):
             raise WrongAnswer(
@@ -37,13 +38,11 @@ def judge_first(seen: Observation) -> None:
                 "a message was about to go to the whole world. The function is given a `group`: "
                 "pass `group=group` on with every call",
             )
-    used = [event.call for _, event in seen.events("collective")]
-    if used:
-        raise WrongAnswer(
-            "uses-a-collective",
-            f"it calls `dist.{used[0]}`, a collective, in which all ranks have to take part. Here "
-            "two ranks talk, and the others are busy: use send and receive",
-        )
+    no_collective(
+        seen,
+        "it calls `dist.{}`, a collective, in which all ranks have to take part. Here two ranks "
+        "talk, and the others are busy: use send and receive",
+    )
 
 
 def attempted(function: Callable, *args) -> None:
@@ -103,8 +102,7 @@ def judge_work(seen: Observation) -> None:
     judge_first(seen)
     for worker in range(1, len(seen.logs)):
         _judge_conversation(seen, worker)
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     for worker in range(1, len(seen.logs)):
         _judge_worked(seen, worker, seen.results[0][worker])
 
@@ -258,8 +256,7 @@ def judge_serve(seen: Observation) -> None:
     judge_first(seen)
     log = [event for event in seen.logs[0] if event.kind in ("send", "recv")]
     _judge_listening(seen, log)
-    explain_hang(seen)
-    own_error(seen)
+    judge_hang(seen)
     served, lengths, parameters = seen.results[0]
     if any(length == N + 1 for length in lengths):
         raise WrongAnswer(

@@ -853,7 +853,7 @@ assert resumed["began_with_step"] == 20
 # Three reports from four ranks. The sentence that names the bug has been taken away.
 
 # %%
-from notebooks.lesson_12.judge_reports import BUGS, REPORTS
+from notebooks.lesson_12.hang_reports import BUGS, REPORTS
 
 for name, report in REPORTS.items():
     print(f"report {name}\n{report}\n")

@@ -126,7 +126,7 @@ SURVIVOR_HINTS = [
 
 @exercise("12.go_on", function="go_on", where="engines", hints=SURVIVOR_HINTS)
 def check_go_on(go_on) -> str:
-    from course_lib.teaching.judges.judge_collectives import need_process_group
+    from course_lib.teaching.judges.rank_groups import need_process_group
 
     from .judge_survivors import judge_survivors, observe_survivors
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.judge_ddp import Findings, no_errors, on_each_rank
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings, on_each_rank
 
 DEAD = 1
 BEHIND, AHEAD = 3, 4
@@ -61,10 +61,7 @@ def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
 
 def judge_survivors(everyone: Findings) -> None:
     survivors = [found for found in everyone if found is not None]
-    for found in survivors:
-        if isinstance(found.get("error"), WrongAnswer):
-            raise found["error"]
-    no_errors(everyone)
+    judge_findings(everyone)
     weights = [found["weights"] for found in survivors]
     momenta = [found["momentum"] for found in survivors]
     steps = [found["step"] for found in survivors]

@@ -12,7 +12,7 @@ import pytest
 
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
-from course_lib.teaching.trial import Verdict
+from course_lib.teaching.run_check import CheckResult
 
 RANKS_AGREE = """
 assert comm.allreduce(1) == world_size, "comm works"
@@ -242,11 +242,14 @@ def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
 
 
 def test_causes_come_before_consequences() -> None:
-    right, freed = Verdict("right", "Good."), Verdict("freed", "recv: not finished")
-    wrong, raised = Verdict("wrong", "no", "m"), Verdict("raised", "KeyError: 1", "it-raises", "l")
+    right, freed = CheckResult("right", "Good."), CheckResult("freed", "recv: not finished")
+    wrong, raised = (
+        CheckResult("wrong", "no", "m"),
+        CheckResult("raised", "KeyError: 1", "it-raises", "l"),
+    )
     assert together([right, right]).kind == "right"
     assert together([freed, wrong, right]).mistake == "m"
     assert together([freed, wrong, raised]).text == "on rank 2 your function raised KeyError: 1"
     assert together([right, freed, freed]).text.startswith("it did not end on ranks 1, 2: recv")
-    assert together([wrong, Verdict("not attempted")]).kind == "not attempted"
-    assert together([wrong, Verdict("broken", "Traceback")]).kind == "broken"
+    assert together([wrong, CheckResult("not attempted")]).kind == "not attempted"
+    assert together([wrong, CheckResult("broken", "Traceback")]).kind == "broken"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import signal
-import threading
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +17,15 @@ from course_lib.teaching.rehearsal import (
     UnrehearsedError,
     rehearse,
 )
+
+
+@pytest.fixture
+def press_stop() -> Iterator[Callable[[], None]]:
+    """A function after which a kernel's stop button is pressed, as soon as it has returned."""
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.005)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, handler)
 
 
 def ring_pass(comm, array):
@@ -153,21 +164,26 @@ def test_too_little_room_is_an_error_at_the_receiver():
     assert "truncated" in str(errors[1])
 
 
-def test_an_interrupt_ends_a_rank_that_computes_for_ever():
-    main = threading.main_thread().ident
+def test_the_stop_button_strikes_the_line_of_a_rank_that_computes_for_ever(press_stop):
+    ended = []
 
-    def for_ever(comm):
-        signal.pthread_kill(main, signal.SIGINT)  # by now the main thread waits for this rank
+    def for_ever(comm, array):
+        if comm.rank == 0:
+            try:
+                comm.Recv(array, source=1)
+            finally:
+                ended.append(comm.rank)
+        press_stop()
         while True:
-            pass
+            array += 1
 
-    before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
-        rehearse(for_ever, [(), ()])
-    deadline = time.monotonic() + 20
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline, "the rank's thread is still running"
-        time.sleep(0.01)
+    for _ in range(50):
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            rehearse(for_ever, [(np.zeros(1),) for _ in range(3)])
+        assert time.monotonic() - began < 30
+        assert "for_ever" in [frame.name for frame in stopped.traceback]
+    assert ended == [0] * 50, "whoever waits is ended as well"
 
 
 def test_whoever_never_stops_sending_is_stopped():
@@ -177,3 +193,28 @@ def test_whoever_never_stops_sending_is_stopped():
 
     seen = rehearse(for_ever, [(np.zeros(1),), (np.zeros(1),)])
     assert any(isinstance(error, RuntimeError) for error in seen.errors)
+
+
+@pytest.mark.parametrize("waits_for", [0, 1], ids=["a deadlock", "too many calls"])
+def test_whoever_catches_everything_is_stopped_too(waits_for):
+    def stubborn(comm, array):
+        dest, source = waits_for ^ comm.rank, 1 - comm.rank
+        while True:
+            with contextlib.suppress(BaseException):
+                comm.Sendrecv(array, dest=dest, recvbuf=array, source=source)
+
+    seen = rehearse(stubborn, [(np.zeros(1),), (np.zeros(1),)])
+    assert all(isinstance(error, (RuntimeError, StuckError)) for error in seen.errors)
+
+
+def test_a_rank_that_exits_is_an_error_of_its_own():
+    def leaves(comm, array):
+        raise SystemExit(3)
+
+    assert [type(e) for e in rehearse(leaves, [(0,), (0,)]).errors] == [SystemExit] * 2
+
+
+def test_what_ranks_print_goes_where_the_cell_prints():
+    cell = contextvars.ContextVar("cell")
+    cell.set(7)
+    assert rehearse(lambda comm: cell.get(), [(), ()]).results == [7, 7]

@@ -1,1 +1,5 @@
-"""One module of checks for each lesson, read by the catalogue."""
+"""Judges that several lessons use; what serves one lesson stands in that lesson's room.
+
+A judge is given what happened on every rank, the same on every rank, and raises
+:class:`~course_lib.teaching.exercise.WrongAnswer` with the name of the mistake it recognises.
+"""

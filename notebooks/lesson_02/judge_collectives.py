@@ -10,11 +10,13 @@ from collections import Counter
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import MismatchError
 
-from ..distributed_log import observe_distributed
-from ..exercise import WrongAnswer
-from ..message_log import LoggedCall, Observation, observe
+from course_lib.teaching.distributed_log import observe_distributed
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.collective_calls import judge_collectives
+from course_lib.teaching.judges.failures import judge_errors, own_error
+from course_lib.teaching.judges.messages import all_waited, judge_hang, no_collective
+from course_lib.teaching.message_log import Observation, observe
 
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
@@ -87,14 +89,11 @@ def judge_scatter(seen: Observation, root: int) -> None:
 
 def _judge_messages(seen: Observation, root: int) -> None:
     """What can be said before looking at the results, worst first."""
-    _judge_errors(seen)
-    used = [event.call for _, event in seen.events("collective")]
-    if used:
-        raise WrongAnswer(
-            "uses-a-collective",
-            f"it calls `comm.{used[0]}`, which is the thing to be built. Use `comm.send` and "
-            "`comm.recv`",
-        )
+    judge_errors(seen.errors)
+    no_collective(
+        seen,
+        "it calls `comm.{}`, which is the thing to be built. Use `comm.send` and `comm.recv`",
+    )
     own = [rank for rank, peer in seen.sent() if rank == peer]
     if own:
         raise WrongAnswer(
@@ -103,22 +102,24 @@ def _judge_messages(seen: Observation, root: int) -> None:
             "message a blocking send to itself would wait for ever",
         )
     if seen.hung:
-        raise WrongAnswer(*_why_it_hangs(seen, root))
+        _judge_waiting(seen, root)
 
 
-def _why_it_hangs(seen: Observation, root: int) -> tuple[str, str]:
+def _judge_waiting(seen: Observation, root: int) -> None:
     waiting = [rank for rank, event in seen.stuck().items() if event.kind == "recv"]
     unserved = sorted(set(waiting) - {peer for _, peer in seen.sent()})
     if root in waiting and not seen.sent():
-        return "nobody-sends", "every rank waits in a receive, and nobody sends: not even the root"
+        raise WrongAnswer(
+            "nobody-sends",
+            "every rank waits in a receive, and nobody sends: not even the root",
+        )
     if unserved:
-        return (
+        raise WrongAnswer(
             "somebody-gets-nothing",
             f"rank {unserved[0]} waits for a message that nobody sends. Does the root's loop "
             "reach every rank?",
         )
-    calls = ", ".join(f"rank {r} in {e.call}" for r, e in sorted(seen.stuck().items()))
-    return "it-hangs", f"it did not end within the deadline ({calls or 'no rank in a call'})"
+    judge_hang(seen)
 
 
 def _judge_number_of_messages(seen: Observation) -> None:
@@ -130,13 +131,7 @@ def _judge_number_of_messages(seen: Observation) -> None:
             f"the result is right, but rank {twice[0]} is sent {received[twice[0]]} messages. One "
             f"each is enough, and none for the root: {len(seen.results) - 1} in all",
         )
-    lost = [event for _, event in seen.events("send") if not event.waited]
-    if lost:
-        raise WrongAnswer(
-            "does-not-wait",
-            "a non-blocking send is never waited for, so its buffer may be reused too early. "
-            "Keep the request and call `wait()` on it",
-        )
+    all_waited(seen)
 
 
 # ---- a report without a hang ------------------------------------------------------------------
@@ -144,7 +139,14 @@ def _judge_number_of_messages(seen: Observation) -> None:
 
 def judge_report(seen: Observation) -> None:
     p = len(seen.results)
-    _judge_errors(seen, divides_none=True)
+    failed = own_error(seen.errors)
+    if failed is not None and "NoneType" in str(failed[1]):
+        raise WrongAnswer(
+            "divides-nothing",
+            f"rank {failed[0]} raised {failed[1]}. After a reduce the other ranks hold None: only "
+            "rank 0 can divide",
+        )
+    judge_errors(seen.errors)
     collectives = [event.call for event in seen.logs[0] if event.kind == "collective"]
     if seen.hung:
         raise WrongAnswer(
@@ -201,14 +203,11 @@ def observe_mean(global_mean, ranks: list[int] | None) -> Observation:
 
 
 def judge_mean(seen: Observation, p: int) -> None:
-    _judge_errors(seen)
-    if seen.hung:
-        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
+    judge_collectives(seen)
     shares = _shares(p)
     values = [value for share in shares for value in share]
     mean = sum(values) / len(values)
     mean_of_means = sum(sum(share) / len(share) for share in shares) / p
-    _judge_group(seen)
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
             raise WrongAnswer(
@@ -270,10 +269,7 @@ def observe_transpose(transpose, ranks: list[int] | None, p: int) -> Observation
 
 
 def judge_transpose(seen: Observation, p: int) -> None:
-    _judge_errors(seen)
-    if seen.hung:
-        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
-    _judge_group(seen)
+    judge_collectives(seen)
     called = [event.call for event in seen.logs[0]]
     whole = BLOCK * BLOCK * p
     if any(name not in ("all_to_all_single", "all_to_all") for name in called):
@@ -316,62 +312,4 @@ def judge_transpose(seen: Observation, p: int) -> None:
             "wrong-pieces",
             f"rank {rank} has numbers that are not its own. `all_to_all_single` cuts the first "
             "dimension: part r of it goes to rank r, so bring the columns there first",
-        )
-
-
-# ---- shared -----------------------------------------------------------------------------------
-
-
-def _judge_errors(seen: Observation, divides_none: bool = False) -> None:
-    for error in seen.errors:
-        if isinstance(error, NotImplementedError):
-            raise error
-        if isinstance(error, MismatchError):
-            calls = [line.strip() for line in str(error).splitlines() if " rank " in line]
-            raise WrongAnswer(
-                "ranks-disagree", f"the ranks' calls do not fit together: {'; '.join(calls)}"
-            )
-    failed = seen.own_error()
-    if failed is None:
-        return
-    rank, error = failed
-    if divides_none and "NoneType" in str(error):
-        raise WrongAnswer(
-            "divides-nothing",
-            f"rank {rank} raised {error}. After a reduce the other ranks hold None: only rank 0 "
-            "can divide",
-        )
-    raise WrongAnswer(
-        "it-raises", f"rank {rank} raised {type(error).__name__}: {_first_line(error)}"
-    )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0]
-
-
-def _judge_group(seen: Observation) -> None:
-    calls: list[LoggedCall] = [event for log in seen.logs for event in log]
-    if not calls:
-        raise WrongAnswer(
-            "no-communication", "no call of `dist` was seen: the ranks did not exchange anything"
-        )
-    if not all(event.on_group for event in calls):
-        name = next(event.call for event in calls if not event.on_group)
-        raise WrongAnswer(
-            "forgets-the-group",
-            f"`dist.{name}` is called without `group=group`, so it works on the whole world, "
-            "whatever group the caller meant",
-        )
-
-
-def without_last_rank(comm):
-    """Two communicators cut from ``comm``: all ranks but the last, and the last on its own."""
-    return comm.Split(color=0 if comm.rank < comm.size - 1 else 1, key=comm.rank)
-
-
-def need_process_group() -> None:
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "there is no process group: run the cell with dist.init_process_group first"
         )

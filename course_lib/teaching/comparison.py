@@ -1,4 +1,7 @@
-"""A number that you wrote down before teaches more than one that you are shown."""
+"""Compares a learner's prediction with what was measured.
+
+A number that you wrote down before teaches more than one that you are shown.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.teaching.predict import compare
+from course_lib.teaching.comparison import compare
 
 
 @pytest.mark.parametrize(

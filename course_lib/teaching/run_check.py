@@ -1,7 +1,7 @@
-"""One try of a learner's function ends in a verdict, whatever the function does.
+"""Runs a check on a learner's function; whatever the function does, there is a result.
 
-:func:`run` calls a check with the learner's function and turns everything that can happen into
-a :class:`Verdict`: plain data, so that it travels from the ranks to the notebook.
+:func:`run` calls the check and turns everything that can happen into a :class:`CheckResult`: plain
+data, so that it travels from the ranks to the notebook.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .exercise import WrongAnswer
+from .judges.failures import was_kept_waiting
 
-__all__ = ["OutOfTimeError", "Verdict", "run", "run_on_rank"]
+__all__ = ["CheckResult", "OutOfTimeError", "run", "run_on_rank"]
 
 # On the ranks, no single wait of a check may take longer than this.
 WAIT_SECONDS = 20.0
@@ -25,7 +26,7 @@ class OutOfTimeError(BaseException):
 
 
 @dataclass
-class Verdict:
+class CheckResult:
     """What one rank, or the notebook, found out.
 
     Attributes:
@@ -45,26 +46,28 @@ class Verdict:
     reset: bool = False
 
 
-def run(module: str, checker: str, function: Callable | None) -> Verdict:
+def run(module: str, checker: str, function: Callable | None) -> CheckResult:
     """Check ``function`` by ``module.checker``."""
     if function is None:
-        return Verdict("undefined")
+        return CheckResult("undefined")
     check = getattr(importlib.import_module(module), checker)
     tried = _Tried(function)
     try:
-        return Verdict("right", check(tried) or "")
+        return CheckResult("right", check(tried) or "")
     except NotImplementedError:
-        return Verdict("not attempted")
+        return CheckResult("not attempted")
     except WrongAnswer as wrong:
-        return Verdict("wrong", wrong.explanation, wrong.name, tried.line)
+        return CheckResult("wrong", wrong.explanation, wrong.name, tried.line)
     except OutOfTimeError:
-        return Verdict("out of time")
+        return CheckResult("out of time")
     except Exception as error:
-        if type(error).__name__ in ("DeadlineError", "RevokedError"):
-            return Verdict("freed", str(error), line=tried.line, reset=True)
+        if was_kept_waiting(error):
+            return CheckResult("freed", str(error), line=tried.line, reset=True)
         if tried.raised(error):
-            return Verdict("raised", f"{type(error).__name__}: {error}", "it-raises", tried.line)
-        return Verdict("broken", traceback.format_exc())
+            return CheckResult(
+                "raised", f"{type(error).__name__}: {error}", "it-raises", tried.line
+            )
+        return CheckResult("broken", traceback.format_exc())
 
 
 class _Tried:
@@ -97,7 +100,7 @@ class _Tried:
         return f"line {own[-1].lineno}: `{own[-1].line}`" if own else ""
 
 
-def run_on_rank(module: str, checker: str, name: str) -> Verdict:
+def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
     """Check this rank's function ``name``. Runs on a rank; every rank must run it."""
     from IPython import get_ipython
     from torch_mpi4py import world
@@ -107,7 +110,7 @@ def run_on_rank(module: str, checker: str, name: str) -> Verdict:
     try:
         verdict = run(module, checker, get_ipython().user_ns.get(name))
     except KeyboardInterrupt:  # sent by the notebook when the deadline had passed
-        verdict = Verdict("out of time", reset=True)
+        verdict = CheckResult("out of time", reset=True)
     finally:
         comm.timeout = before
     verdict.reset |= _is_spoiled(comm)

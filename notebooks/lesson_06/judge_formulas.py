@@ -1,67 +1,17 @@
 """A formula with a usual mistake in it gives numbers of its own in every case.
 
 The judges of the exercises of lesson 06 that run in the notebook. Each mistake is written as the
-function that makes it; an answer that agrees with it in all cases makes it, too.
+function that makes it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import Mistake, judge_formula
 
 __all__ = ["judge_efficiency", "judge_epoch", "judge_fewest", "judge_waiting"]
-
-
-class Mistake(NamedTuple):
-    """A mistake's name, the function that makes it, and what to tell."""
-
-    name: str
-    makes: Callable
-    explanation: str
-
-
-def _judge(
-    function: Callable, right: Callable, mistakes: Sequence[Mistake], cases: Sequence[tuple]
-) -> None:
-    given = [function(*case) for case in cases]
-    wanted = [right(*case) for case in cases]
-    wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
-    if not wrong:
-        return
-    for name, makes, explanation in mistakes:
-        # A mistake that gives the right answers in all cases would explain nothing.
-        if all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True)):
-            raise WrongAnswer(name, explanation)
-    first = wrong[0]
-    raise WrongAnswer(
-        "wrong-value",
-        f"for {_written(cases[first])} it returned {given[first]!r}, not {_rounded(wanted[first])}",
-    )
-
-
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, (tuple, list)) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if one is None or other is None:
-        return one is other
-    try:
-        return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-12)
-    except (TypeError, ValueError):
-        return False
-
-
-def _rounded(value: object) -> str:
-    if isinstance(value, tuple):
-        return "(" + ", ".join(map(_rounded, value)) + ")"
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-def _written(case: tuple) -> str:
-    return ", ".join("sync_of" if callable(value) else repr(value) for value in case)
-
 
 # ---- an epoch ---------------------------------------------------------------------------------
 
@@ -106,7 +56,7 @@ _EPOCH_MISTAKES = (
 
 
 def judge_epoch(epoch_seconds: Callable) -> None:
-    _judge(epoch_seconds, _epoch, _EPOCH_MISTAKES, _EPOCH_CASES)
+    judge_formula(epoch_seconds, _epoch, _EPOCH_MISTAKES, _EPOCH_CASES)
 
 
 # ---- the boundary -----------------------------------------------------------------------------
@@ -191,7 +141,7 @@ _FEWEST_MISTAKES = (
 
 
 def judge_fewest(fewest_ranks: Callable) -> None:
-    _judge(fewest_ranks, _fewest, _FEWEST_MISTAKES, _FEWEST_CASES)
+    judge_formula(fewest_ranks, _fewest, _FEWEST_MISTAKES, _FEWEST_CASES)
 
 
 # ---- stragglers -------------------------------------------------------------------------------
@@ -257,7 +207,7 @@ _WAITING_MISTAKES = (
 
 
 def judge_waiting(waiting_share: Callable) -> None:
-    _judge(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES)
+    judge_formula(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES)
 
 
 # ---- a published efficiency -------------------------------------------------------------------
@@ -315,4 +265,4 @@ def judge_efficiency(read_efficiency: Callable) -> None:
             "not-two-numbers",
             f"it returned {given!r}; return two numbers: the efficiency, and T_sync / T_comp",
         )
-    _judge(read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES)
+    judge_formula(read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES)

@@ -1,0 +1,134 @@
+"""Recognises what goes wrong with calls of ``torch.distributed``: the wrong group, too many calls.
+
+Two ways to see the calls: the log of an :class:`~course_lib.teaching.message_log.Observation`, and
+:func:`watched_all_reduces`, which also knows when somebody waits for the result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from ..exercise import WrongAnswer
+from ..message_log import LoggedCall, Observation
+from .failures import judge_failures
+
+__all__ = [
+    "AllReduce",
+    "judge_collectives",
+    "need_group",
+    "need_one_all_reduce",
+    "watched_all_reduces",
+]
+
+
+def judge_collectives(seen: Observation) -> None:
+    """Raise whatever kept the ranks from a result, or from exchanging anything for it."""
+    judge_failures(seen.errors)
+    calls = [event for log in seen.logs for event in log]
+    if not calls:
+        raise WrongAnswer(
+            "no-communication", "no call of `dist` was seen: the ranks did not exchange anything"
+        )
+    need_group(calls)
+
+
+def need_group(calls: list[LoggedCall]) -> None:
+    """Raise if one of the calls was not on the group that the function was given."""
+    for event in calls:
+        if not event.on_group:
+            raise WrongAnswer(
+                "forgets-the-group",
+                f"`dist.{event.call}` is called without `group=group`, so it works on the whole "
+                "world, whatever group the caller meant",
+            )
+
+
+def need_one_all_reduce(calls: list[LoggedCall], otherwise: str) -> None:
+    """Raise unless the calls of one rank, with a right result, are a single all-reduce.
+
+    ``otherwise``: what any other collective does, as in "moves all numbers".
+    """
+    if len(calls) != 1:
+        names = ", ".join(event.call for event in calls)
+        raise WrongAnswer(
+            "too-many-collectives",
+            f"the result is right, but it took {len(calls)} calls ({names}); one all-reduce does",
+        )
+    if calls[0].call != "all_reduce":
+        raise WrongAnswer(
+            "gathers-everything",
+            f"the result is right, but `dist.{calls[0].call}` {otherwise}",
+        )
+
+
+# ---- an all-reduce under way ------------------------------------------------------------------
+
+
+@dataclass
+class AllReduce:
+    """One call of ``dist.all_reduce``.
+
+    Attributes:
+        nbytes: bytes of its tensor.
+        on_group: whether it was on the group watched for.
+        sent, waited: the phase in which it was called, and in which somebody first waited for
+            its end; None: nobody has.
+    """
+
+    nbytes: int
+    on_group: bool
+    sent: object
+    waited: object = None
+
+
+@contextmanager
+def watched_all_reduces(
+    group: dist.ProcessGroup, phase: Callable[[], object]
+) -> Iterator[list[AllReduce]]:
+    """Yield a list that fills with this rank's all-reduces; ``phase`` tells what goes on.
+
+    On exit all of them have ended, so that the group can be given back.
+    """
+    original = dist.all_reduce
+    signature = inspect.signature(original)
+    calls: list[AllReduce] = []
+    works: list[dist.Work] = []
+
+    def all_reduce(*args, **kwargs):
+        given = signature.bind(*args, **kwargs).arguments
+        call = AllReduce(given["tensor"].nbytes, given.get("group") is group, phase())
+        calls.append(call)
+        work = original(*args, **kwargs)
+        if work is None:
+            call.waited = phase()
+            return None
+        works.append(work)
+        return _WatchedWork(work, call, phase)
+
+    dist.all_reduce = all_reduce
+    try:
+        yield calls
+    finally:
+        dist.all_reduce = original
+    for work in works:
+        work.wait()
+
+
+class _WatchedWork:
+    """A collective under way that notes whether somebody waits for it."""
+
+    def __init__(self, work: dist.Work, call: AllReduce, phase: Callable[[], object]) -> None:
+        self._work, self._call, self._phase = work, call, phase
+
+    def wait(self, *args):
+        if self._call.waited is None:
+            self._call.waited = self._phase()
+        return self._work.wait(*args)
+
+    def __getattr__(self, name: str):
+        return getattr(self._work, name)

@@ -1,0 +1,72 @@
+"""Recognises why there is no result: not attempted, an exception, calls that do not fit, a hang.
+
+What every judge asks first. ``errors`` is what each rank raised, None where it raised nothing. The
+cause is named and not its consequence: one rank's exception before the others' waiting for it.
+Errors are known by their names, so that a notebook's kernel, which is no rank, needs no MPI here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..exercise import WrongAnswer
+
+__all__ = [
+    "in_one_line",
+    "judge_errors",
+    "judge_failures",
+    "not_attempted",
+    "own_error",
+    "was_kept_waiting",
+]
+
+Errors = Sequence[BaseException | None]
+
+
+def was_kept_waiting(error: BaseException | None) -> bool:
+    """Tell whether ``error`` only says that others did not come."""
+    return type(error).__name__ in ("DeadlineError", "RevokedError", "StuckError")
+
+
+def own_error(errors: Errors) -> tuple[int, BaseException] | None:
+    """Return the first rank that failed by itself, and its error."""
+    for rank, error in enumerate(errors):
+        if error is not None and not was_kept_waiting(error):
+            return rank, error
+    return None
+
+
+def not_attempted(errors: Errors) -> None:
+    """Raise NotImplementedError if a rank did: the function is still the stub."""
+    for error in errors:
+        if isinstance(error, NotImplementedError):
+            raise error
+
+
+def judge_errors(errors: Errors, who: str = "rank {}") -> None:
+    """Raise what went wrong on a rank by itself; ``who`` is what rank {} is called."""
+    not_attempted(errors)
+    for error in errors:
+        if isinstance(error, WrongAnswer):
+            raise error
+        if type(error).__name__ == "MismatchError":
+            calls = [line.strip() for line in str(error).splitlines() if " rank " in line]
+            raise WrongAnswer(
+                "ranks-disagree", f"the ranks' calls do not fit together: {'; '.join(calls)}"
+            )
+    failed = own_error(errors)
+    if failed is not None:
+        rank, error = failed
+        raise WrongAnswer("it-raises", f"{who.format(rank)} raised {in_one_line(error)}")
+
+
+def judge_failures(errors: Errors) -> None:
+    """Raise whatever kept a function that calls collectives from its result."""
+    judge_errors(errors)
+    if any(was_kept_waiting(error) for error in errors):
+        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the error's kind and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

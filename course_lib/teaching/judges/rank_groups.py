@@ -1,0 +1,87 @@
+"""Tries a learner's function on all ranks, in a group of their own, and on one rank fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch_mpi4py import MPI, GuardedComm, world
+
+from ..exercise import as_mistake
+from ..message_log import portable
+from .failures import judge_failures
+
+__all__ = [
+    "Findings",
+    "judge_findings",
+    "need_process_group",
+    "on_each_rank",
+    "with_fewer_ranks",
+    "with_smaller_group",
+]
+
+TIMEOUT = timedelta(seconds=6)
+
+Findings = list[dict[str, Any] | None]
+
+
+def need_process_group() -> None:
+    """Raise RuntimeError if there is no process group."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "there is no process group: run the cell with dist.init_process_group first"
+        )
+
+
+def on_each_rank(
+    try_it: Callable[[dist.ProcessGroup], dict[str, Any]], ranks: list[int] | None = None
+) -> Findings:
+    """Call ``try_it(group)`` on ``ranks``, in a group of their own; tell all ranks what it found.
+
+    ``try_it`` returns a dict. What it raises comes back under the key ``error``.
+    """
+    need_process_group()
+    group = dist.new_group(ranks, timeout=TIMEOUT)
+    found = None
+    if ranks is None or dist.get_rank() in ranks:
+        try:
+            found = try_it(group)
+        except Exception as error:  # told to every rank below, and judged there
+            found = {"error": portable(error)}
+        dist.destroy_process_group(group)
+    return world().allgather(found)
+
+
+def judge_findings(everyone: Findings) -> None:
+    """Raise what the learner's function raised, or say that it hung."""
+    judge_failures([found and found.get("error") for found in everyone])
+
+
+def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
+    """Call ``judge(ranks, p)`` for all ranks (None), and for all but the last of more than two."""
+    need_process_group()
+    p = dist.get_world_size()
+    judge(None, p)
+    if p > 2:
+        with as_mistake(
+            "size-is-fixed",
+            f"on {p} ranks it is right, but on a group of {p - 1} it is not. Ask "
+            "`dist.get_world_size(group)`",
+        ):
+            judge(list(range(p - 1)), p - 1)
+
+
+def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
+    """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``."""
+    judge(comm)
+    few = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
+    if few == MPI.COMM_NULL:
+        return
+    with as_mistake(
+        "size-is-fixed",
+        f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask `comm.size` "
+        "how many ranks there are",
+    ):
+        judge(few)

@@ -1,0 +1,136 @@
+"""Gradients of several micro-batches add up on each rank, and travel once.
+
+The judge behind the check of lesson 08 about ``no_sync``. Gradients are whole numbers, so that a
+right answer differs from a wrong one by more than rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch_mpi4py import Traffic
+from torch_mpi4py.traffic_matrix import Count
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+
+MICRO_BATCHES = 4
+
+
+def micro_batches(rank: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return four micro-batches of two samples, small whole numbers in float64."""
+    found = []
+    for index in range(MICRO_BATCHES):
+        base = 1.0 + rank + 2 * index + step
+        inputs = torch.tensor([[base, 1.0], [2.0, base]], dtype=torch.float64)
+        found.append((inputs, torch.tensor([[base], [1.0]], dtype=torch.float64)))
+    return found
+
+
+def loss_function(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the mean of (target times output), whose gradient does not depend on the weights."""
+    return (outputs * targets).mean()
+
+
+def _gradient(batches) -> torch.Tensor:
+    return sum((targets * inputs).mean(dim=0) for inputs, targets in batches) / len(batches)
+
+
+def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Run two optimizer steps of the learner's ``accumulate`` and note what they took."""
+    rank = dist.get_rank(group)
+    linear = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    nn.init.zeros_(linear.weight)
+    ddp = DistributedDataParallel(linear, process_group=group)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+    counts = {"no_sync": 0, "steps": 0}
+    _count_calls(ddp, "no_sync", counts, "no_sync")
+    _count_calls(optimizer, "step", counts, "steps")
+    rounds, weights = [], []
+    for step in range(2):
+        with Traffic(group) as traffic:
+            accumulate(ddp, optimizer, loss_function, micro_batches(rank, step))
+        rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
+        weights.append(linear.weight.detach().flatten().clone())
+    return {"rounds": rounds, "weights": weights, **counts}
+
+
+def _count_calls(thing: object, name: str, counts: dict, key: str) -> None:
+    original = getattr(thing, name)
+
+    def call(*args, **kwargs):
+        counts[key] += 1
+        return original(*args, **kwargs)
+
+    setattr(thing, name, call)
+
+
+def judge_accumulation(everyone: Findings, p: int) -> None:
+    judge_findings(everyone)
+    found = everyone[0]
+    steps, rounds = found["steps"], found["rounds"]
+    if steps != 2:
+        raise WrongAnswer(
+            "steps-each-time" if steps > 2 else "never-steps",
+            f"one call made {steps / 2:g} optimizer steps. It should make one, after the last "
+            "micro-batch",
+        )
+    if rounds[0] == 0:
+        raise WrongAnswer(
+            "never-synchronises",
+            "no all-reduce at all: every backward ran under `no_sync()`. The last one must not",
+        )
+    if rounds[0] > 1 and found["no_sync"]:
+        raise WrongAnswer(
+            "forward-outside-no-sync",
+            f"{rounds[0]} all-reduces for {MICRO_BATCHES} micro-batches, although `no_sync()` is "
+            "used. DDP decides at *forward* whether the next backward will synchronise: put the "
+            "forward inside too",
+        )
+    if rounds[0] > 1:
+        raise WrongAnswer(
+            "a-round-per-micro-batch",
+            f"{rounds[0]} rounds of all-reduce for {MICRO_BATCHES} micro-batches. The budget is "
+            "one: the gradients add up on each rank first",
+        )
+    weights = [f["weights"] for f in everyone]
+    if any(not torch.equal(w[0], weights[0][0]) for w in weights):
+        raise WrongAnswer(
+            "synchronises-too-early",
+            "after the step the replicas differ. The all-reduce came before the last micro-batch, "
+            "so what was added after it stayed local",
+        )
+    gradient = sum(_gradient(micro_batches(rank, 0)) for rank in range(p)) / p
+    got = -weights[0][0]
+    if _equal(got, MICRO_BATCHES * gradient):
+        raise WrongAnswer(
+            "gradient-too-large",
+            f"the step is {MICRO_BATCHES} times too long: `backward()` adds up, and each loss is "
+            "already a mean. Divide by the number of micro-batches",
+        )
+    last = sum(_gradient(micro_batches(rank, 0)[-1:]) for rank in range(p)) / p
+    if _equal(got, last) or _equal(got, last / MICRO_BATCHES):
+        raise WrongAnswer(
+            "zeroes-each-time",
+            "only the last micro-batch counts: `zero_grad()` throws away what the others added",
+        )
+    if not _equal(got, gradient):
+        raise WrongAnswer(
+            "wrong-value", f"the weights moved by {got.tolist()}, not by {gradient.tolist()}"
+        )
+    second = sum(_gradient(micro_batches(rank, 1)) for rank in range(p)) / p
+    if not _equal(weights[0][0] - weights[0][1], second):
+        raise WrongAnswer(
+            "never-zeroes",
+            "the first call is right, the second is not: the gradients of the step before are "
+            "still in it. Call `zero_grad()` once per step",
+        )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # Whole numbers over 2 * 4 * p: exact for p = 2 and 4, a few roundings for other p.
+    return torch.allclose(one, other, rtol=1e-12, atol=1e-12)

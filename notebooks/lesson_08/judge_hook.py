@@ -1,0 +1,128 @@
+"""A communication hook is judged by what its future holds, and by when somebody waits for it.
+
+The judge behind the check of lesson 08 about a hook in bfloat16. Gradients are whole numbers, so
+that a right answer is right to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.teaching.distributed_log import recorded
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.collective_calls import need_group, watched_all_reduces
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+from course_lib.teaching.message_log import portable
+
+
+class _Parameters(nn.Module):
+    """Two parameters whose gradients are whole numbers of your choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Parameter(torch.zeros(8)) for _ in range(2))
+
+    def forward(self, gradient: torch.Tensor) -> torch.Tensor:
+        return (self.one * gradient).sum() + (self.two * gradient).sum()
+
+
+def gradient_of(rank: int) -> torch.Tensor:
+    """Return multiples of 12, so that sums, and means over 2, 3 or 4, are exact in bfloat16."""
+    return 12.0 * (rank + 1) * (torch.arange(8) % 3 + 1)
+
+
+def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Run one backward pass with the learner's ``hook`` and note what it did."""
+    values, errors = [], []
+    ddp = DistributedDataParallel(_Parameters(), process_group=group)
+
+    def watched(group, bucket):
+        buffer = bucket.buffer()
+        try:
+            values.append(_outcome(hook(group, bucket), buffer))
+        except Exception as error:  # an error inside DDP's backward would end the reducer
+            errors.append(portable(error))
+        done = torch.futures.Future()
+        done.set_result(buffer.clone().float())
+        return done
+
+    ddp.register_comm_hook(group, watched)
+    rank = dist.get_rank(group)
+    with recorded(group) as calls, watched_all_reduces(group, lambda: "hook") as all_reduces:
+        ddp(gradient_of(rank)).backward()
+    return {
+        "calls": calls,
+        "waited": any(call.waited for call in all_reduces),
+        "values": values,
+        "error": errors[0] if errors else None,
+    }
+
+
+def _outcome(future: object, buffer: torch.Tensor) -> object:
+    """Return what the hook's future holds: dtype and numbers, or its kind if it is no tensor."""
+    if not isinstance(future, torch.futures.Future):
+        return f"{type(future).__name__} instead of a future"
+    value = future.wait()
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(value, torch.Tensor):
+        return f"future of a {type(value).__name__}"
+    return value.dtype, tuple(value.shape) == tuple(buffer.shape), value.detach().clone()
+
+
+def judge_hook(everyone: Findings, p: int) -> None:
+    judge_findings(everyone)
+    mean = sum(gradient_of(rank) for rank in range(p)) / p
+    for rank, found in enumerate(everyone[:p]):
+        calls = found["calls"]
+        if not calls:
+            raise WrongAnswer("no-communication", "the hook calls nothing of `dist`")
+        need_group(calls)
+        for value in found["values"]:
+            _judge_hook_value(rank, value, mean, p)
+        if calls[0].nbytes != 2 * 16 or len(calls) != 1:
+            names = ", ".join(f"{event.call} of {event.nbytes} bytes" for event in calls)
+            raise WrongAnswer(
+                "not-compressed",
+                f"the mean is right, but a bucket of 16 numbers took {names}. In bfloat16 it is "
+                "one all_reduce of 32 bytes",
+            )
+        if found["waited"]:
+            raise WrongAnswer(
+                "waits-in-the-hook",
+                "the mean is right, but the hook waits for the all-reduce. Backward stands still "
+                "until it is done, and nothing overlaps. Use `async_op=True` and return a future",
+            )
+
+
+def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> None:
+    if isinstance(value, str):
+        raise WrongAnswer(
+            "no-future", f"the hook has to return a future of one tensor; it returned a {value}"
+        )
+    dtype, fits, numbers = value
+    if not fits:
+        raise WrongAnswer("wrong-shape", "the future's tensor has not the shape of the bucket")
+    numbers, expected = numbers.float(), torch.cat([mean, mean])
+    for name, factor, text in (
+        ("sum-not-mean", p, "the sum over the ranks. Who divides by the number of ranks?"),
+        ("divides-twice", 1 / p, "the mean divided by the number of ranks once more"),
+    ):
+        if torch.allclose(numbers, factor * expected, rtol=0.02) and p > 1:
+            raise WrongAnswer(name, f"the gradient on rank {rank} is {text}")
+    if dtype != torch.float32:
+        raise WrongAnswer(
+            "stays-compressed",
+            f"the future's tensor is {str(dtype).removeprefix('torch.')}. DDP puts it into float32 "
+            "gradients: turn it back at the end",
+        )
+    if not torch.equal(numbers, expected):
+        raise WrongAnswer(
+            "wrong-value",
+            f"rank {rank}'s gradient begins {numbers[:3].tolist()}, the mean is "
+            f"{expected[:3].tolist()}",
+        )
