@@ -174,7 +174,7 @@ def begin_collective(
     if not log.enabled:
         return None
     kind, dtype, shape, size = call.places or _describe(call)
-    if handed_over is not None:
+    if handed_over is not None and call.dtype is not None:
         size = handed_over * call.dtype.itemsize
     # Two frames more are the group's: a frame that is not looked at need not be made.
     site = log.string(site_of(_get_frame(3)))
