@@ -142,7 +142,8 @@ class Channel(deadlines.Runner):
             if queued:
                 mine.started = time.perf_counter()
                 log.restart(mine.event, mine.started)
-            mine.finish(self._call_mpi(mine))
+            if not mine.done:  # it is if an interrupt has kept it from being taken out
+                mine.finish(self._call_mpi(mine))
         except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
             if mine is not None:
                 mine.finish(interrupt)
