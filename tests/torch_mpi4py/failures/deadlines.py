@@ -139,6 +139,20 @@ def case_wait_with_a_time_out_of_its_own(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
+@sizes(2)
+def case_time_out_in_the_options_of_a_call(rank: int, size: int) -> None:
+    for asynchronous in (False, True):
+        group = dist.new_group(timeout=timedelta(seconds=20))
+        options = dist.AllreduceOptions()
+        options.asyncOp = asynchronous
+        options.timeout = timedelta(seconds=0.3)
+        if rank:
+            with raises(DeadlineError, "0.3 s", within=0.3 + SLACK):
+                group.allreduce([torch.ones(2)], options).wait()
+        dist.barrier()
+        dist.destroy_process_group(group)
+
+
 @sizes(2, 3)
 def case_message_names_the_call(rank: int, size: int) -> None:
     group = brief_group()

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 __all__ = ["call_site", "shell", "site_of"]
 
@@ -26,6 +27,7 @@ _LIBRARIES = tuple(
 # For each file: None if it belongs to a library, otherwise the names of the places in it, by
 # the first line of the function and the instruction.
 _files: dict[str, dict[tuple[int, int], str] | None] = {}
+_UNKNOWN: dict[tuple[int, int], str] = {}
 _cell_files: set[str] = set()
 _places = 0
 _get_frame = sys._getframe
@@ -46,8 +48,8 @@ def site_of(frame: FrameType | None) -> str:
     while frame is not None:
         code = frame.f_code
         filename = code.co_filename
-        places = files.get(filename, 0)
-        if places == 0:
+        places = files.get(filename, _UNKNOWN)
+        if places is _UNKNOWN:
             places = _new_file(filename)
         if places is not None:
             place = (code.co_firstlineno, frame.f_lasti)
@@ -58,15 +60,14 @@ def site_of(frame: FrameType | None) -> str:
 
 
 def _new_file(filename: str) -> dict[tuple[int, int], str] | None:
+    places: dict[tuple[int, int], str] | None = {}
     if filename in _cells():
-        _files[filename] = {}
         _cell_files.add(filename)
         _forget_with_the_next_cell()
     elif filename.startswith(("<", *_LIBRARIES)) and filename not in {"<string>", "<stdin>"}:
-        _files[filename] = None
-    else:
-        _files[filename] = {}
-    return _files[filename]
+        places = None
+    _files[filename] = places
+    return places
 
 
 def _new_place(
@@ -86,7 +87,7 @@ def _new_place(
     return site
 
 
-def shell():
+def shell() -> Any:
     """Return the IPython shell this process runs cells in, None if there is none."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None

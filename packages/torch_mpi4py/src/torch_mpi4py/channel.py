@@ -128,31 +128,31 @@ class Channel(deadlines.Runner):
         Returns:
             Whether it was run.
         """
-        mine, queued = False, work is None
+        queued = work is None
+        mine: CollectiveWork | None = None
         try:
             with self._lock:
                 if self.running is None and (until is None or not until.done):
                     if queued and self._queue:
-                        self.running = work = self._queue[0]
-                        mine = True
+                        self.running = mine = self._queue[0]
                     elif not queued and not self._queue:
-                        self.running = work
-                        mine = True
-            if not mine:
+                        self.running = mine = work
+            if mine is None:
                 return False
             if queued:
-                work.started = time.perf_counter()
-                log.restart(work.event, work.started)
-            work.finish(self._call_mpi(work))
+                mine.started = time.perf_counter()
+                log.restart(mine.event, mine.started)
+            if not mine.done:  # it is if an interrupt has kept it from being taken out
+                mine.finish(self._call_mpi(mine))
         except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
-            if mine:
-                work.finish(interrupt)
+            if mine is not None:
+                mine.finish(interrupt)
             raise
         finally:
-            if mine:
+            if mine is not None:
                 try:
                     if queued:
-                        self._take_out(work)
+                        self._take_out(mine)
                 finally:
                     self.running = None
                 if self._progress.hurries:  # it has looked, and found this one running
@@ -169,13 +169,14 @@ class Channel(deadlines.Runner):
         if self.failure is not None:
             return work.stopped(self.failure)
         comm = self.comm
+        error: BaseException | None
         work.in_mpi = True  # from here on the watcher looks at it
         try:
             self.agreement.check(work.call)
             if work.link is None:
                 work.plan(comm)
             else:
-                _run_on_link(work, comm)
+                _run_on_link(work.link, work, comm)
             error = work.freed_error() if work.reason else None
         except MPI.Exception as mpi_error:
             if work.reason:
@@ -204,10 +205,10 @@ class Channel(deadlines.Runner):
             one.finish(one.stopped(error))
 
 
-def _run_on_link(work: CollectiveWork, comm: MPI.Intracomm) -> None:
+def _run_on_link(link: link_emulation.Link, work: CollectiveWork, comm: MPI.Intracomm) -> None:
     name = work.what.removesuffix("_single")
     size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
-    due = link_emulation.start_collective(work.link, comm, name, size_bytes)
+    due = link_emulation.start_collective(link, comm, name, size_bytes)
     work.plan(comm)
     link_queue.sleep_until(due, comm, lambda: work.reason is not None)
 

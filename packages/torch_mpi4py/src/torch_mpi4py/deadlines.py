@@ -76,7 +76,7 @@ class Operation:
     report = ""
     polls_left = 0
 
-    def __init__(self, comm: MPI.Intracomm, what: str, seconds: float) -> None:
+    def __init__(self, comm: MPI.Comm, what: str, seconds: float) -> None:
         self.comm = comm
         self.what = what
         self.seconds = seconds
@@ -211,7 +211,7 @@ def is_revoked(comm: MPI.Comm) -> bool:
 
 
 def _call_on_helper_thread(
-    comm: MPI.Intracomm,
+    comm: MPI.Comm,
     what: str,
     seconds: float,
     function: Callable[..., Any],

@@ -19,7 +19,7 @@ import threading
 import time
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .main_thread import own_cpu_seconds
 
@@ -264,7 +264,7 @@ class Board:
             return None
         return Verdict(when, self._string(group), text)
 
-    def _column(self, format: str, offset: int) -> list[Any]:
+    def _column(self, format: Literal["d", "Q"], offset: int) -> list[Any]:
         with memoryview(self._memory) as whole:
             table = whole[RECORDS_AT:TOTAL].cast(format)
             return table[offset // 8 :: RECORD.size // 8].tolist()

@@ -119,23 +119,28 @@ class Log(BoardWriter):
 
     def end(self, token: Token | None, error: BaseException | None = None) -> None:
         """Record that an operation has ended, and how; a second call changes nothing."""
-        if token is not None:
-            self._end(token, self._ok if error is None else self.string(type(error).__name__))
+        if token is None:
+            return
+        outcome = self._ok if error is None else self.string(type(error).__name__)
+        if self.listeners:
+            self._close_and_tell(token, outcome)
+        else:
+            self.close(token, outcome, perf_counter())
 
     def drop(self, token: Token | None) -> None:
         """Record that nobody can wait for an operation any more, if it is open."""
         if token is not None:
-            self._end(token, self._dropped)
+            self._close_and_tell(token, self._dropped)
 
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
         for token in self.open_in(group.place):
             self.drop(token)
 
-    def _end(self, token: Token, outcome: int) -> None:
-        tells = self.listeners and self.is_open(token)
+    def _close_and_tell(self, token: Token, outcome: int) -> None:
+        was_open = self.is_open(token)
         self.close(token, outcome, perf_counter())
-        if tells:
+        if was_open and self.listeners:
             event = self.reader.at(token)
             for listener in list(self.listeners):
                 listener(event)
@@ -174,7 +179,7 @@ def begin_collective(
     if not log.enabled:
         return None
     kind, dtype, shape, size = call.places or _describe(call)
-    if handed_over is not None:
+    if handed_over is not None and call.dtype is not None:
         size = handed_over * call.dtype.itemsize
     # Two frames more are the group's: a frame that is not looked at need not be made.
     site = log.string(site_of(_get_frame(3)))

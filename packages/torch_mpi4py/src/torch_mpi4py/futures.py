@@ -31,11 +31,8 @@ def current_depth() -> int:
 class OrderedFuture(torch.futures.Future):
     """A torch future whose callbacks run in order on its queue's thread."""
 
-    def __new__(cls, callbacks: CallbackQueue, devices: list[torch.device]) -> OrderedFuture:
-        return super().__new__(cls, devices=devices)
-
     def __init__(self, callbacks: CallbackQueue, devices: list[torch.device]) -> None:
-        super().__init__(devices=devices)
+        super().__init__(devices=[*devices])
         self._callbacks = callbacks
         self._devices = devices
 

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
@@ -28,7 +27,7 @@ from .errors import (
 from .events import ANY, Token, begin_message, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
 from .runtime import MPI
-from .work import devices_of, seconds_of, settle
+from .work import Handle, devices_of, seconds_of, settle
 
 __all__ = ["PointToPointWork", "post_again", "start_receive", "start_send"]
 
@@ -37,7 +36,12 @@ _FATAL = (DeadlineError, RevokedError, RankFailedError)
 
 
 def start_send(
-    tensor: torch.Tensor, dest: int, tag: int, channel: Channel, callbacks, seconds: float
+    tensor: torch.Tensor,
+    dest: int,
+    tag: int,
+    channel: Channel,
+    callbacks: CallbackQueue,
+    seconds: float,
 ) -> PointToPointWork:
     """Start sending ``tensor`` to rank ``dest`` of the channel's communicator."""
     staging = Staging()
@@ -55,7 +59,12 @@ def start_send(
 
 
 def start_receive(
-    tensor: torch.Tensor, source: int, tag: int, channel: Channel, callbacks, seconds: float
+    tensor: torch.Tensor,
+    source: int,
+    tag: int,
+    channel: Channel,
+    callbacks: CallbackQueue,
+    seconds: float,
 ) -> PointToPointWork:
     """Start receiving into ``tensor`` from rank ``source`` (or ``MPI.ANY_SOURCE``)."""
     staging = Staging()
@@ -97,7 +106,12 @@ def post_again(channel: Channel) -> None:
             work.post_again()
 
 
-def _start(channel: Channel, what: str, event: Token | None, start) -> MPI.Request:
+def _start(
+    channel: Channel,
+    what: str,
+    event: Token | None,
+    start: Callable[[MPI.Intracomm], MPI.Request],
+) -> MPI.Request:
     pending_requests.let_go()
     try:
         return start(channel.comm)
@@ -111,9 +125,10 @@ def _describe(tensor: torch.Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-class PointToPointWork(dist._Work):
+class PointToPointWork(Handle):
     """Handle on one send or receive under way."""
 
+    error: CommunicationError | None = None
     receives = False
     event: Token | None = None  # its entry in the event log
     post: Callable[[], MPI.Request]  # of a receive from any source: how it was started
@@ -132,7 +147,7 @@ class PointToPointWork(dist._Work):
         super().__init__()
         self._what = what
         self._request = request
-        self._tensor = tensor
+        self.tensors = [tensor]
         self._host = host
         self._staging = staging
         self._channel = channel
@@ -140,8 +155,6 @@ class PointToPointWork(dist._Work):
         self._seconds = seconds
         self._status = MPI.Status()
         self._lock = threading.Lock()
-        self._done = False
-        self._error: CommunicationError | None = None
         self._future: OrderedFuture | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -153,7 +166,7 @@ class PointToPointWork(dist._Work):
             CommunicationError: if the message does not fit the tensor, or a rank died.
         """
         with self._lock:
-            if not self._done:
+            if not self.done:
                 seconds = seconds_of(timeout)
                 log.waits(self.event, True)
                 try:
@@ -163,8 +176,8 @@ class PointToPointWork(dist._Work):
                     raise
                 finally:
                     log.waits(self.event, False)
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return True
 
     def _finish(self, seconds: float) -> None:
@@ -175,9 +188,9 @@ class PointToPointWork(dist._Work):
             deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
             self._take_delivery()
         except MPI.Exception as error:
-            self._error = translate(error, self._what, self._channel.comm)
+            self.error = translate(error, self._what, self._channel.comm)
         except CommunicationError as error:
-            self._error = error
+            self.error = error
         except KeyboardInterrupt:
             self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
             raise
@@ -186,17 +199,17 @@ class PointToPointWork(dist._Work):
             return
         # A message that does not fit concerns this receive alone; what revoked the
         # communicator, or left the request behind, concerns the group.
-        if isinstance(self._error, _FATAL) or (self._error and self._request):
-            self._channel.fail(self._error)
+        if isinstance(self.error, _FATAL) or (self.error and self._request):
+            self._channel.fail(self.error)
         self._end()
 
     def _end(self) -> None:
-        self._done = True
-        log.end(self.event, self._error)
+        self.done = True
+        log.end(self.event, self.error)
 
     def __del__(self) -> None:
         log.drop(self.event)
-        if not self._done and self._request:
+        if not self.done and self._request:
             pending_requests.keep(self._request, self._host)
 
     def _wait_for_arrival(self) -> None:
@@ -206,7 +219,7 @@ class PointToPointWork(dist._Work):
 
     def _is_of_a_death_alone(self) -> bool:
         return (
-            isinstance(self._error, RankFailedError)
+            isinstance(self.error, RankFailedError)
             and self._channel.survives_failures
             and not deadlines.is_revoked(self._channel.comm)
         )
@@ -216,8 +229,8 @@ class PointToPointWork(dist._Work):
         if not self._request:
             self._end()
             return
-        error, self._error = self._error, None
-        if not self._has_ended_after_all():
+        error, self.error = self.error, None
+        if error is not None and not self._has_ended_after_all():
             raise error
         self._complete_tested()
 
@@ -235,10 +248,10 @@ class PointToPointWork(dist._Work):
     def cancel(self) -> bool:
         """Give up a receive and its claim on the tensor; return False if a message came first."""
         with self._lock:
-            if self._done:
+            if self.done:
                 return False
             taken_back = self._take_back()
-            self._done = True
+            self.done = True
             if taken_back:
                 log.drop(self.event)
             else:
@@ -251,7 +264,7 @@ class PointToPointWork(dist._Work):
 
         One that another thread waits for is left to it: that wait ends by the death itself.
         """
-        if self._done or not self._lock.acquire(blocking=False):
+        if self.done or not self._lock.acquire(blocking=False):
             return False
         try:
             if self._take_back():
@@ -296,46 +309,30 @@ class PointToPointWork(dist._Work):
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; a receive makes progress by this call."""
-        if self._done:
+        if self.done:
             return True
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if not self._done and self._request.Test(self._status):
+            if not self.done and self._request.Test(self._status):
                 self._complete_tested()
         except MPI.Exception as error:
             if self._request and self._channel.survives_failures:
                 if self._has_ended_after_all():
                     self._complete_tested()
             else:
-                self._error = translate(error, self._what, self._channel.comm)
+                self.error = translate(error, self._what, self._channel.comm)
                 self._end()
         finally:
             self._lock.release()
-        return self._done
+        return self.done
 
     def _complete_tested(self) -> None:
         try:
             self._take_delivery()
         except CommunicationError as error:
-            self._error = error
+            self.error = error
         self._end()
-
-    def is_success(self) -> bool:
-        """Return whether the operation has ended well."""
-        return self.is_completed() and self._error is None
-
-    def exception(self) -> BaseException | None:
-        """Return the error, None if there is none so far."""
-        return self._error
-
-    def synchronize(self) -> None:
-        """The same as :meth:`wait`."""
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        """Return the tensor sent or received, as a list of one."""
-        return [self._tensor]
 
     def source_rank(self) -> int:
         """Return the rank in the group from which the message came."""
@@ -350,14 +347,17 @@ class PointToPointWork(dist._Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = OrderedFuture(self._callbacks, devices_of(self._tensor))
-        threading.Thread(target=self._complete_future, name=self._what, daemon=True).start()
+            self._future = OrderedFuture(self._callbacks, devices_of(self.tensors))
+        settles = threading.Thread(
+            target=self._complete, args=(self._future,), name=self._what, daemon=True
+        )
+        settles.start()
         return self._future
 
-    def _complete_future(self) -> None:
+    def _complete(self, future: OrderedFuture) -> None:
         error: Any = None
         try:
             self.wait()
         except CommunicationError as failed:
             error = failed
-        settle(self._future, [self._tensor], error)
+        settle(future, self.tensors, error)

@@ -6,7 +6,7 @@ Non-blocking mpi4py calls on the library's communicator return a :class:`Guarded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import deadlines
 from .comm_events import end_call
@@ -41,6 +41,8 @@ class GuardedRequest(MPI.Request):
         self._name = name
         return self
 
+    _comm: Any
+    _name: str
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
@@ -49,14 +51,15 @@ class GuardedRequest(MPI.Request):
         __tracebackhide__ = True
         return self._guarded(super().wait, status)
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait until the buffer may be used again; always true."""
         __tracebackhide__ = True
-        return self._guarded(super().Wait, status)
+        self._guarded(super().Wait, status)
+        return True
 
     @classmethod
     def waitall(
-        cls, requests: Sequence[GuardedRequest], statuses: list[MPI.Status] | None = None
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> list[Any]:
         """Wait for each of ``requests`` and return what each received."""
         __tracebackhide__ = True
@@ -67,8 +70,8 @@ class GuardedRequest(MPI.Request):
 
     @classmethod
     def Waitall(
-        cls, requests: Sequence[GuardedRequest], statuses: list[MPI.Status] | None = None
-    ) -> bool:
+        cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
+    ) -> Literal[True]:
         """Wait for each of ``requests``; always true."""
         __tracebackhide__ = True
         for index, request in enumerate(requests):

@@ -55,7 +55,41 @@ def seconds_of(timeout: timedelta | None) -> float:
 _future_lock = threading.Lock()  # one for all: what it guards takes microseconds
 
 
-class CollectiveWork(dist._Work, Operation):
+class Handle(dist._Work):
+    """What the handles on a collective, on a message and on several of them have in common.
+
+    Attributes:
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+        tensors: the output tensors, or the one sent or received.
+    """
+
+    done = False
+    error: BaseException | None = None
+    tensors: list[torch.Tensor]
+
+    def is_completed(self) -> bool:
+        """Return whether the operation has ended, well or not."""
+        return self.done
+
+    def is_success(self) -> bool:
+        """Return whether the operation has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is none so far."""
+        return self.error
+
+    def synchronize(self) -> None:
+        """The same as ``wait()``: results are in place when it returns."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors, or the one sent or received."""
+        return self.tensors
+
+
+class CollectiveWork(Handle, Operation):
     """One collective on its way, from the call to its end, and the handle on it.
 
     Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
@@ -67,25 +101,20 @@ class CollectiveWork(dist._Work, Operation):
         callbacks: where the callbacks of its future run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
-        tensors: the output tensors.
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
-        done: whether it has ended, well or not.
-        error: why it failed, None while it has not. This and ``done`` are written by
-            :meth:`finish`, under the channel's lock for ends.
+
+    ``done`` and ``error`` are written by :meth:`finish`, under the channel's lock for ends.
     """
 
     channel: Channel
     callbacks: CallbackQueue
     call: Call
     plan: Plan
-    tensors: list[Any]
     options: Any = None
     link: Link | None = None
     event: Token | None = None
-    done = False
-    error: BaseException | None = None
     # Held until the end, if some other thread may run it.
     _baton: Any = None
     _future: OrderedFuture | None = None
@@ -177,26 +206,6 @@ class CollectiveWork(dist._Work, Operation):
             self.channel.fail(error)
             raise error
 
-    def is_completed(self) -> bool:
-        """Return whether the operation has ended, well or not."""
-        return self.done
-
-    def is_success(self) -> bool:
-        """Return whether the operation has ended well."""
-        return self.done and self.error is None
-
-    def exception(self) -> BaseException | None:
-        """Return the error, None if there is none so far."""
-        return self.error
-
-    def synchronize(self) -> None:
-        """The same as :meth:`wait`: results are in place when it returns."""
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        """Return the output tensors."""
-        return self.tensors
-
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
@@ -235,7 +244,7 @@ def future_of_works(works: list[dist._Work], callbacks: CallbackQueue) -> Ordere
     return future
 
 
-class CombinedWork(dist._Work):
+class CombinedWork(Handle):
     """Handle on several operations that were issued together."""
 
     def __init__(self, works: list[dist._Work], future: Callable[[list], OrderedFuture]) -> None:
@@ -259,17 +268,9 @@ class CombinedWork(dist._Work):
         """Return whether all have ended."""
         return all(work.is_completed() for work in self._works)
 
-    def is_success(self) -> bool:
-        """Return whether all have ended well."""
-        return all(work.is_success() for work in self._works)
-
     def exception(self) -> BaseException | None:
         """Return the first error, None if there is none so far."""
         return next((error for work in self._works if (error := work.exception())), None)
-
-    def synchronize(self) -> None:
-        """The same as :meth:`wait`."""
-        self.wait()
 
     def result(self) -> list[torch.Tensor]:
         """Return the output tensors of all."""
