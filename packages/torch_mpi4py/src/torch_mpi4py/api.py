@@ -15,9 +15,9 @@ from .errors import (
     RankFailedError,
     RevokedError,
 )
-from .group import MPIProcessGroup
 from .guarded_comm import GuardedComm, library, renew_world, world
 from .link_emulation import emulated_link
+from .process_group import MPIProcessGroup
 from .rendezvous import create_group, rendezvous
 from .shrinking import Shrunk, shrink
 from .traffic import Traffic

@@ -20,8 +20,8 @@ from typing import TextIO
 
 from . import deadlines, heartbeat, link_queue
 from .errors import DeadlineError
-from .group import live_groups
 from .guarded_comm import is_half_made
+from .process_group import live_groups
 from .runtime import MPI, remove_own_shared_memory
 from .survivors_comm import base, is_half_shrunk, shrunk_copy
 

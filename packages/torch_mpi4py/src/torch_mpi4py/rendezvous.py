@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from . import comm_reaper, deadlines, events
 from .event_board import group_text
-from .group import MPIProcessGroup, live_groups
 from .guarded_comm import duplicate_world, settle, tell_boards
+from .process_group import MPIProcessGroup, live_groups
 from .runtime import MPI
 from .store_barrier import meet
 from .survivors_comm import base

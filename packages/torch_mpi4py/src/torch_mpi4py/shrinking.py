@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from . import deadlines
-from .group import MPIProcessGroup, live_groups
 from .guarded_comm import DEFAULT_TIMEOUT_SECONDS, current_world, forget_half_made, renew_world
+from .process_group import MPIProcessGroup, live_groups
 from .rendezvous import group_on, open_store
 from .runtime import MPI
 from .survivors_comm import shrink_base, shrunk_copy
