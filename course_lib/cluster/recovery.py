@@ -47,8 +47,8 @@ def flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
     from torch_mpi4py import deadlines, process_group, world
+    from torch_mpi4py.group_creation import is_out_of_step
     from torch_mpi4py.guarded_comm import is_half_made
-    from torch_mpi4py.rendezvous import is_out_of_step
 
     if not deadlines.has_ulfm():
         failed = any(group.failure is not None for group in list(process_group.live_groups))

@@ -26,6 +26,8 @@ def as_list(tensors: Any, what: str, *, single: bool = False) -> list[torch.Tens
         TypeError: if one is not a dense tensor.
         ValueError: if one is on an unreachable device, or not exactly one where that is asked.
     """
+    if not isinstance(tensors, (torch.Tensor, Sequence)):
+        raise TypeError(f"{what} takes a tensor or a list of them, not {type(tensors).__name__}")
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     for index, tensor in enumerate(listed):
         if not is_dense(tensor):

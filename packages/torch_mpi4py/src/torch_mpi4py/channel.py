@@ -16,8 +16,9 @@ from weakref import WeakValueDictionary
 
 from . import deadlines, hang_report, link_emulation, link_queue
 from .call_check import Agreement, Call
-from .errors import CommunicationError, DeadlineError, MismatchError, translate
+from .errors import CommunicationError, DeadlineError, MismatchError
 from .events import log
+from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
 from .task import Task, stopped

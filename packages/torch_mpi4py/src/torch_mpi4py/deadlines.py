@@ -21,13 +21,8 @@ from typing import Any
 
 from . import advice, hang_report, heartbeat
 from .deaths import failed_ranks, has_ulfm
-from .errors import (
-    CommunicationError,
-    DeadlineError,
-    RevokedError,
-    freed,
-    translate,
-)
+from .errors import CommunicationError, DeadlineError, RevokedError
+from .mpi_errors import freed, translate
 from .runtime import MPI
 
 __all__ = [

@@ -12,13 +12,14 @@ import time
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
+from .base_comm import base
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once, with_status
-from .errors import DeadlineError, translate
+from .errors import DeadlineError
 from .events import log
 from .matched_probe import GuardedMessage
+from .mpi_errors import translate
 from .requests import NON_BLOCKING, GuardedRequest
 from .runtime import MPI
-from .survivors_comm import base
 
 __all__ = ["GuardedComm", "duplicate_world", "library", "renew_world", "world"]
 

@@ -9,13 +9,24 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from . import collectives, comm_reaper, deadlines, link_emulation, point_to_point
+from . import (
+    collectives,
+    comm_reaper,
+    deadlines,
+    group_comms,
+    link_emulation,
+    missing_ranks,
+    point_to_point,
+)
 from .argument_checks import (
     as_list,
     require_peer,
@@ -25,13 +36,29 @@ from .argument_checks import (
     split_first_dimension,
 )
 from .call_check import Call
+from .call_options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+    one_of,
+    options_of,
+)
 from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import begin_collective, log
 from .futures import CallbackQueue, current_depth
+from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
+from .shrinking import shrink_group
 from .store_barrier import meet
 from .task import Task
 from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
@@ -39,9 +66,6 @@ from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
 __all__ = ["MPIProcessGroup", "live_groups"]
 
 _CLOSE_SECONDS = 10.0
-
-live_groups: set[MPIProcessGroup] = set()
-"""The groups of this process that were not destroyed."""
 
 
 class MPIProcessGroup(dist.ProcessGroup):
@@ -65,6 +89,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._group_name = ""
         self._group_desc = ""
         self._sequence_number = 0
+        self._splits: Counter[str] = Counter()
         self._closed = False
         self._coalesced: list[dist._Work] | None = None
         self._channels: list[Channel] = [Channel(comm, "group", 0)]
@@ -120,6 +145,17 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def _get_backend(self, device: torch.device) -> MPIProcessGroup:
         return self
+
+    def _backend_id(self, backend_type: dist.ProcessGroup.BackendType) -> int:
+        return self._id()
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _register_on_completion_hook(self, hook: Any) -> None:
+        raise NotImplementedError(
+            "only NCCL calls a hook when an operation is complete; use work.get_future().then()"
+        )
 
     def _get_backend_name(self) -> str:
         return "mpi4py"
@@ -200,6 +236,10 @@ class MPIProcessGroup(dist.ProcessGroup):
     def is_busy(self) -> bool:
         """Whether a collective is queued or running."""
         return not all(channel.idle for channel in self._channels)
+
+    def _wait_for_pending_works(self) -> None:
+        while self.is_busy:  # each operation ends at its deadline at the latest
+            time.sleep(1e-3)
 
     def abort(self) -> None:
         """Free every rank stuck in this group and make it unusable."""
@@ -295,10 +335,10 @@ class MPIProcessGroup(dist.ProcessGroup):
             self._coalesced.append(work)
         return work
 
-    def _start_coalescing(self, device: torch.device) -> None:
+    def _start_coalescing(self, device_type: torch.device) -> None:
         self._coalesced = []
 
-    def _end_coalescing(self, device: torch.device) -> dist._Work:
+    def _end_coalescing(self, device_type: torch.device) -> dist._Work:
         works, self._coalesced = self._coalesced or [], None
         return self._combine(works)
 
@@ -308,44 +348,121 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
         """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
-        from .shrinking import shrink_group
-
         return shrink_group(self, seconds)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,
+    ) -> MPIProcessGroup | None:
+        """Return a new group of those of this group's ``ranks``, None on the others."""
+        self._require_open("split_group")
+        members = sorted(ranks)
+        for rank in members:
+            require_peer(rank, self._size, "split_group:")
+        if not members or len(set(members)) < len(members):
+            raise ValueError(f"split_group: each of the ranks once, and at least one, not {ranks}")
+        if self._rank not in members:
+            return None
+        name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"
+        self._splits[name] += 1  # the members of one group have made the same ones of that name
+        store = dist.PrefixStore(f"{name}/{self._splits[name]}/", self._store)
+        allowed = self.timeout if timeout is None else timeout
+        seconds = allowed.total_seconds()
+        comm = group_comms.part_of(self.comm, members, name, store, seconds, "split_group")
+        return self._descendant(comm, allowed, store, name, group_desc or "undefined")
+
+    splitGroup = split_group  # what torch's C++ code calls it
+
+    def merge_remote_group(
+        self,
+        store: dist.Store,
+        size: int,
+        timeout: timedelta = dist.default_pg_timeout,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> MPIProcessGroup:
+        """Return a new group of the ``size`` ranks that come to ``store``, in order of arrival.
+
+        They may be of different groups of this MPI job.
+        """
+        self._require_open("merge_remote_group")
+        name = group_name or f"{self._group_name}:merge"
+        comm = group_comms.merged(store, size, name, timeout.total_seconds())
+        description = group_desc or f"{self._group_desc}:merge"
+        return self._descendant(comm, timeout, store, name, description)
+
+    @staticmethod
+    def _descendant(
+        comm: MPI.Intracomm, timeout: timedelta, store: dist.Store, name: str, description: str
+    ) -> MPIProcessGroup:
+        group = MPIProcessGroup(comm, timeout, store)
+        group.setGroupName(name)
+        group.setGroupDesc(description)
+        return group
 
     # --- collectives ----------------------------------------------------------------------
 
-    def barrier(self, opts: Any = None) -> dist._Work:
+    # Each method takes what every overload of torch's own does, by its names: options, or what
+    # they would hold. Torch itself always gives tensors and options.
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist._Work:
         self._require_open("barrier")
+        opts = options_of(BarrierOptions, "barrier", opts, timeout)
         return self._run(Call("barrier"), collectives.barrier(), [], opts)
 
-    def broadcast(self, tensors: Any, opts: Any = None, root: int | None = None) -> dist._Work:
+    def broadcast(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
         self._require_open("broadcast")
-        if root is None:
-            root = opts if isinstance(opts, int) else opts.rootRank
+        opts = options_of(BroadcastOptions, "broadcast", opts, root, timeout)
+        root = opts.rootRank
         require_peer(root, self._size, "broadcast: root")
-        tensors = as_list(tensors, "broadcast")
         works = []
-        for tensor in tensors:
-            call = Call("broadcast", (tensor.numel(),), tensor.dtype, root=root)
-            plan = collectives.broadcast(tensor, root, self._rank)
-            handed_over = tensor.numel() if self._rank == root else 0
-            works.append(self._run(call, plan, [tensor], opts, handed_over))
+        tensors = one_of("broadcast", tensors=tensors, tensor=tensor)
+        for each in as_list(tensors, "broadcast"):
+            call = Call("broadcast", (each.numel(),), each.dtype, root=root)
+            plan = collectives.broadcast(each, root, self._rank)
+            handed_over = each.numel() if self._rank == root else 0
+            works.append(self._run(call, plan, [each], opts, handed_over))
         return works[0] if len(works) == 1 else self._combine(works)
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> dist._Work:
+    def allreduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        op: Any = None,
+    ) -> dist._Work:
         self._require_open("all_reduce")
-        op = _reduce_op(opts)
+        if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
+            opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
+            tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
         tensors = as_list(tensors, "all_reduce")
         if len(tensors) > 1:
             return self.allreduce_coalesced(tensors, opts)
         tensor = tensors[0]
+        op = opts.reduceOp
         how = reduction(tensor.dtype, op)
         call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
         return self._run(call, collectives.all_reduce(tensor, op, how), tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
         self._require_open("all_reduce")
-        op = _reduce_op(opts)
+        opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
+        op = opts.reduceOp
         works = []
         for tensor in as_list(tensors, "all_reduce"):
             how = reduction(tensor.dtype, op)
@@ -353,22 +470,41 @@ class MPIProcessGroup(dist.ProcessGroup):
             works.append(self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts))
         return self._combine(works)
 
-    def reduce(self, tensors: Any, opts: Any = None, root: int | None = None) -> dist._Work:
+    def reduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
         self._require_open("reduce")
+        opts = options_of(ReduceOptions, "reduce", opts, root, op, timeout)
+        root, op = opts.rootRank, opts.reduceOp
+        tensors = one_of("reduce", tensors=tensors, tensor=tensor)
         (tensor,) = as_list(tensors, "reduce", single=True)
-        root = opts.rootRank if root is None else root
         require_peer(root, self._size, "reduce: root")
-        op = _reduce_op(opts)
         how = reduction(tensor.dtype, op)
         call = Call("reduce", (tensor.numel(),), tensor.dtype, how.code, root)
         plan = collectives.reduce(tensor, op, root, self._rank)
         return self._run(call, plan, [tensor], opts)
 
-    def allgather(self, outputs: Any, sources: Any, opts: Any = None) -> dist._Work:
+    def allgather(
+        self,
+        output_tensors: Any,
+        input_tensors: Any = None,
+        opts: Any = None,
+        *,
+        input_tensor: torch.Tensor | None = None,
+        timeout: timedelta | None = None,
+    ) -> dist._Work:
         self._require_open("all_gather")
+        opts = options_of(AllgatherOptions, "allgather", opts, timeout)
+        sources = one_of("allgather", input_tensors=input_tensors, input_tensor=input_tensor)
         (source,) = as_list(sources, "all_gather", single=True)
-        outputs = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
-        outputs = as_list(outputs, "all_gather")
+        outputs = as_list(_flat(output_tensors), "all_gather")
         require_size(len(outputs), self._size, "all_gather: number of output tensors")
         require_same_dtype([source, *outputs], "all_gather")
         require_size(
@@ -381,10 +517,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._run(call, plan, outputs, opts, source.numel())
 
     def all_gather_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> dist._Work:
         self._require_open("all_gather_single")
-        output, source = as_list([output, source], "all_gather_single")
+        opts = options_of(AllgatherOptions, "all_gather_single", opts)
+        output, source = as_list([output, input], "all_gather_single")
         require_same_dtype([source, output], "all_gather_single")
         require_size(
             output.numel(), source.numel() * self._size, "all_gather_single: elements of output"
@@ -397,32 +534,43 @@ class MPIProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> dist._Work:
-        pairs = zip(outputs, sources, strict=True)
-        return self._combine([self.all_gather_single(o, s, opts) for o, s in pairs])
+        pairs = zip(outputs, inputs, strict=True)
+        return self._combine([self.all_gather_single(o, i, opts) for o, i in pairs])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather_coalesced(
-        self, outputs: list[list[torch.Tensor]], sources: list[torch.Tensor], opts: Any = None
+        self,
+        output_lists: Sequence[Sequence[torch.Tensor]],
+        input_list: Sequence[torch.Tensor],
+        opts: Any = None,
     ) -> dist._Work:
         # Torch gives one list per rank; all_gather takes one list per source.
-        per_source = [list(parts) for parts in zip(*outputs, strict=True)]
-        pairs = zip(per_source, sources, strict=True)
-        return self._combine([self.allgather([o], [s], opts) for o, s in pairs])
+        per_source = [list(parts) for parts in zip(*output_lists, strict=True)]
+        pairs = zip(per_source, input_list, strict=True)
+        return self._combine([self.allgather([o], [i], opts) for o, i in pairs])
 
     def gather(
-        self, outputs: Any, sources: Any, opts: Any = None, root: int | None = None
+        self,
+        output_tensors: Any,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        input_tensor: torch.Tensor | None = None,
+        root: int | None = None,
     ) -> dist._Work:
         self._require_open("gather")
+        opts = options_of(GatherOptions, "gather", opts, root, timeout)
+        root = opts.rootRank
+        sources = one_of("gather", input_tensors=input_tensors, input_tensor=input_tensor)
         (source,) = as_list(sources, "gather", single=True)
-        root = opts.rootRank if root is None else root
         require_peer(root, self._size, "gather: root")
         targets: list[torch.Tensor] = []
         if self._rank == root:
-            outputs = outputs[0] if outputs and isinstance(outputs[0], (list, tuple)) else outputs
-            targets = as_list(outputs, "gather")
+            targets = as_list(_flat(output_tensors), "gather")
             require_size(len(targets), self._size, "gather: number of output tensors")
             require_same_dtype([source, *targets], "gather")
             for target in targets:
@@ -432,16 +580,24 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._run(call, plan, targets, opts)
 
     def scatter(
-        self, outputs: Any, sources: Any, opts: Any = None, root: int | None = None
+        self,
+        output_tensors: Any = None,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        output_tensor: torch.Tensor | None = None,
+        root: int | None = None,
     ) -> dist._Work:
         self._require_open("scatter")
+        opts = options_of(ScatterOptions, "scatter", opts, root, timeout)
+        root = opts.rootRank
+        outputs = one_of("scatter", output_tensors=output_tensors, output_tensor=output_tensor)
         (output,) = as_list(outputs, "scatter", single=True)
-        root = opts.rootRank if root is None else root
         require_peer(root, self._size, "scatter: root")
         given: list[torch.Tensor] = []
         if self._rank == root:
-            sources = sources[0] if sources and isinstance(sources[0], (list, tuple)) else sources
-            given = as_list(sources, "scatter")
+            given = as_list(_flat(input_tensors), "scatter")
             require_size(len(given), self._size, "scatter: number of input tensors")
             require_same_dtype([output, *given], "scatter")
             for source in given:
@@ -451,11 +607,23 @@ class MPIProcessGroup(dist.ProcessGroup):
         handed_over = sum(source.numel() for source in given)
         return self._run(call, plan, [output], opts, handed_over)
 
-    def reduce_scatter(self, outputs: Any, sources: Any, opts: Any = None) -> dist._Work:
+    def reduce_scatter(
+        self,
+        output_tensors: Any = None,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        output: torch.Tensor | None = None,
+        input: Sequence[torch.Tensor] | None = None,
+        op: Any = None,
+    ) -> dist._Work:
         self._require_open("reduce_scatter")
+        opts = options_of(ReduceScatterOptions, "reduce_scatter", opts, op, timeout)
+        outputs = one_of("reduce_scatter", output_tensors=output_tensors, output=output)
+        sources = one_of("reduce_scatter", input_tensors=input_tensors, input=input)
         (output,) = as_list(outputs, "reduce_scatter", single=True)
-        sources = sources[0] if sources and isinstance(sources[0], (list, tuple)) else sources
-        sources = as_list(sources, "reduce_scatter")
+        sources = as_list(_flat(sources), "reduce_scatter")
         require_size(len(sources), self._size, "reduce_scatter: number of input tensors")
         require_same_dtype([output, *sources], "reduce_scatter")
         require_size(
@@ -464,9 +632,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._reduce_scatter(output, sources, opts)
 
     def _reduce_scatter(
-        self, output: torch.Tensor, sources: list[torch.Tensor], opts: Any
+        self, output: torch.Tensor, sources: list[torch.Tensor], opts: ReduceScatterOptions
     ) -> dist._Work:
-        op = _reduce_op(opts)
+        op = opts.reduceOp
         how = reduction(output.dtype, op)
         counts = tuple(source.numel() for source in sources)
         call = Call("reduce_scatter", counts, output.dtype, how.code)
@@ -474,10 +642,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._run(call, plan, [output], opts)
 
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+        self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None
     ) -> dist._Work:
         self._require_open("reduce_scatter_single")
-        output, source = as_list([output, source], "reduce_scatter_single")
+        opts = options_of(ReduceScatterOptions, "reduce_scatter_single", opts)
+        output, source = as_list([outputTensor, inputTensor], "reduce_scatter_single")
         require_same_dtype([output, source], "reduce_scatter_single")
         require_size(
             source.numel(), output.numel() * self._size, "reduce_scatter_single: elements of input"
@@ -489,16 +658,25 @@ class MPIProcessGroup(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], sources: list[torch.Tensor], opts: Any = None
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> dist._Work:
-        pairs = zip(outputs, sources, strict=True)
-        return self._combine([self.reduce_scatter_single(o, s, opts) for o, s in pairs])
+        pairs = zip(outputs, inputs, strict=True)
+        return self._combine([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: Any, sources: Any, opts: Any = None) -> dist._Work:
+    def alltoall(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> dist._Work:
         self._require_open("all_to_all")
-        outputs, sources = as_list(outputs, "all_to_all"), as_list(sources, "all_to_all")
+        opts = options_of(AllToAllOptions, "alltoall", opts, timeout)
+        outputs = as_list(output_tensors, "all_to_all")
+        sources = as_list(input_tensors, "all_to_all")
         require_size(len(outputs), self._size, "all_to_all: number of output tensors")
         require_size(len(sources), self._size, "all_to_all: number of input tensors")
         require_same_dtype([*outputs, *sources], "all_to_all")
@@ -509,35 +687,57 @@ class MPIProcessGroup(dist.ProcessGroup):
     def all_to_all_single(
         self,
         output: torch.Tensor,
-        source: torch.Tensor,
-        output_splits: list[int] | None = None,
-        input_splits: list[int] | None = None,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
         opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
     ) -> dist._Work:
         self._require_open("all_to_all_single")
-        output, source = as_list([output, source], "all_to_all_single")
+        opts = options_of(AllToAllOptions, "all_to_all_single", opts, timeout)
+        output, source = as_list([output, input], "all_to_all_single")
         require_same_dtype([output, source], "all_to_all_single")
-        outputs = split_first_dimension(output, output_splits, self._size, "output")
-        sources = split_first_dimension(source, input_splits, self._size, "input")
+        outputs = split_first_dimension(output, output_split_sizes, self._size, "output")
+        sources = split_first_dimension(source, input_split_sizes, self._size, "input")
         call = Call("all_to_all_single", (), source.dtype)
         plan = collectives.all_to_all(outputs, sources)
         return self._run(call, plan, [output], opts, source.numel())
 
     alltoall_base = all_to_all_single
 
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have come; if some do not, all others raise and name them.
+
+        Args:
+            timeout: time allowed, the group's own if None.
+            wait_all_ranks: name all that are missing; otherwise the first, and a death at once.
+
+        Raises:
+            DeadlineError: if a rank does not come in time. The group stays usable.
+            RankFailedError: if a rank has died.
+        """
+        self._require_open("monitored_barrier")
+        seconds = seconds_of(timeout)
+        seconds = self._seconds if seconds < 0 else seconds
+        place = self._channels[0].group.place
+        missing_ranks.wait(self.comm, self._store, place, seconds, wait_all_ranks)
+
     # --- point to point -------------------------------------------------------------------
 
-    def send(self, tensors: Any, dest: int, tag: int = 0) -> PointToPointWork:
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("send")
         (tensor,) = as_list(tensors, "send", single=True)
-        require_peer(dest, self._size, "send: destination", other_than=self._rank)
-        return self._start(start_send, tensor, dest, tag)
+        require_peer(dstRank, self._size, "send: destination", other_than=self._rank)
+        return self._start(start_send, tensor, dstRank, tag)
 
-    def recv(self, tensors: Any, source: int, tag: int = 0) -> PointToPointWork:
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
-        require_peer(source, self._size, "recv: source", other_than=self._rank)
-        return self._start(start_receive, tensor, source, tag)
+        require_peer(srcRank, self._size, "recv: source", other_than=self._rank)
+        return self._start(start_receive, tensor, srcRank, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
@@ -554,7 +754,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return work
 
 
-def _reduce_op(opts: Any) -> dist.ReduceOp:
-    if opts is None:
-        return dist.ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)
+def _flat(tensors: Any) -> Any:
+    """Return the inner list where torch gives a list in a list."""
+    nested = tensors and isinstance(tensors[0], (list, tuple))
+    return tensors[0] if nested else tensors
