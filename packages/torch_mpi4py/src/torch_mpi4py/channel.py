@@ -199,5 +199,5 @@ def _as_communication_error(error: BaseException) -> CommunicationError:
 
 def deadline_error(call: Call, seconds: float, report: str) -> DeadlineError:
     """Return the error for a wait that gave up before the operation did."""
-    text = f"{call.name}: not finished within the {seconds:g} s given to wait()"
+    text = f"{call.name}: Timed out: not finished within the {seconds:g} s given to wait()"
     return DeadlineError(text + hang_report.ending(report))

@@ -94,7 +94,7 @@ class Operation:
                 f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
             )
         return DeadlineError(
-            f"{self.what}: not finished within {self.seconds:g} s; "
+            f"{self.what}: Timed out: not finished within {self.seconds:g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
             f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
         )

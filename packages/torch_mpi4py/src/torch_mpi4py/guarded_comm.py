@@ -204,8 +204,9 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
         while not _test(request):
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"the other ranks did not make their communicator within {seconds:g} s; "
-                    f"all {base().Get_size()} ranks must make the call. {advice.START_AGAIN}"
+                    "Timed out: the other ranks did not make their communicator within "
+                    f"{seconds:g} s; all {base().Get_size()} ranks must make the call. "
+                    f"{advice.START_AGAIN}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)

@@ -79,8 +79,8 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     shrinking = _unfinished[key]
     if not shrinking.ended.wait(seconds):
         raise DeadlineError(
-            f"{what}: not every living rank made this call within {seconds:g} s. Call it on all "
-            "of them; this rank goes on where it stopped when it is called again."
+            f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
+            "it on all of them; this rank goes on where it stopped when it is called again."
         )
     del _unfinished[key]
     if shrinking.error is not None:
