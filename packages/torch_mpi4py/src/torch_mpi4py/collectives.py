@@ -25,6 +25,7 @@ __all__ = [
     "all_to_all",
     "barrier",
     "broadcast",
+    "by_rank",
     "gather",
     "reduce",
     "reduce_scatter",
@@ -149,7 +150,7 @@ def _all_gather(comm, send, collected, counts, element) -> None:
             large = message(collected[: counts[0]], element)[2]
             comm.Allgather(send, [memory, 1, large])
         return
-    comm.Allgatherv(send, _by_rank(collected, counts, element))
+    comm.Allgatherv(send, by_rank(collected, counts, element))
 
 
 def gather(
@@ -268,7 +269,7 @@ def all_to_all(outputs: list[torch.Tensor], sources: list[torch.Tensor]) -> Plan
         if collected is None:
             collected = torch.empty(sum(receive_counts), dtype=joined.dtype)
         comm.Alltoallv(
-            _by_rank(joined, send_counts, element), _by_rank(collected, receive_counts, element)
+            by_rank(joined, send_counts, element), by_rank(collected, receive_counts, element)
         )
         if flat_out is None:
             _spread(collected, hosts_out)
@@ -322,7 +323,7 @@ def pieces(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return host.view(-1).split(MAX_COUNT)
 
 
-def _by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
+def by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
     """Return mpi4py's ``[memory, counts, displacements, datatype]`` for consecutive parts."""
     displacements = [0]
     for count in counts[:-1]:

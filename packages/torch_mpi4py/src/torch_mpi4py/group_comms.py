@@ -72,7 +72,7 @@ def part_of(
     return comm
 
 
-def merged(store: dist.Store, size: int, name: str, seconds: float) -> MPI.Intracomm:
+def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
     """Return a communicator of the ``size`` ranks that come to ``store``, in order of arrival.
 
     Raises:
@@ -83,7 +83,11 @@ def merged(store: dist.Store, size: int, name: str, seconds: float) -> MPI.Intra
     store.set(f"{what}/{rank}", str(base().Get_rank()))
     meet(store, what, size, seconds, what)
     members = [int(store.get(f"{what}/{place}")) for place in range(size)]
-    return part_of(base(), members, name, None, seconds, what)
+    # Without a watcher: it would revoke the base, from which all others are made, and that would
+    # not even end this call. All ranks have just been here, and begin it now.
+    comm = base().Create_group(base().Get_group().Incl(members), _tag_of(what))
+    settle(comm, seconds)
+    return comm
 
 
 def _tag_of(name: str) -> int:

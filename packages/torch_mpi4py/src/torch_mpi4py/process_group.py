@@ -59,6 +59,7 @@ from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
 from .shrinking import shrink_group
+from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
 from .task import Task
 from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
@@ -392,7 +393,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         """
         self._require_open("merge_remote_group")
         name = group_name or f"{self._group_name}:merge"
-        comm = group_comms.merged(store, size, name, timeout.total_seconds())
+        comm = group_comms.merged(store, size, timeout.total_seconds())
         description = group_desc or f"{self._group_desc}:merge"
         return self._descendant(comm, timeout, store, name, description)
 
@@ -450,25 +451,25 @@ class MPIProcessGroup(dist.ProcessGroup):
         if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
             opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
             tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
-        tensors = as_list(tensors, "all_reduce")
+        tensors = as_list(tensors, "all_reduce", sparse=True)
         if len(tensors) > 1:
             return self.allreduce_coalesced(tensors, opts)
-        tensor = tensors[0]
-        op = opts.reduceOp
-        how = reduction(tensor.dtype, op)
-        call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        return self._run(call, collectives.all_reduce(tensor, op, how), tensors, opts)
+        return self._all_reduce(tensors[0], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
         self._require_open("all_reduce")
         opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
+        listed = as_list(tensors, "all_reduce", sparse=True)
+        return self._combine([self._all_reduce(tensor, opts) for tensor in listed])
+
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work:
         op = opts.reduceOp
-        works = []
-        for tensor in as_list(tensors, "all_reduce"):
-            how = reduction(tensor.dtype, op)
-            call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-            works.append(self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts))
-        return self._combine(works)
+        if tensor.layout is torch.sparse_coo:
+            sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
+            return self._run(sparse_call, plan, [tensor], opts, handed_over)
+        how = reduction(tensor.dtype, op)
+        call = Call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
+        return self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts)
 
     def reduce(
         self,
