@@ -8,6 +8,7 @@ host memory (:mod:`torch_mpi4py.buffers`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -141,7 +142,13 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     return run
 
 
-def _all_gather(comm, send, collected, counts, element) -> None:
+def _all_gather(
+    comm: MPI.Intracomm,
+    send: Any,
+    collected: torch.Tensor,
+    counts: list[int],
+    element: MPI.Datatype,
+) -> None:
     if len(set(counts)) == 1:
         memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
         if counts[0] <= MAX_COUNT:
@@ -223,7 +230,14 @@ def reduce_scatter(
     return run
 
 
-def _reduce_scatter(comm, whole, result, counts, how: Reduction, rank: int) -> None:
+def _reduce_scatter(
+    comm: MPI.Intracomm,
+    whole: torch.Tensor,
+    result: torch.Tensor,
+    counts: list[int],
+    how: Reduction,
+    rank: int,
+) -> None:
     if whole.numel() > MAX_COUNT:
         parts = whole.split(counts)
         for root, part in enumerate(parts):
