@@ -46,12 +46,12 @@ _told: dict[int, object] = {}
 def flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
-    from torch_mpi4py import deadlines, group_base, world
+    from torch_mpi4py import deadlines, process_group, world
+    from torch_mpi4py.group_creation import is_out_of_step
     from torch_mpi4py.guarded_comm import is_half_made
-    from torch_mpi4py.rendezvous import is_out_of_step
 
     if not deadlines.has_ulfm():
-        failed = any(group.failure is not None for group in list(group_base.live_groups))
+        failed = any(group.failure is not None for group in list(process_group.live_groups))
         return NEEDS_RESTART if failed or deadlines.is_stuck() else 0
     found = 0
     if world().Is_revoked() or is_half_made():  # then the ranks are out of step
@@ -59,7 +59,7 @@ def flags() -> int:
     if dist.is_initialized() and is_out_of_step():
         found |= DEFAULT_GROUP_LOST
     default = dist.group.WORLD if dist.is_initialized() else None
-    for group in list(group_base.live_groups):
+    for group in list(process_group.live_groups):
         if id(group) not in _told and _has_failed(group):
             found |= DEFAULT_GROUP_LOST if group is default else SUB_GROUP_LOST
     return found
@@ -87,7 +87,7 @@ def condition() -> Condition:
     """What has been lost, with the names in which a learner holds it."""
     import torch.distributed as dist
     from IPython import get_ipython
-    from torch_mpi4py import GuardedComm, group_base, library, world
+    from torch_mpi4py import GuardedComm, library, process_group, world
 
     names = get_ipython().user_ns
     default = dist.group.WORLD if dist.is_initialized() else None
@@ -101,7 +101,7 @@ def condition() -> Condition:
                     lost.append(name)
                 continue
             used = item if isinstance(item, dist.ProcessGroup) else _group_of(item)
-            if used not in group_base.live_groups or id(used) in _told:
+            if used not in process_group.live_groups or id(used) in _told:
                 continue  # nothing of ours, or lost before
             if used is not default and _is_news(used):
                 lost.append(name)
@@ -152,12 +152,12 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     import torch.distributed as dist
     import torch_mpi4py as mpi
     from IPython import get_ipython
-    from torch_mpi4py import group_base
+    from torch_mpi4py import process_group
 
     from .engine import init_process_group
 
     before = mpi.world()
-    for lost in list(group_base.live_groups):
+    for lost in list(process_group.live_groups):
         if lost.is_busy:  # with what other ranks never call: to destroy it would wait for them
             lost.abort()
     if dist.is_initialized():

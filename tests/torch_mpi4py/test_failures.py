@@ -8,7 +8,7 @@ from tests import ranks
 
 WRONG_CALLS = ("mismatches", "bad_input", "staging")
 # Freeing a rank that is stuck needs fault tolerance, which only Open MPI has.
-MISSING_RANKS = ("deadlines",)
+MISSING_RANKS = ("deadlines", "missing")
 LAUNCHES = {
     ("openmpi", 1): WRONG_CALLS,
     ("openmpi", 2): WRONG_CALLS + MISSING_RANKS,

@@ -34,9 +34,13 @@ def case_device(rank: int, size: int) -> None:
 def case_sparse(rank: int, size: int) -> None:
     if rank == 0:
         with refused((TypeError, RuntimeError), "sparse"):
-            dist.all_reduce(torch.eye(3).to_sparse())
-        with refused((TypeError, RuntimeError), "sparse"):
             dist.broadcast(torch.eye(3).to_sparse(), src=0)
+        with refused((TypeError, RuntimeError), "sparse"):
+            dist.reduce(torch.eye(3).to_sparse(), dst=0)
+        with refused(TypeError, "sparse", "SUM"):
+            dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX)
+        with refused(TypeError, "sparse_csr"):
+            dist.all_reduce(torch.eye(3).to_sparse_csr())
     still_works()
 
 

@@ -15,10 +15,12 @@ from .errors import (
     RankFailedError,
     RevokedError,
 )
-from .group import MPIProcessGroup
+from .group_creation import create_group
 from .guarded_comm import GuardedComm, library, renew_world, world
 from .link_emulation import emulated_link
-from .rendezvous import create_group, rendezvous
+from .missing_ranks import monitored_barrier
+from .process_group import MPIProcessGroup
+from .rendezvous import rendezvous
 from .shrinking import Shrunk, shrink
 from .traffic import Traffic
 
@@ -38,6 +40,7 @@ __all__ = [
     "emulated_link",
     "has_ulfm",
     "library",
+    "monitored_barrier",
     "rendezvous",
     "renew_world",
     "shrink",

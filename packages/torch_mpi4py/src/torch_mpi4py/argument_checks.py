@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .buffers import is_dense, require_dense
+from .buffers import is_dense, is_sparse, require_dense
 
 __all__ = [
     "as_list",
@@ -19,16 +19,24 @@ __all__ = [
 ]
 
 
-def as_list(tensors: Any, what: str, *, single: bool = False) -> list[torch.Tensor]:
+def as_list(
+    tensors: Any, what: str, *, single: bool = False, sparse: bool = False
+) -> list[torch.Tensor]:
     """Return ``tensors`` as a list after checking that each can be communicated.
+
+    Args:
+        single: there must be exactly one.
+        sparse: it may be a sparse COO tensor.
 
     Raises:
         TypeError: if one is not a dense tensor.
         ValueError: if one is on an unreachable device, or not exactly one where that is asked.
     """
+    if not isinstance(tensors, (torch.Tensor, Sequence)):
+        raise TypeError(f"{what} takes a tensor or a list of them, not {type(tensors).__name__}")
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     for index, tensor in enumerate(listed):
-        if not is_dense(tensor):
+        if not is_dense(tensor) and not (sparse and is_sparse(tensor)):
             require_dense(tensor, "tensor" if len(listed) == 1 else f"tensor {index}", what)
     if single and len(listed) != 1:
         raise ValueError(f"{what}: one tensor per rank, not {len(listed)}")

@@ -19,11 +19,12 @@ from types import TracebackType
 from typing import TextIO
 
 from . import deadlines, heartbeat, link_queue
+from .base_comm import base
 from .errors import DeadlineError
-from .group import live_groups
 from .guarded_comm import is_half_made
+from .live_groups import live_groups
 from .runtime import MPI, remove_own_shared_memory
-from .survivors_comm import base, is_half_shrunk, shrunk_copy
+from .survivors_comm import is_half_shrunk, shrunk_copy
 
 __all__ = ["install"]
 

@@ -12,7 +12,7 @@ import torch
 from .dtypes import element_type
 from .runtime import MPI
 
-__all__ = ["MAX_COUNT", "Staging", "is_dense", "is_direct", "message", "require_dense"]
+__all__ = ["MAX_COUNT", "Staging", "is_dense", "is_direct", "is_sparse", "message", "require_dense"]
 
 # MPI-3 counts are C ints; larger tensors are sent as one element of a larger datatype, or
 # reduced in pieces of this many elements.
@@ -23,6 +23,15 @@ def is_dense(tensor: object) -> bool:
     """Return whether ``tensor`` is one this backend can communicate."""
     return (
         isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and is_reachable(tensor)
+    )
+
+
+def is_sparse(tensor: object) -> bool:
+    """Return whether ``tensor`` is a sparse COO tensor on a device that can be read."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.layout is torch.sparse_coo
+        and is_reachable(tensor)
     )
 
 

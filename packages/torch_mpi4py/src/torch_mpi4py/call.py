@@ -12,7 +12,7 @@ import torch
 
 from .dtypes import code_of
 
-__all__ = ["Call"]
+__all__ = ["Call", "known_call"]
 
 _NAMES = (
     "all_reduce",
@@ -30,13 +30,10 @@ _NAME_CODE = {name: index for index, name in enumerate(_NAMES)}
 _OP_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
-@functools.lru_cache(maxsize=10_000)
 class Call:
     """What must be equal on all ranks for one collective.
 
-    Most programs repeat a few calls, so equal arguments give the same object again, and what was
-    worked out for it once need not be worked out in every step. Nothing changes it but for
-    ``places``.
+    Nothing changes it but for ``places``.
 
     Args:
         name: the collective, by its name in torch.distributed.
@@ -76,7 +73,7 @@ class Call:
 
     def over(self, link: tuple[float, ...]) -> Call:
         """Return this call over an emulated link."""
-        return Call(self.name, self.counts, self.dtype, self.op, self.root, link)
+        return known_call(self.name, self.counts, self.dtype, self.op, self.root, link)
 
     def describe(self) -> str:
         """Return e.g. ``all_reduce(SUM) of 3 float32 elements``."""
@@ -114,3 +111,8 @@ class Call:
         if self.name == "all_to_all":
             return max(tensor.nbytes for tensor in result)
         return max(self.counts, default=0) * (self.dtype.itemsize if self.dtype else 0)
+
+
+# Most programs repeat a few calls: equal arguments give the same object again, and what was worked
+# out for it once need not be worked out in every step.
+known_call = functools.lru_cache(maxsize=10_000)(Call)

@@ -17,8 +17,9 @@ from weakref import WeakValueDictionary
 
 from . import deadlines, link_emulation, link_queue
 from .call_check import Agreement
-from .errors import CommunicationError, MismatchError, translate
+from .errors import CommunicationError, MismatchError
 from .events import log
+from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
 from .work import CollectiveWork

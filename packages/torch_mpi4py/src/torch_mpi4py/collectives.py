@@ -8,6 +8,7 @@ host memory (:mod:`torch_mpi4py.buffers`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import torch
@@ -25,6 +26,7 @@ __all__ = [
     "all_to_all",
     "barrier",
     "broadcast",
+    "by_rank",
     "gather",
     "reduce",
     "reduce_scatter",
@@ -140,7 +142,13 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     return run
 
 
-def _all_gather(comm, send, collected, counts, element) -> None:
+def _all_gather(
+    comm: MPI.Intracomm,
+    send: Any,
+    collected: torch.Tensor,
+    counts: list[int],
+    element: MPI.Datatype,
+) -> None:
     if len(set(counts)) == 1:
         memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
         if counts[0] <= MAX_COUNT:
@@ -149,7 +157,7 @@ def _all_gather(comm, send, collected, counts, element) -> None:
             large = message(collected[: counts[0]], element)[2]
             comm.Allgather(send, [memory, 1, large])
         return
-    comm.Allgatherv(send, _by_rank(collected, counts, element))
+    comm.Allgatherv(send, by_rank(collected, counts, element))
 
 
 def gather(
@@ -222,7 +230,14 @@ def reduce_scatter(
     return run
 
 
-def _reduce_scatter(comm, whole, result, counts, how: Reduction, rank: int) -> None:
+def _reduce_scatter(
+    comm: MPI.Intracomm,
+    whole: torch.Tensor,
+    result: torch.Tensor,
+    counts: list[int],
+    how: Reduction,
+    rank: int,
+) -> None:
     if whole.numel() > MAX_COUNT:
         parts = whole.split(counts)
         for root, part in enumerate(parts):
@@ -268,7 +283,7 @@ def all_to_all(outputs: list[torch.Tensor], sources: list[torch.Tensor]) -> Plan
         if collected is None:
             collected = torch.empty(sum(receive_counts), dtype=joined.dtype)
         comm.Alltoallv(
-            _by_rank(joined, send_counts, element), _by_rank(collected, receive_counts, element)
+            by_rank(joined, send_counts, element), by_rank(collected, receive_counts, element)
         )
         if flat_out is None:
             _spread(collected, hosts_out)
@@ -322,7 +337,7 @@ def pieces(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return host.view(-1).split(MAX_COUNT)
 
 
-def _by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
+def by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
     """Return mpi4py's ``[memory, counts, displacements, datatype]`` for consecutive parts."""
     displacements = [0]
     for count in counts[:-1]:

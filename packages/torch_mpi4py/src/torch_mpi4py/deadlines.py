@@ -21,13 +21,8 @@ from typing import Any
 
 from . import advice, hang_report, heartbeat
 from .deaths import failed_ranks, has_ulfm
-from .errors import (
-    CommunicationError,
-    DeadlineError,
-    RevokedError,
-    freed,
-    translate,
-)
+from .errors import CommunicationError, DeadlineError, RevokedError
+from .mpi_errors import freed, translate
 from .runtime import MPI
 
 __all__ = [
@@ -102,7 +97,7 @@ class Operation:
                 f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
             )
         return DeadlineError(
-            f"{self.what}: not finished within {self.seconds:g} s; "
+            f"{self.what}: Timed out: not finished within {self.seconds:g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
             f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
         )

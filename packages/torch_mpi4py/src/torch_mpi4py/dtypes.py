@@ -129,7 +129,7 @@ def reduction(dtype: torch.dtype, op: ReduceOp) -> Reduction:
     Raises:
         TypeError: if the operation has no meaning for the dtype, e.g. BAND of floats.
     """
-    kind = op.op if isinstance(op, ReduceOp) else op
+    kind = getattr(op, "op", op)  # ReduceOp.SUM itself has none
     return _reduction(dtype, int(kind))
 
 

@@ -12,14 +12,15 @@ import time
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
+from .base_comm import base
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
-from .errors import DeadlineError, translate
+from .errors import DeadlineError
 from .events import log
 from .matched_probe import GuardedMessage
+from .mpi_errors import translate
 from .requests import NON_BLOCKING, GuardedRequest
 from .runtime import MPI
-from .survivors_comm import base
 
 __all__ = ["GuardedComm", "duplicate_world", "library", "renew_world", "world"]
 
@@ -204,8 +205,9 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
         while not _test(request):
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    f"the other ranks did not make their communicator within {seconds:g} s; "
-                    f"all {base().Get_size()} ranks must make the call. {advice.START_AGAIN}"
+                    "Timed out: the other ranks did not make their communicator within "
+                    f"{seconds:g} s; all {base().Get_size()} ranks must make the call. "
+                    f"{advice.START_AGAIN}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from .base_comm import base
 from .diagnosis import diagnose
 from .event_board import Board, Verdict
 from .events import GroupName, log
@@ -108,8 +109,6 @@ def _look() -> list[RankState]:
 
 def _numbers() -> dict[int, int]:
     """What the ranks are called, by what they were called before some died and were left out."""
-    from .survivors_comm import base  # it stands on this module
-
     living, everyone = base().Get_group(), MPI.COMM_WORLD.Get_group()
     first = MPI.Group.Translate_ranks(living, None, everyone)
     for group in (living, everyone):

@@ -22,10 +22,10 @@ from .errors import (
     DeadlineError,
     RankFailedError,
     RevokedError,
-    translate,
 )
 from .events import ANY, Token, begin_message, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .mpi_errors import translate
 from .runtime import MPI
 from .work import Handle, devices_of, seconds_of, settle
 

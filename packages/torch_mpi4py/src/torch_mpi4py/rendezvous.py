@@ -9,37 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import zlib
 from collections.abc import Iterator
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from . import comm_reaper, deadlines, events
-from .event_board import group_text
-from .group import MPIProcessGroup, live_groups
-from .guarded_comm import duplicate_world, settle, tell_boards
+from .base_comm import base
+from .group_comms import all_living
+from .guarded_comm import duplicate_world
 from .runtime import MPI
-from .store_barrier import meet
-from .survivors_comm import base
 
-__all__ = ["create_group", "group_on", "is_out_of_step", "open_store", "rendezvous"]
+__all__ = ["group_on", "open_store", "ready_made", "rendezvous"]
 
 # The latest stores, on the rank that serves them. They outlive the group: other ranks may still
 # be meeting there in new_group when this one, not a member, has destroyed its default group.
 _serving: list[dist.Store] = []
 # Communicator and store of the group that is being made, where both are there already.
-_ready_made: list[tuple[MPI.Intracomm, dist.Store]] = []
-_out_of_step = False
-
-
-def is_out_of_step() -> bool:
-    """Return whether a new_group has failed here since the default group was made.
-
-    Torch counts the groups to name them, so a rank that has not called it gives other names to
-    all that follow, and waits for ever for those that use the same names as before.
-    """
-    return _out_of_step
+ready_made: list[tuple[MPI.Intracomm, dist.Store]] = []
 
 
 def rendezvous(
@@ -53,7 +40,7 @@ def rendezvous(
     """
     _require_mpi_launch()
     seconds = timeout.total_seconds()
-    with events.making("init_process_group", _all_living()):
+    with events.making("init_process_group", all_living()):
         comm = duplicate_world(seconds)
         comm_reaper.retire(comm)
         store = open_store(comm, timeout)
@@ -115,96 +102,11 @@ def _address_for_others() -> str:
     return chosen or socket.gethostbyname(socket.gethostname())
 
 
-def create_group(options: dist.distributed_c10d._DistributedBackendOptions, _: object):
-    """Make the process group that torch asks for; called on its members only."""
-    global _out_of_step
-    timeout = options.timeout
-    members = list(options.global_ranks_in_group)
-    if _ready_made:
-        comm, store = _ready_made[-1]
-        return MPIProcessGroup(comm, timeout, store)
-    if not members:
-        comm = _whole_world(options.group_rank, options.group_size, timeout)
-        _out_of_step = False
-    else:
-        timeout = _inherited(timeout)
-        parent = _parent_of_groups()
-        try:
-            with events.making("new_group", events.log.part_of(parent.comm, members)):
-                meet(options.store, "new_group", len(members), timeout.total_seconds(), "new_group")
-                comm = _part_of(parent, members, options.group_id, timeout)
-        except BaseException:
-            _out_of_step = True
-            raise
-    return MPIProcessGroup(comm, timeout, options.store)
-
-
 @contextlib.contextmanager
 def group_on(comm: MPI.Intracomm, store: dist.Store) -> Iterator[None]:
     """Give ``comm`` and ``store`` to the process group that torch makes inside."""
-    _ready_made.append((comm, store))
+    ready_made.append((comm, store))
     try:
         yield
     finally:
-        _ready_made.pop()
-
-
-def _inherited(timeout: timedelta) -> timedelta:
-    """Return the default group's time-out for a group that was made without one of its own.
-
-    Torch gives such a group half an hour, however short the default group's time-out is.
-    """
-    parent = dist.distributed_c10d._get_default_group()
-    if timeout != dist.default_pg_timeout or not isinstance(parent, MPIProcessGroup):
-        return timeout
-    return min(timeout, parent.timeout)
-
-
-def _whole_world(rank: int, size: int, timeout: timedelta) -> MPI.Intracomm:
-    if size != base().Get_size():
-        raise RuntimeError(
-            f"world_size is {size}, but {base().Get_size()} ranks started by MPI live; start as "
-            f"many as you want in the group: mpiexec -n {size} python program.py"
-        )
-    seconds = timeout.total_seconds()
-    with events.making("init_process_group", _all_living()):
-        comm = duplicate_world(seconds)
-        tell_boards(comm, seconds)
-        # Torch may number the ranks in another order than MPI (with env://, say).
-        group = deadlines.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
-        settle(group, seconds)
-    comm_reaper.retire(comm)
-    return group
-
-
-def _all_living() -> int:
-    """Return the place of the name of all living ranks in the event log."""
-    return events.log.string(group_text("world", events.log.group_of(base()).ranks))
-
-
-def _parent_of_groups() -> MPIProcessGroup:
-    parent = dist.distributed_c10d._get_default_group()
-    if not isinstance(parent, MPIProcessGroup) or parent not in live_groups:
-        raise RuntimeError(
-            "an mpi4py group needs a default group on mpi4py: "
-            'dist.init_process_group("mpi4py", init_method="mpi://")'
-        )
-    return parent
-
-
-def _part_of(
-    parent: MPIProcessGroup, members: list[int], name: str, timeout: timedelta
-) -> MPI.Intracomm:
-    group = parent.comm.Get_group().Incl(members)
-    tag = _tag_of(name)
-    seconds = timeout.total_seconds()
-    comm = deadlines.call(
-        parent.comm, "new_group", seconds, lambda: parent.comm.Create_group(group, tag)
-    )
-    settle(comm, seconds)
-    return comm
-
-
-def _tag_of(name: str) -> int:
-    """Return a tag that is equal on all ranks and apart from those of callback channels."""
-    return 1024 + zlib.crc32(name.encode()) % 16384
+        ready_made.pop()

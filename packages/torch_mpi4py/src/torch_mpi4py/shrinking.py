@@ -7,16 +7,19 @@ all survivors; they work where ranks can be freed (Open MPI with ULFM).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
 from . import deadlines
-from .group import MPIProcessGroup, live_groups
 from .guarded_comm import DEFAULT_TIMEOUT_SECONDS, current_world, forget_half_made, renew_world
+from .live_groups import live_groups
 from .rendezvous import group_on, open_store
 from .runtime import MPI
 from .survivors_comm import shrink_base, shrunk_copy
+
+if TYPE_CHECKING:
+    from .process_group import MPIProcessGroup
 
 __all__ = ["Shrunk", "shrink", "shrink_group"]
 
@@ -75,7 +78,7 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
 
 def _default_group() -> MPIProcessGroup | None:
     group = dist.group.WORLD if dist.is_initialized() else None
-    return group if isinstance(group, MPIProcessGroup) else None
+    return group if group in live_groups else None
 
 
 def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIProcessGroup:

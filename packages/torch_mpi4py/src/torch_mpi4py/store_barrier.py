@@ -34,8 +34,8 @@ def meet(store: dist.Store | None, key: str, size: int, seconds: float, what: st
         if time.monotonic() > deadline:
             present = store.add(f"{key}/arrived", 0)
             raise DeadlineError(
-                f"{what}: only {present} of {size} ranks came within {seconds:g} s; every "
-                "rank must make this call. Other groups are as usable as before."
+                f"{what}: Timed out: only {present} of {size} ranks came within {seconds:g} s; "
+                "every rank must make this call. Other groups are as usable as before."
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.02)

@@ -1,8 +1,7 @@
-"""Every communicator is made from one that holds the living ranks and no other.
+"""After a death the living ranks agree on a communicator among themselves.
 
-At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
-made from it whatever happened to the others. After a death it is shrunk: the base is then a
-communicator of the survivors, who are numbered anew in the same order.
+Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and a call that was given up is
+taken up again by the next one.
 """
 
 from __future__ import annotations
@@ -10,17 +9,12 @@ from __future__ import annotations
 import threading
 
 from . import advice, deadlines
-from .errors import CommunicationError, DeadlineError, translate
+from .base_comm import base, replace_base
+from .errors import CommunicationError, DeadlineError
+from .mpi_errors import translate
 from .runtime import MPI
 
-__all__ = ["base", "shrink_base", "shrunk_copy"]
-
-_base: MPI.Intracomm = MPI.COMM_WORLD
-
-
-def base() -> MPI.Intracomm:
-    """Return the communicator of all ranks that live, as far as :func:`shrink_base` knows."""
-    return _base
+__all__ = ["is_half_shrunk", "shrink_base", "shrunk_copy"]
 
 
 def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
@@ -33,13 +27,12 @@ def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
         DeadlineError: if some living rank did not come within ``seconds``. The unfinished
             call is kept, and the next one on this rank goes on with it.
     """
-    global _base
-    before = _base
+    before = base()
     fresh = shrunk_copy(before, seconds, "shrink")
     survivors = _ranks_in(before, fresh)
     dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
     if dead:
-        _base = fresh
+        replace_base(fresh)
     return dead, survivors
 
 
@@ -86,8 +79,8 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     shrinking = _unfinished[key]
     if not shrinking.ended.wait(seconds):
         raise DeadlineError(
-            f"{what}: not every living rank made this call within {seconds:g} s. Call it on all "
-            "of them; this rank goes on where it stopped when it is called again."
+            f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
+            "it on all of them; this rank goes on where it stopped when it is called again."
         )
     del _unfinished[key]
     if shrinking.error is not None:

@@ -201,7 +201,7 @@ class CollectiveWork(Handle, Operation):
         finally:
             log.waits(self.event, False)
         if not in_time:
-            text = f"{self.what}: not finished within the {seconds:g} s given to wait()"
+            text = f"{self.what}: Timed out: not finished within the {seconds:g} s given to wait()"
             error = DeadlineError(text + hang_report.ending(report))
             self.channel.fail(error)
             raise error

@@ -1,0 +1,26 @@
+"""The communicator that holds the living ranks and no other; every other one is made from it.
+
+At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
+made from it whatever happened to the others. After a death
+:func:`torch_mpi4py.survivors_comm.shrink_base` puts a communicator of the survivors in its
+place, who are numbered anew in the same order.
+"""
+
+from __future__ import annotations
+
+from .runtime import MPI
+
+__all__ = ["base", "replace_base"]
+
+_base: MPI.Intracomm = MPI.COMM_WORLD
+
+
+def base() -> MPI.Intracomm:
+    """Return the communicator of all ranks that live, as far as the last shrink knows."""
+    return _base
+
+
+def replace_base(survivors: MPI.Intracomm) -> None:
+    """Make all further communicators from that of the ``survivors``."""
+    global _base
+    _base = survivors

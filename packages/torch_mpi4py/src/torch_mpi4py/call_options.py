@@ -1,0 +1,102 @@
+"""The ways of torch to say how a collective is to be done, made one.
+
+PyTorch's functions hand a group's methods an options object. Communication hooks and programs may
+give the reduce operation, the root or the time-out alone, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import operator
+from datetime import timedelta
+from typing import Any, SupportsIndex, TypeVar
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+
+__all__ = [
+    "AllToAllOptions",
+    "AllgatherOptions",
+    "AllreduceCoalescedOptions",
+    "AllreduceOptions",
+    "BarrierOptions",
+    "BroadcastOptions",
+    "GatherOptions",
+    "ReduceOptions",
+    "ReduceScatterOptions",
+    "ScatterOptions",
+    "one_of",
+    "options_of",
+]
+
+_Options = TypeVar("_Options")
+# What the options may hold. A reduce operation has an index, too, so it comes first.
+_FIELDS = (
+    ("reduceOp", dist.ReduceOp, "a reduce operation"),
+    ("timeout", timedelta, "a time-out"),
+    ("rootRank", SupportsIndex, "a root"),
+)
+
+
+def options_of(kind: type[_Options], what: str, *given: Any) -> _Options:
+    """Return torch's options object of the ``kind`` for what a call was given.
+
+    Args:
+        kind: the class of the options, e.g. ``AllreduceOptions``.
+        what: the method, for error messages.
+        given: an options object; or a reduce operation, a root (int) and a time-out (timedelta),
+            in any order; None stands for what the caller left out.
+
+    Raises:
+        TypeError: for anything else, or if something else than the root is given, but no root.
+    """
+    named = [value for value in given if value is not None]
+    if len(named) == 1 and (type(named[0]) is kind or _stands_for(kind, named[0])):
+        return named[0]
+    options = kind()
+    fields = [_field_for(value, kind, what) for value in named]
+    if len(set(fields)) < len(fields):
+        raise TypeError(f"{what}: {' and '.join(map(repr, named))} are the same argument")
+    if fields and "rootRank" not in fields and hasattr(kind, "rootRank"):
+        raise TypeError(f"{what}: no root was given")
+    for field, value in zip(fields, named, strict=True):
+        setattr(options, field, operator.index(value) if field == "rootRank" else value)
+    return options
+
+
+def _stands_for(kind: type, given: Any) -> bool:
+    """Whether ``given`` are options of another kind that hold what ``kind`` has to."""
+    fields = ("asyncOp", *(field for field, _, _ in _FIELDS if hasattr(kind, field)))
+    return all(hasattr(given, field) for field in fields)
+
+
+def _field_for(value: Any, kind: type, what: str) -> str:
+    meant = next((field for field, type_, _ in _FIELDS if isinstance(value, type_)), None)
+    if meant is not None and hasattr(kind, meant):
+        return meant
+    allowed = ", ".join(words for field, _, words in _FIELDS if hasattr(kind, field))
+    given = f"{type(value).__name__} {value!r}"
+    raise TypeError(f"{what} takes {kind.__name__}, or {allowed}, not {given}")
+
+
+def one_of(what: str, **alternatives: Any) -> Any:
+    """Return what was given for an argument that torch knows under several names.
+
+    Raises:
+        TypeError: if it was not given, or more than once.
+    """
+    given = [value for value in alternatives.values() if value is not None]
+    if len(given) != 1:
+        names = " or ".join(alternatives)
+        raise TypeError(f"{what}: {'both ' if given else 'no '}{names} given")
+    return given[0]

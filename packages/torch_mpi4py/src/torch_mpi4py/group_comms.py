@@ -1,0 +1,95 @@
+"""Makes the communicators that process groups run on.
+
+All ranks of a group come here together. Where only a part of the ranks does, they meet at the
+store first, so that one which never comes holds up nobody inside of MPI.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from . import comm_reaper, deadlines, events
+from .base_comm import base
+from .event_board import group_text
+from .guarded_comm import duplicate_world, settle, tell_boards
+from .runtime import MPI
+from .store_barrier import meet
+
+__all__ = ["all_living", "merged", "part_of", "whole_world"]
+
+
+def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
+    """Return a communicator of all ranks that live, in which this one has number ``rank``.
+
+    Raises:
+        RuntimeError: if other than ``size`` ranks live.
+        DeadlineError: if some do not come within ``seconds``.
+    """
+    if size != base().Get_size():
+        raise RuntimeError(
+            f"world_size is {size}, but {base().Get_size()} ranks started by MPI live; start as "
+            f"many as you want in the group: mpiexec -n {size} python program.py"
+        )
+    with events.making("init_process_group", all_living()):
+        comm = duplicate_world(seconds)
+        tell_boards(comm, seconds)
+        # Torch may number the ranks in another order than MPI (with env://, say).
+        group = deadlines.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
+        settle(group, seconds)
+    comm_reaper.retire(comm)
+    return group
+
+
+def all_living() -> int:
+    """Return the place of the name of all living ranks in the event log."""
+    return events.log.string(group_text("world", events.log.group_of(base()).ranks))
+
+
+def part_of(
+    parent: MPI.Intracomm,
+    members: Sequence[int],
+    name: str,
+    store: dist.Store | None,
+    seconds: float,
+    what: str,
+) -> MPI.Intracomm:
+    """Return a communicator of the ``members`` of ``parent``; each of them must call this.
+
+    Args:
+        name: the new group's, equal on all members.
+        store: where the members meet, which no others do.
+        what: the call, by its name in torch.distributed.
+    """
+    with events.making(what, events.log.part_of(parent, members)):
+        meet(store, what, len(members), seconds, what)
+        group = parent.Get_group().Incl(list(members))
+        tag = _tag_of(name)
+        comm = deadlines.call(parent, what, seconds, parent.Create_group, group, tag)
+        settle(comm, seconds)
+    return comm
+
+
+def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
+    """Return a communicator of the ``size`` ranks that come to ``store``, in order of arrival.
+
+    Raises:
+        DeadlineError: if fewer came within ``seconds``.
+    """
+    what = "merge_remote_group"
+    rank = store.add(f"{what}/ranks", 1) - 1
+    store.set(f"{what}/{rank}", str(base().Get_rank()))
+    meet(store, what, size, seconds, what)
+    members = [int(store.get(f"{what}/{place}")) for place in range(size)]
+    # Without a watcher: it would revoke the base, from which all others are made, and that would
+    # not even end this call. All ranks have just been here, and begin it now.
+    comm = base().Create_group(base().Get_group().Incl(members), _tag_of(what))
+    settle(comm, seconds)
+    return comm
+
+
+def _tag_of(name: str) -> int:
+    """Return a tag that is equal on all ranks and apart from those of callback channels."""
+    return 1024 + zlib.crc32(name.encode()) % 16384

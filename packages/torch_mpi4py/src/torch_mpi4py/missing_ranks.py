@@ -1,0 +1,226 @@
+"""A barrier that names the ranks which do not come.
+
+Ranks sign in at the rendezvous store, and MPI is not touched: a group whose barrier was given up
+is as usable as before. Rank 0 decides for all. Each rank has one entry in the store, which only it
+and rank 0 write, each by comparing first, so that a rank cannot give up what rank 0 has let
+through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from . import advice, events
+from .deaths import failed_ranks
+from .errors import CommunicationError, DeadlineError, RankFailedError
+from .live_groups import live_groups
+from .runtime import MPI
+
+__all__ = ["monitored_barrier", "wait"]
+
+_LONGEST_PAUSE_SECONDS = 0.02
+# Between saying that a rank may pass and doing so rank 0 only writes to the store.
+_ANSWER_SECONDS = 10.0
+_STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
+_calls = itertools.count(1)
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Return when all ranks of ``group`` have come; if some do not, all others name them.
+
+    ``torch.distributed.monitored_barrier`` does this for gloo and refuses every other backend.
+
+    Args:
+        group: the group, the default group if None.
+        timeout: time allowed (a number means seconds), the group's own if None.
+        wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
+            one has died nobody waits until the time-out.
+
+    Raises:
+        DeadlineError: on every rank that came, if one does not in time. The group stays usable.
+        RankFailedError: on every rank that lives, if one has died.
+    """
+    group = dist.group.WORLD if group is None else group
+    if timeout is not None and not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+    if group in live_groups:
+        group.monitored_barrier(timeout, wait_all_ranks)
+    else:  # torch's own knows what to do about another backend, and about a rank outside
+        dist.monitored_barrier(group, timeout, wait_all_ranks)
+
+
+def wait(
+    comm: MPI.Intracomm,
+    store: dist.Store,
+    place: int,
+    seconds: float,
+    wait_all_ranks: bool,
+) -> None:
+    """Do what :func:`monitored_barrier` says, for a group on ``comm``.
+
+    Args:
+        store: the group's.
+        place: where the event log has the group's name.
+    """
+    if comm.Get_size() == 1:
+        return
+    with events.making("monitored_barrier", place):
+        barrier = _Barrier(comm, store, seconds, wait_all_ranks)
+        try:
+            barrier.pass_through()
+        except _STORE_ERRORS as error:  # it has gone, with the rank that served it
+            barrier.raise_if_dead()
+            text = f"monitored_barrier: no answer from the store: {error}"
+            raise CommunicationError(text) from error
+        finally:
+            barrier.leave()
+
+
+class _Barrier:
+    """One call on one rank.
+
+    Attributes:
+        came: the ranks that were seen waiting at some time during this call.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ranks: bool
+    ) -> None:
+        self._comm = comm
+        self._rank = comm.Get_rank()
+        self._store = store
+        self._seconds = seconds
+        self._wait_all_ranks = wait_all_ranks
+        self._call = next(_calls)
+        self._deadline = time.monotonic() + seconds
+        self._pause = 1e-4
+        self.came = {self._rank}
+        self._before: dict[int, str] = {}
+
+    def pass_through(self) -> None:
+        """Sign in, and return when all have; otherwise raise."""
+        others = (rank for rank in range(self._comm.Get_size()) if rank != self._rank)
+        self._before = {rank: self._entry(rank) for rank in others}
+        self._note(self._before)
+        self._store.set(self._key(self._rank), self._says("waits"))
+        if self._rank == 0:
+            self._decide()
+        else:
+            self._await_answer()
+
+    def leave(self) -> None:
+        """Sign out, if this rank still waits."""
+        with contextlib.suppress(*_STORE_ERRORS):
+            self._change(self._rank, self._says("waits"), self._says("left"))
+
+    def raise_if_dead(self) -> None:
+        """Raise RankFailedError if a rank of the group has died."""
+        dead = failed_ranks(self._comm)
+        if dead:
+            raise self._error(dead)
+
+    def _decide(self) -> None:
+        """Let all through once they wait; give up when that cannot happen any more."""
+        while True:
+            entries = {rank: self._entry(rank) for rank in self._before}
+            self._note(entries)
+            dead = failed_ranks(self._comm)
+            all_wait = all(entry.endswith(" waits") for entry in entries.values())
+            if all_wait and not dead:
+                if self._let_through(entries):
+                    return
+                break
+            all_came = len(self.came.union(dead)) == self._comm.Get_size()
+            if all_came or (dead and not self._wait_all_ranks) or self._is_late():
+                break
+            self._rest()
+        error = self._error(dead)
+        for rank, entry in entries.items():
+            if entry.endswith((" waits", " may pass")):
+                self._change(rank, entry, f"{entry.split()[0]} failed {error}")
+        raise error
+
+    def _let_through(self, entries: dict[int, str]) -> bool:
+        """Have each rank promise to pass, then let them; return False if one has just left."""
+        for rank, entry in entries.items():
+            promise = f"{entry.split()[0]} may pass"
+            entries[rank] = self._change(rank, entry, promise)
+            if entries[rank] != promise:
+                return False
+        for rank, entry in entries.items():
+            self._store.set(self._key(rank), f"{entry.split()[0]} passes")
+        self._store.set(self._key(0), self._says("passes"))
+        return True
+
+    def _await_answer(self) -> None:
+        while True:
+            _, state, *text = self._entry(self._rank).split(" ", 2)
+            if state == "passes":
+                return
+            dead = failed_ranks(self._comm)
+            if state == "failed":
+                raise RankFailedError(*text) if dead else DeadlineError(*text)
+            given_up = self._is_late() or (dead and not self._wait_all_ranks)
+            if state == "may" and time.monotonic() > self._deadline + _ANSWER_SECONDS:
+                raise self._error(dead or [0])
+            if state == "waits" and given_up:
+                left = self._says("left")
+                if self._change(self._rank, self._says("waits"), left) == left:
+                    self._note({rank: self._entry(rank) for rank in self._before})
+                    raise self._error(dead)
+            self._rest()
+
+    def _error(self, dead: list[int]) -> CommunicationError:
+        missing = [rank for rank in self._before if rank not in self.came.union(dead)]
+        named = missing if self._wait_all_ranks else missing[:1]
+        late = f"{_ranks(named)} did not come within {self._seconds:g} s"
+        if dead:
+            also = f", and {late}" if missing and self._wait_all_ranks else ""
+            return RankFailedError(f"monitored_barrier: {_ranks(dead)} died{also}. {advice.GO_ON}")
+        if not missing:
+            late = "a rank gave up before the last one came"
+        elif len(missing) > len(named):
+            late += " (and others neither: wait_all_ranks=True names all)"
+        return DeadlineError(
+            f"monitored_barrier: Timed out: {late}. The group is as usable as before."
+        )
+
+    def _note(self, entries: dict[int, str]) -> None:
+        """Remember who waits, or has waited since this rank came."""
+        for rank, entry in entries.items():
+            if entry.endswith(" waits") or entry != self._before[rank]:
+                self.came.add(rank)
+
+    def _entry(self, rank: int) -> str:
+        key = self._key(rank)
+        return self._store.get(key).decode() if self._store.check([key]) else ""
+
+    def _change(self, rank: int, before: str, after: str) -> str:
+        """Replace an entry if it still is what it was; return what it is then."""
+        return self._store.compare_set(self._key(rank), before, after).decode()
+
+    def _key(self, rank: int) -> str:
+        return f"monitored_barrier/{rank}"
+
+    def _says(self, state: str) -> str:
+        return f"{self._call} {state}"
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _rest(self) -> None:
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,772 @@
+"""A torch process group whose operations are MPI calls.
+
+Torch calls the methods below; each checks its arguments on the calling rank, makes a plan
+(:mod:`torch_mpi4py.collectives`) and hands it to the channel of the calling thread. Method
+names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones say
+``_allgather_base``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import (
+    collectives,
+    comm_reaper,
+    deadlines,
+    group_comms,
+    link_emulation,
+    missing_ranks,
+    point_to_point,
+)
+from .argument_checks import (
+    as_list,
+    require_peer,
+    require_same_dtype,
+    require_size,
+    split_evenly,
+    split_first_dimension,
+)
+from .call import Call, known_call
+from .call_options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+    one_of,
+    options_of,
+)
+from .channel import Channel
+from .dtypes import reduction
+from .errors import ClosedGroupError, CommunicationError, RevokedError
+from .events import begin_collective, log
+from .futures import CallbackQueue, current_depth
+from .live_groups import live_groups
+from .point_to_point import PointToPointWork, start_receive, start_send
+from .runtime import MPI
+from .shrinking import shrink_group
+from .sparse_all_reduce import sparse_all_reduce
+from .store_barrier import meet
+from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
+
+__all__ = ["MPIProcessGroup", "live_groups"]
+
+_CLOSE_SECONDS = 10.0
+
+
+class MPIProcessGroup(dist.ProcessGroup):
+    """Process group on one MPI communicator, with every operation of torch.distributed.
+
+    Args:
+        comm: a communicator for this group alone, its ranks in the group's order.
+        timeout: time allowed for each operation.
+        store: the rendezvous store torch hands over, or None.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, timeout: timedelta, store: dist.Store | None = None
+    ) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        self.comm = comm
+        self._rank = comm.Get_rank()
+        self._size = comm.Get_size()
+        self._store = store
+        self._seconds = timeout.total_seconds()
+        self._group_name = ""
+        self._group_desc = ""
+        self._sequence_number = 0
+        self._splits: Counter[str] = Counter()
+        self._closed = False
+        self._coalesced: list[dist._Work] | None = None
+        self._channels: list[Channel] = [Channel(comm, "group", 0)]
+        self._callbacks: list[CallbackQueue] = [CallbackQueue("group", 0)]
+        self._deeper = threading.Lock()
+        deadlines.watch()
+        live_groups.add(self)
+
+    # --- identity -------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:
+        return "mpi4py"
+
+    def name(self) -> str:
+        """Return the backend's name."""
+        return "mpi4py"
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+        self._name_channels()
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_desc = description
+        self._name_channels()
+
+    def _name_channels(self) -> None:
+        """Call the group in the event log what its user calls it."""
+        name = self._group_desc
+        if name in {"", "undefined"}:
+            name = f"group {self._group_name}"
+        elif name == "default_pg":
+            name = "default"
+        for channel in self._channels:
+            channel.group = log.name_group(channel.comm, name)
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    @property
+    def group_name(self) -> str:
+        return self._group_name
+
+    @property
+    def group_desc(self) -> str:
+        return self._group_desc
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
+
+    def _get_backend(self, device: torch.device) -> MPIProcessGroup:
+        return self
+
+    def _backend_id(self, backend_type: dist.ProcessGroup.BackendType) -> int:
+        return self._id()
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _register_on_completion_hook(self, hook: Any) -> None:
+        raise NotImplementedError(
+            "only NCCL calls a hook when an operation is complete; use work.get_future().then()"
+        )
+
+    def _get_backend_name(self) -> str:
+        return "mpi4py"
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def get_group_store(self) -> dist.Store:
+        """Return the rendezvous store of this group."""
+        return self._store
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence_number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence_number
+
+    @property
+    def timeout(self) -> timedelta:
+        """The time allowed for each operation."""
+        return timedelta(seconds=self._seconds)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the time allowed for each operation from now on."""
+        self._seconds = timeout.total_seconds()
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    # --- life -----------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> CommunicationError | None:
+        """Why the group is unusable, None while it works."""
+        for channel in self._channels:
+            if channel.failure is not None:
+                return channel.failure
+        return None
+
+    @property
+    def check_collectives(self) -> bool:
+        """Whether ranks compare their calls before data moves; set it alike on all ranks."""
+        return self._channels[0].agreement.enabled
+
+    @check_collectives.setter
+    def check_collectives(self, enabled: bool) -> None:
+        for channel in self._channels:
+            channel.agreement.enabled = enabled
+
+    @property
+    def survives_failures(self) -> bool:
+        """Whether the death of a rank ends only what is said to it or awaited from it.
+
+        False at first: the first rank that notices frees all others, and the group is unusable.
+        Where it is True, messages between living ranks go on; a receive from any source raises
+        RankFailedError once, and may be waited for again after :meth:`acknowledge_failures`.
+        """
+        return self._channels[0].survives_failures
+
+    @survives_failures.setter
+    def survives_failures(self, survives: bool) -> None:
+        self._channels[0].survives_failures = survives
+
+    def failed_ranks(self) -> list[int]:
+        """Return the ranks of this group that are known to have died, none without ULFM."""
+        return deadlines.failed_ranks(self.comm)
+
+    def acknowledge_failures(self) -> list[int]:
+        """Let receives from any source go on among the living; return the dead ranks."""
+        failed = self.failed_ranks()
+        if failed:
+            self.comm.Ack_failed(len(failed))  # and no later ones, which nobody has been told of
+            point_to_point.post_again(self._channels[0])
+        return failed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a collective is queued or running."""
+        return not all(channel.idle for channel in self._channels)
+
+    def _wait_for_pending_works(self) -> None:
+        while self.is_busy:  # each operation ends at its deadline at the latest
+            time.sleep(1e-3)
+
+    def abort(self) -> None:
+        """Free every rank stuck in this group and make it unusable."""
+        for channel in self._channels:
+            channel.fail(RevokedError("the group was aborted"))
+
+    def shutdown(self) -> None:
+        """Finish what is queued, stop the group's threads and give up its communicators."""
+        if self._closed:
+            return
+        self._closed = True
+        stopped = True
+        for callbacks in self._callbacks:
+            stopped &= callbacks.close(self._closing_seconds())
+        for channel in self._channels:
+            stopped &= channel.close(self._closing_seconds())
+        if not stopped:
+            self.abort()
+            for channel in self._channels:
+                if not channel.close(_CLOSE_SECONDS):
+                    deadlines.leave_mpi_unfinalized()
+        log.forget(self._channels[0].group)
+        if stopped:
+            for channel in self._channels:
+                comm_reaper.retire(channel.comm)
+        self._store = None  # a failed group lives on in the traceback of its error
+        live_groups.discard(self)
+
+    def _closing_seconds(self) -> float:
+        return self._seconds + _CLOSE_SECONDS if self.failure is None else _CLOSE_SECONDS
+
+    def _require_open(self, what: str) -> None:
+        if self._closed:
+            raise ClosedGroupError(
+                f"{what}: this process group was destroyed; use a live one, or call "
+                "dist.init_process_group or dist.new_group again"
+            )
+        failure = self.failure
+        if failure is not None:
+            raise RevokedError(
+                f"{what}: this group is unusable since an earlier failure: {failure}"
+            )
+
+    # --- running --------------------------------------------------------------------------
+
+    def _lane(self) -> tuple[Channel, CallbackQueue]:
+        """Return where calls of this thread go: callbacks have channels of their own."""
+        depth = current_depth()
+        if depth >= len(self._channels):
+            with self._deeper:
+                while depth >= len(self._channels):
+                    self._open_deeper_lane()
+        return self._channels[depth], self._callbacks[depth]
+
+    def _open_deeper_lane(self) -> None:
+        depth = len(self._channels)
+        what = "first collective in a callback"
+        meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
+        everyone = self.comm.Get_group()
+        comm = deadlines.call(
+            self.comm,
+            "communicator for callbacks",
+            self._seconds,
+            lambda: self.comm.Create_group(everyone, tag=depth),
+        )
+        channel = Channel(comm, self._group_name or "group", depth)
+        channel.group = log.name_group(comm, self._channels[0].group.name)
+        channel.agreement.enabled = self.check_collectives
+        self._callbacks.append(CallbackQueue(self._group_name or "group", depth))
+        self._channels.append(channel)
+
+    def _run(
+        self,
+        call: Call,
+        plan: collectives.Plan,
+        result: list[Any],
+        opts: Any,
+        handed_over: int | None = None,
+    ) -> dist._Work:
+        channel, callbacks = self._lane()
+        asynchronous = getattr(opts, "asyncOp", True)
+        self._sequence_number += 1
+        work = CollectiveWork()
+        link = link_emulation.current()
+        if link is not None:
+            work.link = link
+            call = call.over(link.numbers)
+        work.channel = channel
+        work.callbacks = callbacks
+        work.call = call
+        work.plan = plan
+        work.tensors = result
+        work.comm = channel.comm
+        work.what = call.name
+        work.seconds = self._seconds
+        work.options = opts
+        if asynchronous:  # its caller may change them while it waits in the queue
+            work.take_options()
+        work.started = started = perf_counter()
+        place = channel.group.place
+        work.event = begin_collective(place, call, handed_over, not asynchronous, started)
+        channel.start(work, asynchronous)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _start_coalescing(self, device_type: torch.device) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device_type: torch.device) -> dist._Work:
+        works, self._coalesced = self._coalesced or [], None
+        return self._combine(works)
+
+    def _combine(self, works: list[dist._Work]) -> dist._Work:
+        _, callbacks = self._lane()
+        return CombinedWork(works, lambda all_works: future_of_works(all_works, callbacks))
+
+    def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
+        """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
+        return shrink_group(self, seconds)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Sequence[torch.device] | None = None,
+    ) -> MPIProcessGroup | None:
+        """Return a new group of those of this group's ``ranks``, None on the others."""
+        self._require_open("split_group")
+        members = sorted(ranks)
+        for rank in members:
+            require_peer(rank, self._size, "split_group:")
+        if not members or len(set(members)) < len(members):
+            raise ValueError(f"split_group: each of the ranks once, and at least one, not {ranks}")
+        if self._rank not in members:
+            return None
+        name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"
+        self._splits[name] += 1  # the members of one group have made the same ones of that name
+        store = dist.PrefixStore(f"{name}/{self._splits[name]}/", self._store)
+        allowed = self.timeout if timeout is None else timeout
+        seconds = allowed.total_seconds()
+        comm = group_comms.part_of(self.comm, members, name, store, seconds, "split_group")
+        return self._descendant(comm, allowed, store, name, group_desc or "undefined")
+
+    splitGroup = split_group  # what torch's C++ code calls it
+
+    def merge_remote_group(
+        self,
+        store: dist.Store,
+        size: int,
+        timeout: timedelta = dist.default_pg_timeout,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> MPIProcessGroup:
+        """Return a new group of the ``size`` ranks that come to ``store``, in order of arrival.
+
+        They may be of different groups of this MPI job.
+        """
+        self._require_open("merge_remote_group")
+        name = group_name or f"{self._group_name}:merge"
+        comm = group_comms.merged(store, size, timeout.total_seconds())
+        description = group_desc or f"{self._group_desc}:merge"
+        return self._descendant(comm, timeout, store, name, description)
+
+    @staticmethod
+    def _descendant(
+        comm: MPI.Intracomm, timeout: timedelta, store: dist.Store, name: str, description: str
+    ) -> MPIProcessGroup:
+        group = MPIProcessGroup(comm, timeout, store)
+        group.setGroupName(name)
+        group.setGroupDesc(description)
+        return group
+
+    # --- collectives ----------------------------------------------------------------------
+
+    # Each method takes what every overload of torch's own does, by its names: options, or what
+    # they would hold. Torch itself always gives tensors and options.
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist._Work:
+        self._require_open("barrier")
+        opts = options_of(BarrierOptions, "barrier", opts, timeout)
+        return self._run(known_call("barrier"), collectives.barrier(), [], opts)
+
+    def broadcast(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
+        self._require_open("broadcast")
+        opts = options_of(BroadcastOptions, "broadcast", opts, root, timeout)
+        root = opts.rootRank
+        require_peer(root, self._size, "broadcast: root")
+        works = []
+        tensors = one_of("broadcast", tensors=tensors, tensor=tensor)
+        for each in as_list(tensors, "broadcast"):
+            call = known_call("broadcast", (each.numel(),), each.dtype, root=root)
+            plan = collectives.broadcast(each, root, self._rank)
+            handed_over = each.numel() if self._rank == root else 0
+            works.append(self._run(call, plan, [each], opts, handed_over))
+        return works[0] if len(works) == 1 else self._combine(works)
+
+    def allreduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        op: Any = None,
+    ) -> dist._Work:
+        self._require_open("all_reduce")
+        if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
+            opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
+            tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
+        tensors = as_list(tensors, "all_reduce", sparse=True)
+        if len(tensors) > 1:
+            return self.allreduce_coalesced(tensors, opts)
+        return self._all_reduce(tensors[0], opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
+        self._require_open("all_reduce")
+        opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
+        listed = as_list(tensors, "all_reduce", sparse=True)
+        return self._combine([self._all_reduce(tensor, opts) for tensor in listed])
+
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work:
+        op = opts.reduceOp
+        if tensor.layout is torch.sparse_coo:
+            sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
+            return self._run(sparse_call, plan, [tensor], opts, handed_over)
+        how = reduction(tensor.dtype, op)
+        call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
+        return self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts)
+
+    def reduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
+        self._require_open("reduce")
+        opts = options_of(ReduceOptions, "reduce", opts, root, op, timeout)
+        root, op = opts.rootRank, opts.reduceOp
+        tensors = one_of("reduce", tensors=tensors, tensor=tensor)
+        (tensor,) = as_list(tensors, "reduce", single=True)
+        require_peer(root, self._size, "reduce: root")
+        how = reduction(tensor.dtype, op)
+        call = known_call("reduce", (tensor.numel(),), tensor.dtype, how.code, root)
+        plan = collectives.reduce(tensor, op, root, self._rank)
+        return self._run(call, plan, [tensor], opts)
+
+    def allgather(
+        self,
+        output_tensors: Any,
+        input_tensors: Any = None,
+        opts: Any = None,
+        *,
+        input_tensor: torch.Tensor | None = None,
+        timeout: timedelta | None = None,
+    ) -> dist._Work:
+        self._require_open("all_gather")
+        opts = options_of(AllgatherOptions, "allgather", opts, timeout)
+        sources = one_of("allgather", input_tensors=input_tensors, input_tensor=input_tensor)
+        (source,) = as_list(sources, "all_gather", single=True)
+        outputs = as_list(_flat(output_tensors), "all_gather")
+        require_size(len(outputs), self._size, "all_gather: number of output tensors")
+        require_same_dtype([source, *outputs], "all_gather")
+        require_size(
+            outputs[self._rank].numel(),
+            source.numel(),
+            "all_gather: elements of this rank's output",
+        )
+        call = known_call("all_gather", tuple(o.numel() for o in outputs), source.dtype)
+        plan = collectives.all_gather(outputs, source, self._rank)
+        return self._run(call, plan, outputs, opts, source.numel())
+
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> dist._Work:
+        self._require_open("all_gather_single")
+        opts = options_of(AllgatherOptions, "all_gather_single", opts)
+        output, source = as_list([output, input], "all_gather_single")
+        require_same_dtype([source, output], "all_gather_single")
+        require_size(
+            output.numel(), source.numel() * self._size, "all_gather_single: elements of output"
+        )
+        call = known_call("all_gather", (source.numel(),) * self._size, source.dtype)
+        parts = split_evenly(output, self._size, "all_gather_single")
+        plan = collectives.all_gather(parts, source, self._rank)
+        return self._run(call, plan, [output], opts, source.numel())
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> dist._Work:
+        pairs = zip(outputs, inputs, strict=True)
+        return self._combine([self.all_gather_single(o, i, opts) for o, i in pairs])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[torch.Tensor]],
+        input_list: Sequence[torch.Tensor],
+        opts: Any = None,
+    ) -> dist._Work:
+        # Torch gives one list per rank; all_gather takes one list per source.
+        per_source = [list(parts) for parts in zip(*output_lists, strict=True)]
+        pairs = zip(per_source, input_list, strict=True)
+        return self._combine([self.allgather([o], [i], opts) for o, i in pairs])
+
+    def gather(
+        self,
+        output_tensors: Any,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        input_tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
+        self._require_open("gather")
+        opts = options_of(GatherOptions, "gather", opts, root, timeout)
+        root = opts.rootRank
+        sources = one_of("gather", input_tensors=input_tensors, input_tensor=input_tensor)
+        (source,) = as_list(sources, "gather", single=True)
+        require_peer(root, self._size, "gather: root")
+        targets: list[torch.Tensor] = []
+        if self._rank == root:
+            targets = as_list(_flat(output_tensors), "gather")
+            require_size(len(targets), self._size, "gather: number of output tensors")
+            require_same_dtype([source, *targets], "gather")
+            for target in targets:
+                require_size(target.numel(), source.numel(), "gather: elements of an output")
+        call = known_call("gather", (source.numel(),), source.dtype, root=root)
+        plan = collectives.gather(targets, source, root, self._rank, self._size)
+        return self._run(call, plan, targets, opts)
+
+    def scatter(
+        self,
+        output_tensors: Any = None,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        output_tensor: torch.Tensor | None = None,
+        root: int | None = None,
+    ) -> dist._Work:
+        self._require_open("scatter")
+        opts = options_of(ScatterOptions, "scatter", opts, root, timeout)
+        root = opts.rootRank
+        outputs = one_of("scatter", output_tensors=output_tensors, output_tensor=output_tensor)
+        (output,) = as_list(outputs, "scatter", single=True)
+        require_peer(root, self._size, "scatter: root")
+        given: list[torch.Tensor] = []
+        if self._rank == root:
+            given = as_list(_flat(input_tensors), "scatter")
+            require_size(len(given), self._size, "scatter: number of input tensors")
+            require_same_dtype([output, *given], "scatter")
+            for source in given:
+                require_size(source.numel(), output.numel(), "scatter: elements of an input")
+        call = known_call("scatter", (output.numel(),), output.dtype, root=root)
+        plan = collectives.scatter(output, given, root, self._rank)
+        handed_over = sum(source.numel() for source in given)
+        return self._run(call, plan, [output], opts, handed_over)
+
+    def reduce_scatter(
+        self,
+        output_tensors: Any = None,
+        input_tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        output: torch.Tensor | None = None,
+        input: Sequence[torch.Tensor] | None = None,
+        op: Any = None,
+    ) -> dist._Work:
+        self._require_open("reduce_scatter")
+        opts = options_of(ReduceScatterOptions, "reduce_scatter", opts, op, timeout)
+        outputs = one_of("reduce_scatter", output_tensors=output_tensors, output=output)
+        sources = one_of("reduce_scatter", input_tensors=input_tensors, input=input)
+        (output,) = as_list(outputs, "reduce_scatter", single=True)
+        sources = as_list(_flat(sources), "reduce_scatter")
+        require_size(len(sources), self._size, "reduce_scatter: number of input tensors")
+        require_same_dtype([output, *sources], "reduce_scatter")
+        require_size(
+            output.numel(), sources[self._rank].numel(), "reduce_scatter: elements of output"
+        )
+        return self._reduce_scatter(output, sources, opts)
+
+    def _reduce_scatter(
+        self, output: torch.Tensor, sources: list[torch.Tensor], opts: ReduceScatterOptions
+    ) -> dist._Work:
+        op = opts.reduceOp
+        how = reduction(output.dtype, op)
+        counts = tuple(source.numel() for source in sources)
+        call = known_call("reduce_scatter", counts, output.dtype, how.code)
+        plan = collectives.reduce_scatter(output, sources, op, self._rank)
+        return self._run(call, plan, [output], opts)
+
+    def reduce_scatter_single(
+        self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None
+    ) -> dist._Work:
+        self._require_open("reduce_scatter_single")
+        opts = options_of(ReduceScatterOptions, "reduce_scatter_single", opts)
+        output, source = as_list([outputTensor, inputTensor], "reduce_scatter_single")
+        require_same_dtype([output, source], "reduce_scatter_single")
+        require_size(
+            source.numel(), output.numel() * self._size, "reduce_scatter_single: elements of input"
+        )
+        return self._reduce_scatter(
+            output, split_evenly(source, self._size, "reduce_scatter_single"), opts
+        )
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> dist._Work:
+        pairs = zip(outputs, inputs, strict=True)
+        return self._combine([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(
+        self,
+        output_tensors: Any,
+        input_tensors: Any,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> dist._Work:
+        self._require_open("all_to_all")
+        opts = options_of(AllToAllOptions, "alltoall", opts, timeout)
+        outputs = as_list(output_tensors, "all_to_all")
+        sources = as_list(input_tensors, "all_to_all")
+        require_size(len(outputs), self._size, "all_to_all: number of output tensors")
+        require_size(len(sources), self._size, "all_to_all: number of input tensors")
+        require_same_dtype([*outputs, *sources], "all_to_all")
+        call = known_call("all_to_all", (), sources[0].dtype)
+        elements = sum(source.numel() for source in sources)
+        return self._run(call, collectives.all_to_all(outputs, sources), outputs, opts, elements)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        opts: Any = None,
+        *,
+        timeout: timedelta | None = None,
+    ) -> dist._Work:
+        self._require_open("all_to_all_single")
+        opts = options_of(AllToAllOptions, "all_to_all_single", opts, timeout)
+        output, source = as_list([output, input], "all_to_all_single")
+        require_same_dtype([output, source], "all_to_all_single")
+        outputs = split_first_dimension(output, output_split_sizes, self._size, "output")
+        sources = split_first_dimension(source, input_split_sizes, self._size, "input")
+        call = known_call("all_to_all_single", (), source.dtype)
+        plan = collectives.all_to_all(outputs, sources)
+        return self._run(call, plan, [output], opts, source.numel())
+
+    alltoall_base = all_to_all_single
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Return when all ranks have come; if some do not, all others raise and name them.
+
+        Args:
+            timeout: time allowed, the group's own if None.
+            wait_all_ranks: name all that are missing; otherwise the first, and a death at once.
+
+        Raises:
+            DeadlineError: if a rank does not come in time. The group stays usable.
+            RankFailedError: if a rank has died.
+        """
+        self._require_open("monitored_barrier")
+        seconds = seconds_of(timeout)
+        seconds = self._seconds if seconds < 0 else seconds
+        place = self._channels[0].group.place
+        missing_ranks.wait(self.comm, self._store, place, seconds, wait_all_ranks)
+
+    # --- point to point -------------------------------------------------------------------
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> PointToPointWork:
+        self._require_open("send")
+        (tensor,) = as_list(tensors, "send", single=True)
+        require_peer(dstRank, self._size, "send: destination", other_than=self._rank)
+        return self._start(start_send, tensor, dstRank, tag)
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> PointToPointWork:
+        self._require_open("recv")
+        (tensor,) = as_list(tensors, "recv", single=True)
+        require_peer(srcRank, self._size, "recv: source", other_than=self._rank)
+        return self._start(start_receive, tensor, srcRank, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> PointToPointWork:
+        self._require_open("recv")
+        (tensor,) = as_list(tensors, "recv", single=True)
+        return self._start(start_receive, tensor, MPI.ANY_SOURCE, tag)
+
+    def _start(self, start: Any, tensor: torch.Tensor, peer: int, tag: int) -> PointToPointWork:
+        if tag < 0:
+            raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
+        channel, callbacks = self._channels[0], self._callbacks[0]
+        work = start(tensor, peer, tag, channel, callbacks, self._seconds)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+
+def _flat(tensors: Any) -> Any:
+    """Return the inner list where torch gives a list in a list."""
+    nested = tensors and isinstance(tensors[0], (list, tuple))
+    return tensors[0] if nested else tensors

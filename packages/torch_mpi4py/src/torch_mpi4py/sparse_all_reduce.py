@@ -1,0 +1,99 @@
+"""Adds up sparse COO tensors, e.g. the gradients of ``nn.Embedding(sparse=True)``.
+
+Each rank may have other rows, and another number of them. All gather the indices and values of
+all, and each adds up what has the same index.
+"""
+
+from __future__ import annotations
+
+import numpy
+import torch
+from torch.distributed import ReduceOp
+
+from .call import Call
+from .collectives import Plan, by_rank, scale_after
+from .dtypes import Reduction, element_type, reduction
+from .runtime import MPI
+
+__all__ = ["sparse_all_reduce"]
+
+_MASK = 2**62 - 1
+
+
+class SparseCall(Call):
+    """What must be equal on all ranks: the shape with the number of sparse dimensions."""
+
+    def __init__(self, name: str, counts: tuple[int, ...], dtype: torch.dtype, op: int) -> None:
+        super().__init__(name, counts, dtype, op)
+        self.digest = hash((self.digest, 1)) & _MASK  # never that of dense tensors
+
+    def over(self, link: tuple[float, ...]) -> SparseCall:
+        call = SparseCall(self.name, self.counts, self.dtype, self.op)
+        call.link = link
+        call.digest = hash((self.digest, *link)) & _MASK
+        return call
+
+    def _counts(self) -> str:
+        return f"sparse {' x '.join(map(str, self.counts[:-1]))}"
+
+    def largest_part_bytes(self, result: list[torch.Tensor], ranks: int) -> int:
+        return sum(part.nbytes for tensor in result for part in _parts(tensor))
+
+
+def sparse_all_reduce(tensor: torch.Tensor, op: ReduceOp) -> tuple[Call, Plan, int]:
+    """Return how to add up ``tensor`` over all ranks; each gets the result in place, coalesced.
+
+    Returns:
+        What the ranks compare, the plan, and how many values this rank hands over.
+
+    Raises:
+        TypeError: for another operation than SUM and AVG.
+    """
+    how = reduction(tensor.dtype, op)
+    if int(getattr(op, "op", op)) not in (int(ReduceOp.SUM), int(ReduceOp.AVG)):
+        raise TypeError(
+            "all_reduce: sparse tensors can be combined by SUM and AVG only; use tensor.to_dense()"
+        )
+    with torch.no_grad():
+        indices, values = (part.cpu().contiguous() for part in _parts(tensor.detach().coalesce()))
+    rows = indices.t().contiguous()  # so that what belongs to one rank lies together
+    call = SparseCall("all_reduce", (*tensor.shape, tensor.sparse_dim()), tensor.dtype, how.code)
+
+    def run(comm: MPI.Intracomm) -> None:
+        counts = numpy.empty(comm.Get_size(), numpy.int64)
+        comm.Allgather(numpy.array([len(rows)], numpy.int64), counts)
+        all_rows = _gathered(comm, rows, counts)
+        all_values = _gathered(comm, values, counts)
+        with torch.no_grad():
+            tensor.copy_(_sum(tensor, all_rows.t(), all_values, how, comm.Get_size()))
+
+    return call, run, values.numel()
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return tensor._indices(), tensor._values()
+
+
+def _gathered(comm: MPI.Intracomm, own: torch.Tensor, counts: numpy.ndarray) -> torch.Tensor:
+    """Return the rows of all ranks, ``counts[r]`` of them from rank r."""
+    whole = own.new_empty((int(counts.sum()), *own.shape[1:]))
+    width = own[:1].numel() if len(own) else whole[:1].numel()
+    memory = MPI.buffer.fromaddress(own.data_ptr(), own.nbytes)
+    element = element_type(own.dtype)
+    receive = by_rank(whole, [int(count) * width for count in counts], element)
+    comm.Allgatherv([memory, own.numel(), element], receive)
+    return whole
+
+
+def _sum(
+    tensor: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    how: Reduction,
+    ranks: int,
+) -> torch.Tensor:
+    summed = torch.sparse_coo_tensor(
+        indices, values.to(how.wire_dtype), tensor.shape, check_invariants=False
+    ).coalesce()
+    scale_after(summed._values(), how, ranks)
+    return summed.to(tensor.dtype)

@@ -1,0 +1,89 @@
+"""A monitored barrier names the ranks that do not come, and leaves the group usable."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch_mpi4py
+from torch_mpi4py import DeadlineError
+
+from tests.torch_mpi4py.helpers import raises, sizes, still_works
+
+SECONDS = 2.0  # no rank that does come is so late, also on a busy machine
+
+
+def come(wait_all_ranks: bool = False, seconds: float = SECONDS) -> None:
+    torch_mpi4py.monitored_barrier(timeout=seconds, wait_all_ranks=wait_all_ranks)
+
+
+def all_come() -> None:
+    come(seconds=20)
+    still_works()
+
+
+def case_all_there(rank, size):
+    for _ in range(20):
+        come(seconds=20)
+    dist.group.WORLD.monitored_barrier()
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=20), wait_all_ranks=True)
+    all_come()
+
+
+@sizes(2, 3, 4)
+def case_one_is_missing(rank, size):
+    for missing in (0, size - 1):
+        dist.barrier()
+        if rank != missing:
+            with raises(DeadlineError, "Timed out", f"rank {missing} did not come", "2 s"):
+                come()
+        dist.barrier()
+        all_come()
+
+
+@sizes(3, 4)
+def case_several_are_missing(rank, size):
+    if rank == 0:
+        with raises(DeadlineError, "rank 1 did not come", "wait_all_ranks"):
+            come()
+        names = ", ".join(map(str, range(1, size)))
+        with raises(DeadlineError, f"ranks {names} did not come"):
+            come(wait_all_ranks=True)
+    dist.barrier()
+    if rank == size - 1:
+        names = ", ".join(map(str, range(size - 1)))
+        with raises(DeadlineError, f"rank{'s' if size > 2 else ''} {names} did not come"):
+            come(wait_all_ranks=True)
+    dist.barrier()
+    all_come()
+
+
+@sizes(3)
+def case_one_gives_up_before_the_last_comes(rank, size):
+    """Who has raised cannot pass any more, so nobody may."""
+    if rank == 1:
+        store = dist.group.WORLD.get_group_store()
+        store.wait(["monitored_barrier/0"])  # rank 0 has come
+        with raises(DeadlineError, "rank 2 did not come"):
+            come(seconds=0.3)
+        dist.send(torch.zeros(1), dst=2)
+    elif rank == 2:
+        dist.recv(torch.zeros(1), src=1)
+        with raises(DeadlineError, "Timed out"):
+            come(seconds=20)
+    else:
+        with raises(DeadlineError, "gave up"):
+            come(seconds=20)
+    dist.barrier()
+    all_come()
+
+
+@sizes(2, 3)
+def case_a_rank_outside_does_nothing(rank, size):
+    part = dist.new_group([0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a call on a rank outside
+        torch_mpi4py.monitored_barrier(part, 20)
+    all_come()

@@ -1,0 +1,62 @@
+"""A program that imports ``mpi4py.MPI`` before the backend works, and is told what it loses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ranks
+
+PROGRAM = """
+import mpi4py
+{settings}
+from mpi4py import MPI
+import torch, torch.distributed as dist
+dist.init_process_group("mpi4py", init_method="mpi://")
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+print("sum", int(tensor[0]), flush=True)
+dist.destroy_process_group()
+"""
+WARNING = "imported before torch_mpi4py"
+
+
+def run(settings: str = "", **variables: str) -> ranks.Run:
+    program = PROGRAM.format(settings=settings)
+    finished = ranks.run(2, "-c", program, limit=120, variables=variables)
+    assert not finished.left_behind, finished.output
+    return finished
+
+
+def test_it_works_with_one_warning_a_rank() -> None:
+    finished = run()
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("sum 2") == 2, finished.output
+    assert finished.output.count(WARNING) == 2, finished.output
+    for name in ("fast_reduce", "rc.finalize", "OMPI_MCA_btl"):
+        assert finished.output.count(name) >= 2, f"{name}: {finished.output}"
+    assert "OMPI_MCA_smsc" not in finished.output, "the launcher has set it, so it is not lost"
+
+
+def test_nothing_is_said_where_nothing_is_lost() -> None:
+    settings = "mpi4py.rc.fast_reduce = False; mpi4py.rc.finalize = False"
+    finished = run(settings, OMPI_MCA_btl="^tcp,ofi")
+    assert finished.returncode == 0, finished.output
+    assert finished.output.count("sum 2") == 2, finished.output
+    assert WARNING not in finished.output
+
+
+def test_mpi_that_is_not_initialised_yet() -> None:
+    finished = run("mpi4py.rc.initialize = False")
+    assert finished.returncode == 0, finished.output
+    assert "fast_reduce" in finished.output, finished.output
+    assert "OMPI_MCA" not in finished.output, "what MPI reads when it is initialised is in time"
+    assert finished.output.count("sum 2") == 2, finished.output
+
+
+@pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
+def test_too_few_threads_are_an_error_with_advice(level: str) -> None:
+    finished = run(f"mpi4py.rc.thread_level = {level!r}")
+    assert finished.returncode != 0
+    assert "MPI_THREAD_MULTIPLE" in finished.output, finished.output
+    assert "torch_mpi4py before mpi4py.MPI" in finished.output
+    assert "sum" not in finished.output
