@@ -51,7 +51,7 @@ class Beat(NamedTuple):
         renewed: when communication was last made anew; what is older is over.
         cell: its number in the notebook, 0 if there was none or cells are not counted there
             (as under nbval, which keeps no history).
-        flags: see the constants of :mod:`.recovery`.
+        flags: see the constants of :mod:`.rank_functions`.
         cpu: seconds its main thread had run on a core at its last heartbeat.
         pid: its process.
         outcome: ``"ok"`` or e.g. ``"ValueError: wrong"``.
@@ -130,31 +130,25 @@ class Pulse:
             _LAYOUT.pack_into(self._memory, 0, *numbers, outcome.encode()[:256])
 
     def follow(self, kernel) -> None:
-        """Show from now on which cell ``kernel`` runs, and how it ends."""
-        execute, cache = kernel.do_execute, kernel.shell.compile.cache
+        """Show from now on which file names belong to which cell of ``kernel``."""
+        cache = kernel.shell.compile.cache
 
         def cache_and_note(code, number=0, raw_code=None):
             name = cache(code, number, raw_code)
             self._note(os.path.basename(name), number)
             return name
 
-        async def do_execute(*args, **kwargs):
-            number = kernel.shell.execution_count
-            self._write(began=time.perf_counter(), ended=0.0, cell=number, outcome="", flags=0)
-            reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
-            try:
-                reply = await execute(*args, **kwargs)
-                return reply
-            finally:
-                outcome = "ok"
-                if reply.get("status") == "error":
-                    outcome = f"{reply.get('ename')}: {reply.get('evalue')}"
-                flags = self._condition()
-                self._write(ended=time.perf_counter(), outcome=outcome, flags=flags)
-
-        kernel.do_execute = do_execute
         kernel.shell.compile.cache = cache_and_note
         shorten(kernel.shell.InteractiveTB)
+
+    def begin(self, number: int) -> None:
+        """Show that a cell begins."""
+        self._write(began=time.perf_counter(), ended=0.0, cell=number, outcome="", flags=0)
+
+    def end(self, outcome: str) -> None:
+        """Show how the cell has ended."""
+        flags = self._condition()
+        self._write(ended=time.perf_counter(), outcome=outcome, flags=flags)
 
     def note_renewal(self) -> None:
         """Show that communication is new."""

@@ -370,7 +370,7 @@ def begin(
 CLOCK = """
 import time
 from pathlib import Path
-from course_lib.cluster import watching
+from course_lib.cluster import cells
 
 class Clock:
     def __init__(self, is_late):
@@ -378,7 +378,7 @@ class Clock:
     def perf_counter(self):
         return time.perf_counter() + 1000 * self.is_late.exists()
 
-watching.time = Clock(Path({path!r}))
+cells.time = Clock(Path({path!r}))
 """
 
 

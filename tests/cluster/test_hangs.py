@@ -94,7 +94,7 @@ PATIENCE = (
 
 
 def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
-    settled = "from course_lib.cluster import mending; mending._SETTLED_WITHIN_S"
+    settled = "from course_lib.cluster import handle; handle._SETTLED_WITHIN_S"
     hangs.must(f"{settled} = 30")  # this machine may stand still for moments
     hangs.must(f"{PATIENCE}(0.1, 1)")  # a thread begins it after 0.1 to 0.2 s
     queue = "work = dist.all_reduce(t, async_op=True)"

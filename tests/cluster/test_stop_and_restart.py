@@ -172,7 +172,7 @@ def press_while_it_waits():
         time.sleep(0.002)
     os.kill(os.getpid(), signal.SIGINT)
 
-ask = cluster._link.ask
+ask = cluster._keeper.ask
 
 def ask_and_press(operation, **content):
     if operation != "shrunk":
@@ -214,9 +214,9 @@ def test_stop_while_a_shrink_waits_for_a_rank(hangs):
 def test_stop_when_a_shrink_has_happened(hangs):
     """It is too late to stop it then, and not all is noted yet."""
     hangs.must("cluster.kill(0)")
-    hangs.must("cluster._link.ask = ask_and_press; went_on = False")
+    hangs.must("cluster._keeper.ask = ask_and_press; went_on = False")
     out = hangs.run("cluster.shrink()\nwent_on = True")
-    hangs.must("cluster._link.ask = ask")
+    hangs.must("cluster._keeper.ask = ask")
     assert "1 rank goes on" in out.text()
     assert out.traceback == TOO_LATE
     assert hangs.must("print(went_on, len(cluster))").text() == "False 1\n"
