@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from ipyparallel import error
 from IPython import get_ipython
+from torch_mpi4py.rank_report import HangReport
 
 from .errors import DIED, ClusterError, RankFailure
-from .pulse import read_beat
+from .output import CellOutput
 from .rank_functions import run_as_cell
-from .report import HangReport, last_movement, waits_of
 
 __all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "take_limit", "unfinished"]
 
@@ -105,12 +105,10 @@ class Cell:
         cluster: where it runs.
         result: its ``AsyncResult``.
         limit: how long it may take.
-        output: the :class:`~course_lib.cluster.output.CellOutput` of it, if it is to be shown while
-            it grows, or counts as progress.
 
     Attributes:
-        result: the ``AsyncResult``.
         ranks: where it runs, as the children of ``result``.
+        output: what the ranks have printed and shown so far.
         end: why the waiting was over: ``"done"``, ``"limit"``, ``"in vain"`` or
             ``"interrupted"``.
         late: the ranks that had not ended it by themselves.
@@ -119,17 +117,17 @@ class Cell:
         moved_lately: whether ranks had shown progress in the second half of the limit.
     """
 
-    def __init__(self, cluster, result, limit: Limit, output=None):
+    def __init__(self, cluster, result, limit: Limit):
         self.ranks: list[int] = [cluster.rank_of(engine) for engine in result._targets]
+        self.output = CellOutput(result, self.ranks, cluster.n)
         self.end = ""
         self.late: list[int] = []
         self.stuck: list[int] = []
         self.report: HangReport | None = None
         self.moved_lately = False
         self._cluster = cluster
-        self.result = result
+        self._result = result
         self._limit = limit
-        self._output = output
         self._began = time.perf_counter()
         self._printed = 0
         self._printed_at = self._began
@@ -168,11 +166,11 @@ class Cell:
         if self.end != "done":
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
-            self.late = unfinished(self.result, self.ranks)
+            self.late = unfinished(self._result, self.ranks)
             by = signum if self.end == "interrupted" else signal.SIGINT
-            self.stuck = free(self._cluster, self.result, self.ranks, by) if by else self.late
+            self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
-        self.result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
+        self._result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
 
     def outcome(self) -> tuple[list[RankFailure], list[int]]:
         """Who failed and who finished, of the ranks that have ended the cell."""
@@ -191,7 +189,7 @@ class Cell:
 
     def answers(self) -> dict[int, object]:
         """What came back from the ranks that have ended it; of an error the exception."""
-        pairs = zip(self.ranks, self.result._children, strict=True)
+        pairs = zip(self.ranks, self._result._children, strict=True)
         return {rank: child.result() for rank, child in pairs if child.done()}
 
     # ---- waiting -----------------------------------------------------------------------
@@ -202,14 +200,14 @@ class Cell:
         pause = _LIVE_AFTER_S
         while True:
             left = self._began + self._limit.seconds - time.perf_counter()
-            if self.result.wait(min(pause, left) if left > 0 else pause):
+            if self._result.wait(min(pause, left) if left > 0 else pause):
                 return "done"
             pause = interval
             now = time.perf_counter()
             self._note_printed(now)
-            if live and self._output is not None:
+            if live:
                 waited = now - self._began
-                self._output.show_live(progress=0 <= progress_after <= waited)
+                self.output.show_live(progress=0 <= progress_after <= waited)
             if now - asked >= _ASK_EVERY_S:
                 asked = now
                 self._cluster.status()
@@ -225,23 +223,20 @@ class Cell:
 
     def _last_sign(self) -> float:
         """When something was last printed or a call of communication ended."""
-        engines = self._cluster.who.engines_of(self.ranks)
-        return max(self._printed_at, last_movement(self._cluster.events_directory, engines))
+        return max(self._printed_at, self._cluster.boards.last_movement(self._result._targets))
 
     def _note_printed(self, now: float) -> None:
-        printed = 0 if self._output is None else self._output.printed()
+        printed = self.output.printed()
         if printed != self._printed:
             self._printed, self._printed_at = printed, now
 
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""
-        answers = self.answers()
-        going_on = [rank for rank in self.ranks if rank not in answers]
-        failed = [answer for answer in answers.values() if isinstance(answer, BaseException)]
+        failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
+        going_on = _going_on(self._result)
         if not failed or not going_on:
             return False
-        engines = self._cluster.who.engines_of(going_on)
-        waits = waits_of(self._cluster.events_directory, engines)
+        waits = self._cluster.boards.waits(going_on)
         if waits != self._waits:
             self._waits, self._waits_since = waits, now
         died = any(getattr(answer, "ename", "") == DIED for answer in failed)
@@ -254,6 +249,11 @@ def unfinished(result, ranks: list[int]) -> list[int]:
     return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
 
 
+def _going_on(result) -> list[int]:
+    """The engines that have not ended the cell."""
+    return unfinished(result, result._targets)
+
+
 def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list[int]:
     """Get all ranks out of a cell; return those that do not come.
 
@@ -264,17 +264,14 @@ def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list
     began = time.perf_counter()
     while time.perf_counter() < began + _FREE_WITHIN_S:
         # Before its cell begins, a rank does not notice a signal.
-        going_on = unfinished(result, ranks)
-        beats = {
-            rank: read_beat(cluster.events_directory, cluster.who.engine_of(rank))
-            for rank in going_on
-        }
-        for rank, beat in beats.items():
-            if beat.is_busy and beat.began > signalled.get(rank, 0.0):
-                signalled[rank] = time.perf_counter()
-                cluster.signal(signum, [rank])
+        going_on = _going_on(result)
+        for engine in going_on:
+            position = cluster.boards.position(engine)
+            if position and position.running and position.began > signalled.get(engine, 0.0):
+                signalled[engine] = time.perf_counter()
+                cluster.signal(signum, [cluster.rank_of(engine)])
         waited = time.perf_counter() - began
-        if waited > _STUCK_AFTER_S and all(beat.is_stuck for beat in beats.values()):
+        if waited > _STUCK_AFTER_S and all(map(cluster.boards.is_stuck, going_on)):
             break
         if result.wait(_LOOK_AGAIN_S):
             break

@@ -15,12 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+from . import stack_dump
 from .die_with_parent import tie_to_parent
 from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
 from .keeper_client import KeeperClient
-from .pulse import Pulse
 from .rank_functions import lost_flags, namespace
 from .runtime_dir import RuntimeDir
+from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _CONNECTION_FILE_PATIENCE_S = 60.0
@@ -91,6 +92,7 @@ def _advise() -> None:
 def _engine_class():
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
+    from torch_mpi4py import heartbeat
 
     class Engine(IPEngine):
         name = "ipengine"
@@ -120,11 +122,12 @@ def _engine_class():
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
             events = Path(os.environ["TORCH_MPI4PY_EVENTS_DIR"])
+            stack_dump.answer(events, rank_from_environment(), shell)
+            shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
-            progress = torch_mpi4py.MPI.COMM_SELF.Iprobe
-            pulse = Pulse(events, rank_from_environment(), lost_flags, progress)
-            pulse.follow(self.kernel)
-            _run_cells(self.kernel, pulse)
+            heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
+            heartbeat.runs_cells()
+            _run_cells(self.kernel)
             _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request
             look_after_children(self.keeper.let_go, self._signal_stop)
@@ -133,15 +136,17 @@ def _engine_class():
     return Engine
 
 
-def _run_cells(kernel, pulse: Pulse) -> None:
+def _run_cells(kernel) -> None:
     """Do what belongs to every cell: number it, show that it runs, and how it ends."""
+    from torch_mpi4py import heartbeat
+
     execute, engine = kernel.do_execute, os.getpid()
 
     async def do_execute(*args, **kwargs):
         label = kernel.get_parent("shell")["metadata"].get("label")
         if label and str(label).isdigit():  # the number it has in the notebook, for tracebacks
             kernel.shell.execution_count = int(label)
-        pulse.begin(kernel.shell.execution_count)
+        heartbeat.begin_cell(kernel.shell.execution_count)
         reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
         try:
             reply = await execute(*args, **kwargs)
@@ -149,7 +154,8 @@ def _run_cells(kernel, pulse: Pulse) -> None:
         finally:
             end_forked_child(engine, reply)
             failed = reply["status"] == "error"
-            pulse.end(f"{reply.get('ename')}: {reply.get('evalue')}" if failed else "ok")
+            outcome = f"{reply.get('ename')}: {reply.get('evalue')}" if failed else ""
+            heartbeat.end_cell(outcome, lost_flags())
 
     kernel.do_execute = do_execute
 

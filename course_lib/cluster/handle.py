@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from pathlib import Path
+from functools import partial
 
 import ipyparallel as ipp
 from IPython import get_ipython
 from torch_mpi4py import launch
+from torch_mpi4py.observing import RankBoards, observe
+from torch_mpi4py.rank_report import HangReport
 from torch_mpi4py.rank_states import name_ranks
 
 from . import rank_functions as on_rank
+from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
 from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, rank_list
 from .notebook_client import NotebookClient
-from .pulse import read_beat
 from .rank_table import Rank, RankTable, count
-from .report import HangReport, collect
 from .stop_button import StopButton, interruption
 
 __all__ = ["Cluster"]
@@ -53,8 +54,10 @@ class Cluster:
         engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
             :meth:`shrink` numbers the others anew.
         ranks: a :class:`~course_lib.cluster.rank_table.Rank` for each rank.
+        keeper: the connection to the process that owns the cluster.
         who: the :class:`~course_lib.cluster.rank_table.RankTable` that has all of these.
         client: the ``ipyparallel.Client``.
+        boards: the :class:`~torch_mpi4py.observing.RankBoards` of the ranks, by engine.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
@@ -65,7 +68,8 @@ class Cluster:
         self.who = RankTable(range(n))
         self.client: ipp.Client | None = None
         self.view: ipp.DirectView | None = None
-        self._keeper = keeper
+        self.boards = RankBoards(keeper.directory.events)
+        self.keeper = keeper
         self._settings = settings
         self._limit = Limit(DEFAULT_LIMIT_S)
         self._survives_deaths = False
@@ -90,7 +94,7 @@ class Cluster:
         return self.n
 
     def __repr__(self) -> str:
-        ended = self._keeper.why_it_ended()
+        ended = self.keeper.why_it_ended()
         state = "stopped" if ended else f"on {self.ranks[0].mpi}" if self.ranks else "starting"
         return f"<Cluster of {count(self.n)}, {state}>"
 
@@ -127,21 +131,6 @@ class Cluster:
         except ClusterError:
             return False
 
-    @property
-    def is_ours(self) -> bool:
-        """False in a forked child, which must leave its parent's cluster alone."""
-        return self._keeper.is_ours
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has stopped, as far as this notebook knows."""
-        return self._keeper.why_it_ended() is not None
-
-    @property
-    def was_stopped(self) -> bool:
-        """Whether it has ended because somebody asked for it."""
-        return self._keeper.was_stopped
-
     def table(self) -> str:
         """Rank, device, threads, MPI library, process id and host of every rank, as text."""
         return str(self.who)
@@ -152,7 +141,7 @@ class Cluster:
         Raises:
             ClusterError: if the cluster has ended; the message says why.
         """
-        return self._keeper.ask("status")
+        return self.keeper.ask("status")
 
     def require_running(self) -> None:
         """Raise :class:`ClusterError` with a reason and a remedy unless every rank lives."""
@@ -190,17 +179,13 @@ class Cluster:
         """Stop all ranks and remove every trace of the cluster. Twice does no harm."""
         if self.client is not None:
             self.client.close(linger=0)
-        self._keeper.stop()
+        self.keeper.stop()
 
     def let_go(self) -> None:
         """Leave the cluster running, for whoever comes for it within its grace time."""
         if self.client is not None:
             self.client.close(linger=0)
-        self._keeper.close()
-
-    def release(self) -> None:
-        """Have it end by itself as soon as this process does."""
-        self._keeper.tell("release", grace=0.0)
+        self.keeper.close()
 
     def restart(self) -> Cluster:
         """End all ranks at once and start fresh ones, with the same settings.
@@ -209,12 +194,12 @@ class Cluster:
         """
         began = time.monotonic()
         lost = self._losses()
-        before = self._keeper
+        before = self.keeper
         before.begin_stop()
         if self.client is not None:
             self.client.close(linger=0)
         try:
-            self._keeper = NotebookClient.start(**self._settings)
+            self.keeper = NotebookClient.start(**self._settings)
         finally:
             before.stop()
         self._begin_afresh()
@@ -261,7 +246,7 @@ class Cluster:
             ValueError: if there is no such rank.
         """
         engines = self.who.engines_of(self.ids if ranks is None else ranks)
-        self._keeper.ask("signal", signum=int(signum), engines=engines)
+        self.keeper.ask("signal", signum=int(signum), engines=engines)
 
     def kill(self, rank: int) -> None:
         """End the process of a rank at once (``kill -9``), whatever it is doing.
@@ -324,19 +309,24 @@ class Cluster:
     def limit(self, value) -> None:
         self._limit = Limit.of(value)
 
-    @property
-    def events_directory(self) -> Path:
-        """Where the ranks keep their event boards and pulses."""
-        return self._keeper.directory.events
-
     def report(self) -> HangReport:
         """What every rank is doing now, or was doing in the last cell; possible at any time."""
-        return collect(
-            self.events_directory,
-            self.who.engines,
-            self.status()["dead"],
-            lambda rank, signum: self.signal(signum, [rank]),
+        dead = self.status()["dead"]
+        numbers = {engine: rank for rank, engine in enumerate(self.who.engines)}
+        return HangReport.of(
+            observe(
+                rank,
+                self.boards.board(engine),
+                numbers,
+                alive=rank not in dead,
+                ask_site=partial(self._ask_site, rank, engine),
+            )
+            for engine, rank in numbers.items()
         )
+
+    def _ask_site(self, rank: int, engine: int) -> str:
+        send = partial(self.signal, stack_dump.SIGNAL, [rank])
+        return stack_dump.ask(self.boards.directory, engine, send)
 
     def report_after_the_cell(self) -> HangReport:
         """The report once what all ranks have called, but nobody waits for, has ended."""
@@ -368,8 +358,7 @@ class Cluster:
 
     def _busy(self, ranks: list[int]) -> list[int]:
         """Which of the ranks are running a cell."""
-        beats = {r: read_beat(self.events_directory, self.who.engine_of(r)) for r in ranks}
-        return [rank for rank, beat in beats.items() if beat.is_busy]
+        return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
 
     def note_stuck(self, ranks: list[int]) -> str:
         """Remember ranks that could not be freed; return what can be done about them."""
@@ -415,12 +404,12 @@ class Cluster:
         Args:
             out_of_step: renew it in any case.
         """
-        beats = [read_beat(self.events_directory, engine) for engine in self.who.engines]
-        if not out_of_step and not self._owes_recovery and not any(beat.flags for beat in beats):
+        shown = filter(None, map(self.boards.position, self.who.engines))
+        if not out_of_step and not self._owes_recovery and not any(one.lost for one in shown):
             return
         if self.status()["dead"]:
             return  # shrink and restart make everything anew
-        if any(beat.is_busy for beat in beats) or self.client.outstanding:
+        if self._busy(self.ids) or self.client.outstanding:
             self._owes_recovery = True
             return
         if self._owes_recovery:
@@ -475,7 +464,7 @@ class Cluster:
                 ) from None
             self._under_way = None
             answers = _answers(asked, survivors)
-            self._keeper.ask("shrunk", members=members)
+            self.keeper.ask("shrunk", members=members)
             self.who = RankTable(members)
             self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
             self._adopt(dict(enumerate(answers)))
@@ -535,7 +524,8 @@ class Cluster:
 
     def _connect(self) -> None:
         """Connect a client and check that engine ids are ranks."""
-        self.who = RankTable(self._keeper.ask("status")["members"])
+        self.who = RankTable(self.keeper.ask("status")["members"])
+        self.boards = RankBoards(self.keeper.directory.events)
         self.client = self._client_of_all()
         self.view = self.client.direct_view(self.who.engines)
         self.view.block = True
@@ -566,7 +556,7 @@ class Cluster:
         The controller announces an engine once, at its first heartbeat. A client that connects
         at that moment may miss it for good; the next one gets it with the list.
         """
-        directory = self._keeper.directory
+        directory = self.keeper.directory
         deadline = time.monotonic() + _CONNECT_WITHIN_S
         while True:
             client = ipp.Client(

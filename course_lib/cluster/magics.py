@@ -12,12 +12,11 @@ import signal
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
-from torch_mpi4py.rank_states import name_ranks
+from torch_mpi4py.rank_states import FREED, name_ranks
 
 from .cells import Cell, Limit, cell_number, take_limit
 from .completion import complete_on_engines
-from .errors import FREED, ClusterError, HangError, RemoteCellError
-from .output import CellOutput
+from .errors import ClusterError, HangError, RemoteCellError
 from .stop_button import StopButton, interruption
 
 _LIMIT_HELP = """
@@ -131,11 +130,9 @@ class CourseMagics(ParallelMagics):
     ) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
         cluster, signum = self.cluster, _signal_number(signum or self.signal_on_interrupt)
-        ranks = [cluster.rank_of(engine) for engine in result._targets]
-        output = CellOutput(result, ranks, cluster.n)
-        cell = Cell(cluster, result, limit, output)
+        cell = Cell(cluster, result, limit)
         cell.run(button, live, progress_after, signum)
-        output.show(groupby)
+        cell.output.show(groupby)
         failures, finished = cell.outcome()
         if cell.end == "interrupted":
             raise _interrupted(cell, cluster.after_failure(cell.report, cell.stuck)) from None

@@ -15,8 +15,6 @@ from types import ModuleType
 
 from IPython import get_ipython
 
-from . import pulse
-
 __all__ = [
     "Condition",
     "complete",
@@ -104,17 +102,19 @@ def complete(token: str) -> list[str]:
 
 def run_as_cell(number: int, function: Callable, *arguments):
     """Return ``function(*arguments)``; meanwhile this rank shows that it runs a cell."""
+    from torch_mpi4py import heartbeat
+
     outcome = "KeyboardInterrupt: "
-    pulse.mine.begin(number)
+    heartbeat.begin_cell(number)
     try:
         answer = function(*arguments)
-        outcome = "ok"
+        outcome = ""
         return answer
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
         raise
     finally:
-        pulse.mine.end(outcome)
+        heartbeat.end_cell(outcome, lost_flags())
 
 
 # ---- what it has lost ------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     """
     import torch.distributed as dist
     import torch_mpi4py as mpi
-    from torch_mpi4py import group_base
+    from torch_mpi4py import group_base, heartbeat
 
     before = mpi.world()
     for lost in list(group_base.live_groups):
@@ -271,8 +271,7 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     comm = mpi.renew_world()
     comm.timeout = before.timeout if timeout_s is None else timeout_s
     get_ipython().user_ns["comm"] = comm
-    if pulse.mine is not None:
-        pulse.mine.note_renewal()
+    heartbeat.renewed()
     if group:
         init_process_group(group if timeout_s is None else timeout_s)
 

@@ -86,7 +86,9 @@ def start_cluster(
 def current_cluster() -> Cluster | None:
     """The cluster of this notebook or program, or None if there is none."""
     cluster = Cluster.current
-    return cluster if cluster is not None and cluster.is_ours and cluster.is_running else None
+    return (
+        cluster if cluster is not None and cluster.keeper.is_ours and cluster.is_running else None
+    )
 
 
 def checked(n) -> int:
@@ -112,7 +114,7 @@ def most_ranks() -> int:
 def _running_cluster(settings: dict) -> Cluster | None:
     """The living cluster of this kernel, from this life of it or the one before a restart."""
     cluster = Cluster.current
-    if cluster is not None and cluster.is_ours:
+    if cluster is not None and cluster.keeper.is_ours:
         try:
             cluster.require_running()
             return cluster
@@ -135,7 +137,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
 
 def _give_up(cluster: Cluster, error: ClusterError) -> None:
     """Stop what is left of a cluster that cannot be used again, and say so."""
-    if not cluster.was_stopped:
+    if not cluster.keeper.was_stopped:
         reason = str(error).partition(";")[0].partition("\n")[0]
         print(f"Not used again: {reason}. All variables on the ranks of before are lost.")
     cluster.stop()
@@ -161,7 +163,7 @@ def _key() -> str:
 def _at_exit() -> None:
     """End the cluster with its program, unless this is a kernel that is being restarted."""
     cluster = Cluster.current
-    if cluster is None or not cluster.is_ours or cluster.has_ended:
+    if cluster is None or not cluster.keeper.is_ours or cluster.keeper.why_it_ended():
         return
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
@@ -170,4 +172,4 @@ def _at_exit() -> None:
     # What ipykernel answers to a request to shut down says whether it is for a restart.
     farewell = getattr(kernel, "_shutdown_message", None) or {}
     if farewell.get("content", {}).get("restart") is False:
-        cluster.release()
+        cluster.keeper.tell("release", grace=0.0)

@@ -118,7 +118,6 @@ def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
     """Return what the ranks make of it together, and what the learner's function printed."""
     from course_lib.cluster import current_cluster
     from course_lib.cluster.cells import Cell, Limit
-    from course_lib.cluster.output import CellOutput
     from course_lib.cluster.stop_button import StopButton, interruption
 
     cluster = current_cluster()
@@ -141,8 +140,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[Verdict, str]:
             raise interruption(
                 f"the check of {exercise.id} was interrupted on all ranks; their variables are kept"
             )
-    printed = CellOutput(cell.result, cluster.ids, cluster.n).text("stdout", _LAST_LINES)
-    return together(verdicts), printed
+    return together(verdicts), cell.output.text("stdout", _LAST_LINES)
 
 
 def _verdicts(exercise: Exercise, cluster, cell) -> list[Verdict]:

@@ -121,7 +121,7 @@ def test_a_rank_dies_in_the_answer(checks):
 
 def test_after_a_shrink(checks, tmp_path, wait_until):
     """Rank 1 was rank 2, and rank 2 was rank 3."""
-    answer = BEGIN + "    while comm.rank == 2: pass\n    return 3"
+    answer = BEGIN + "    while comm.rank == 2: pass\n    return 6"
     takes_too_long(checks, answer, "rank 2", tmp_path, wait_until)
     works(checks, [0, 20, 30])
 

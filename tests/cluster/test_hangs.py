@@ -15,8 +15,8 @@ import time
 
 import pytest
 from torch_mpi4py.main_thread import SILENT_S
+from torch_mpi4py.observing import RankBoards
 
-from course_lib.cluster.pulse import read_beat
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
@@ -242,11 +242,13 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
     cell = "while rank == 1:\n    pass\ncomm.barrier()"
     places = {"waiting": [0, 2, 3], "computing": [1]}
     running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
-    pid = int(read_beat(hangs.events, 1).pid)
+    boards = RankBoards(hangs.events)
+    pid = boards.board(1).pid
     os.kill(pid, signal.SIGSTOP)
     gets_a_core = threading.Timer(0.7, os.kill, (pid, signal.SIGCONT))
     try:
-        wait_until(lambda: read_beat(hangs.events, 1).age > SILENT_S, 20, "rank 1 is silent")
+        silent = lambda: time.perf_counter() - boards.position(1).time  # noqa: E731
+        wait_until(lambda: silent() > SILENT_S, 20, "rank 1 is silent")
         with limit_passed(hangs):
             gets_a_core.start()
             out = hangs.finish(running)

@@ -19,7 +19,7 @@ ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
 
 MAGIC = b"rbrboard"
-VERSION = 3
+VERSION = 4
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
 VERDICT_BYTES = 16 * 1024
@@ -32,13 +32,14 @@ RECORD = struct.Struct("<Q5I3iqddIB3xdQ")
 START = struct.Struct("<d")
 END = struct.Struct("<dI")
 ARRIVED = struct.Struct("<iiiq")  # peer, root, tag, bytes
-POSITION = struct.Struct("<QddIII200sQ")  # number, time, cpu, site, cell, running, outcome, number
+# number | time, cpu, began, renewed | site, cell, running, notebook, lost | outcome | number
+POSITION = struct.Struct("<QddddIIBBH256sQ")
 VERDICT = struct.Struct("<QdIIQ")  # number, time, group, bytes of text, number
 
 START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 48, 56, 68, 72
 PEER_AT = 28
 POSITION_AT = 256
-VERDICT_AT = 512
+VERDICT_AT = 1024
 STRINGS_AT = VERDICT_AT + VERDICT_BYTES
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 TOTAL = RECORDS_AT + RECORDS * RECORD.size
@@ -117,13 +118,19 @@ _NEITHER = {"section", "probe", "mprobe"}
 class Position(NamedTuple):
     """Where a process was when it last had a moment to say so, about ten times a second.
 
+    Times are seconds of ``time.perf_counter()``.
+
     Attributes:
-        time: seconds of ``time.perf_counter()``.
+        time: when that was.
         cpu: seconds for which the main thread had run on a core, 0 if nobody knows.
         site: line of the program in which the main thread was.
-        cell: number of the latest cell, 0 outside of notebooks.
+        cell: number of the latest cell, 0 outside of notebooks and where cells are not counted.
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
+        began: when the latest cell or the program began, 0 if none has.
+        renewed: when communication was last made anew; what was open before is over.
+        lost: what the latest cell has lost, in flags of whoever runs cells.
+        notebook: whether the process runs cells, so that it does not end by itself.
     """
 
     time: float
@@ -132,6 +139,10 @@ class Position(NamedTuple):
     cell: int
     running: bool
     outcome: str
+    began: float = 0.0
+    renewed: float = 0.0
+    lost: int = 0
+    notebook: bool = False
 
 
 class Verdict(NamedTuple):
@@ -234,9 +245,12 @@ class Board:
         fields = self._stable(POSITION, POSITION_AT)
         if fields is None:
             return None
-        _, when, cpu, site, cell, running, outcome, _ = fields
+        _, when, cpu, began, renewed, site, cell, running, notebook, lost, outcome, _ = fields
         text = outcome.rstrip(b"\0").decode(errors="replace")
-        return Position(when, cpu, self._string(site), cell, bool(running), text)
+        where = self._string(site)
+        return Position(
+            when, cpu, where, cell, bool(running), text, began, renewed, lost, bool(notebook)
+        )
 
     @property
     def verdict(self) -> Verdict | None:

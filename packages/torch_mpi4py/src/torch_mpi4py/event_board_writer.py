@@ -41,9 +41,9 @@ from .event_board import (
     WAITING,
     WAITING_AT,
     Board,
+    Position,
     Verdict,
 )
-from .main_thread import own_cpu_seconds
 
 __all__ = ["BoardWriter"]
 
@@ -193,12 +193,13 @@ class BoardWriter:
             if waiting and not any(self._memory[first : first + START.size]):
                 START.pack_into(self._memory, first, time.perf_counter())
 
-    def set_position(self, site: str, cell: int, running: bool, outcome: str = "") -> None:
+    def set_position(self, position: Position) -> None:
         """Write where the main thread is."""
         number = next(self._serial)
         POSITION.pack_into(
-            self._memory, POSITION_AT, number, time.perf_counter(), own_cpu_seconds(),
-            self.string(site), cell, int(running), outcome.encode(errors="replace"), number,
+            self._memory, POSITION_AT, number, position.time, position.cpu, position.began,
+            position.renewed, self.string(position.site), position.cell, position.running,
+            position.notebook, position.lost, position.outcome.encode(errors="replace"), number,
         )  # fmt: skip
 
     def set_verdict(self, group: str, text: str) -> Verdict:

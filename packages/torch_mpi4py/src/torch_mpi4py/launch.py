@@ -217,17 +217,9 @@ def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARE
 
 def _is_left(path: Path, pid: str) -> bool:
     """Whether ``path`` is this user's, of a launcher with process id ``pid`` that has ended."""
-    return pid.isdecimal() and not _lives(int(pid)) and _is_ours(path)
+    import psutil
 
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's process
-        return True
-    return True
+    return pid.isdecimal() and not psutil.pid_exists(int(pid)) and _is_ours(path)
 
 
 def _is_ours(path: Path) -> bool:
