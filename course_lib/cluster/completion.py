@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from .rank_functions import complete
+
 _IDENTIFIER = "course_lib.engines"
 _WITHIN_S = 0.5
 
@@ -33,13 +35,3 @@ def _ask(cluster, token: str) -> list[str]:
         return []  # a rank that is busy cannot answer
     asked = client[cluster.engine_ids[0]].apply_async(complete, token)
     return asked.get() if asked.wait(_WITHIN_S) else []
-
-
-def complete(token: str) -> list[str]:
-    """The completions of ``token`` on a rank; runs there."""
-    from IPython import get_ipython
-
-    completer = get_ipython().Completer
-    if "." in token:
-        return list(dict.fromkeys(completer.attr_matches(token)))
-    return list(dict.fromkeys(completer.global_matches(token)))

@@ -16,8 +16,8 @@ import threading
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import start_heartmonitor
 
-from .lifeline import Lifeline
-from .runtime import RuntimeDir
+from .keeper_client import KeeperClient
+from .runtime_dir import RuntimeDir
 
 # An engine counts as registered after its first heartbeat, which ipyparallel sends every 3 s.
 # Beating faster saves seconds at the start; the patience (30 s in all) stays the same.
@@ -78,7 +78,7 @@ def main() -> None:
         directory.sweep(spare=os.getpid())
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Lifeline(str(directory.socket), "controller", when_cut=sweep_and_end)
+    KeeperClient(str(directory.socket), "controller", when_cut=sweep_and_end)
     Controller.launch_instance(
         [
             f"--profile-dir={directory.profile}",

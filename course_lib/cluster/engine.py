@@ -11,19 +11,17 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
-from . import recovery
-from .ending import as_a_death, explain_exits
-from .forked import end_with_the_cell, look_after_children
-from .lifeline import Lifeline
-from .pulse import Pulse
-from .runtime import RuntimeDir
-from .tether import tie_to_parent
+from . import stack_dump
+from .die_with_parent import tie_to_parent
+from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
+from .keeper_client import KeeperClient
+from .rank_functions import lost_flags, namespace
+from .runtime_dir import RuntimeDir
+from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 _CONNECTION_FILE_PATIENCE_S = 60.0
@@ -50,16 +48,16 @@ def _run(stopping: list) -> None:
     _write_to(directory.rank_log(rank))
     _restore_temporary_directory()
     tie_to_parent(signal.SIGKILL)
-    lifeline = Lifeline(str(directory.socket), "engine", rank)
+    keeper = KeeperClient(str(directory.socket), "engine", rank)
 
     import torch
     from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel would)
 
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    lifeline.tell(stage="imported torch")
+    keeper.tell(stage="imported torch")
     app = _engine_class().instance()
-    app.lifeline = lifeline
+    app.keeper = keeper
     app.stopping = stopping
     app.initialize(
         [
@@ -94,10 +92,11 @@ def _advise() -> None:
 def _engine_class():
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
+    from torch_mpi4py import heartbeat
 
     class Engine(IPEngine):
         name = "ipengine"
-        lifeline: Lifeline
+        keeper: KeeperClient
         stopping: list
 
         def _signal_stop(self, *args):
@@ -123,29 +122,40 @@ def _engine_class():
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
             events = Path(os.environ["TORCH_MPI4PY_EVENTS_DIR"])
+            stack_dump.answer(events, rank_from_environment(), shell)
+            shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
-            progress = torch_mpi4py.MPI.COMM_SELF.Iprobe
-            pulse = Pulse(events, rank_from_environment(), recovery.flags, progress)
-            end_with_the_cell(self.kernel)  # within what the pulse shows
-            pulse.follow(self.kernel)
-            _number_like_the_notebook(self.kernel)
+            heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
+            heartbeat.runs_cells()
+            _run_cells(self.kernel)
             _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request
-            look_after_children(self.lifeline.let_go, self._signal_stop)
-            self.lifeline.tell(stage="registered")
+            look_after_children(self.keeper.let_go, self._signal_stop)
+            self.keeper.tell(stage="registered")
 
     return Engine
 
 
-def _number_like_the_notebook(kernel) -> None:
-    """Give each cell the number it has in the notebook, so that tracebacks name the right one."""
-    execute = kernel.do_execute
+def _run_cells(kernel) -> None:
+    """Do what belongs to every cell: number it, show that it runs, and how it ends."""
+    from torch_mpi4py import heartbeat
+
+    execute, engine = kernel.do_execute, os.getpid()
 
     async def do_execute(*args, **kwargs):
         label = kernel.get_parent("shell")["metadata"].get("label")
-        if label and str(label).isdigit():
+        if label and str(label).isdigit():  # the number it has in the notebook, for tracebacks
             kernel.shell.execution_count = int(label)
-        return await execute(*args, **kwargs)
+        heartbeat.begin_cell(kernel.shell.execution_count)
+        reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
+        try:
+            reply = await execute(*args, **kwargs)
+            return reply
+        finally:
+            end_forked_child(engine, reply)
+            failed = reply["status"] == "error"
+            outcome = f"{reply.get('ename')}: {reply.get('evalue')}" if failed else ""
+            heartbeat.end_cell(outcome, lost_flags())
 
     kernel.do_execute = do_execute
 
@@ -175,62 +185,6 @@ async def _signal_request(stream, ident, parent):
     Kernel.instance().session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
 
 
-def namespace() -> dict:
-    """The names every rank offers to cells."""
-    import numpy as np
-    import torch
-    import torch.distributed as dist
-    import torch_mpi4py as mpi
-
-    comm = mpi.world()
-    return {
-        "rank": comm.Get_rank(),
-        "world_size": comm.Get_size(),
-        "comm": comm,
-        "device": _device(comm.Get_rank()),
-        "torch": torch,
-        "dist": dist,
-        "np": np,
-    }
-
-
-def _device(rank: int):
-    import torch
-
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    local_rank = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", rank))
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
-
-
-def describe() -> dict:
-    """One row of the rank table. Runs on a rank."""
-    import torch
-    import torch_mpi4py as mpi
-
-    comm = mpi.world()
-    return {
-        "rank": comm.Get_rank(),
-        "world_size": comm.Get_size(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "device": str(_device(comm.Get_rank())),
-        "threads": torch.get_num_threads(),
-        "mpi": mpi.library(),
-        "survives_deaths": mpi.has_ulfm(),
-    }
-
-
-def init_process_group(timeout_s: float) -> None:
-    """Initialise the default process group over MPI. Runs on a rank."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        dist.init_process_group(
-            "mpi4py", init_method="mpi://", timeout=timedelta(seconds=timeout_s)
-        )
-
-
 def _write_to(path) -> None:
     """Send everything this process prints by itself to its own log file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -249,35 +203,5 @@ def _restore_temporary_directory() -> None:
         os.environ["TMPDIR"] = original
 
 
-def shrink(timeout_s: float) -> dict:
-    """Go on with the ranks that live. Runs on each of them."""
-    import torch_mpi4py as mpi
-    from IPython import get_ipython
-
-    shrunk = mpi.shrink(timeout_s)
-    # The device stays: that is where this rank's tensors are.
-    get_ipython().user_ns.update(rank=shrunk.rank, world_size=shrunk.world_size, comm=mpi.world())
-    return describe()
-
-
-def learners_names() -> list[str]:
-    """The variables a learner has made on this rank, sorted. Runs on a rank."""
-    from types import ModuleType
-
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    return sorted(
-        name
-        for name, value in shell.user_ns.items()
-        if not (
-            name.startswith("_") or name in shell.user_ns_hidden or isinstance(value, ModuleType)
-        )
-    )
-
-
 if __name__ == "__main__":
-    # Functions of this module are also sent here by name: let there be one copy of it.
-    from course_lib.cluster import engine
-
-    engine.main()
+    main()

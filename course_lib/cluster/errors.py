@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipyparallel import error
-from torch_mpi4py.rank_states import describe
+from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe
 
 __all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 
@@ -24,11 +24,6 @@ _CONSEQUENCES = (
     "TaskAborted",
 )
 
-
-# Of these, what a rank raises that somebody freed.
-FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
-# And what it raises as well because the rank it waited for died.
-LEFT_IN_VAIN = (*FREED, "RankFailedError")
 
 DIED = "EngineError"  # ipyparallel's name for it
 _ON_DEATH = "its process has ended in the middle of the cell"
@@ -103,7 +98,7 @@ class RemoteCellError(error.RemoteError):
         evalue: the message of its exception.
         failures: a :class:`RankFailure` for each rank that failed, in the order shown.
         finished: the ranks that finished without an error.
-        report: the :class:`~course_lib.cluster.report.HangReport` of what every rank was doing.
+        report: the :class:`~torch_mpi4py.rank_report.HangReport` of what every rank was doing.
     """
 
     def __init__(self, failures: list[RankFailure], finished: list[int] = (), report=None):
@@ -158,7 +153,7 @@ class HangError(RemoteCellError):
     The ranks were freed before it is raised, except those in ``stuck``.
 
     Attributes:
-        report: what every rank was doing, a :class:`~course_lib.cluster.report.HangReport`.
+        report: what every rank was doing, a :class:`~torch_mpi4py.rank_report.HangReport`.
         reason: whose time was over.
         stuck: ranks that could not be freed.
         advice: what to do now.

@@ -9,33 +9,41 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from dataclasses import fields
+from functools import partial
 
 import ipyparallel as ipp
 from IPython import get_ipython
 from torch_mpi4py import launch
+from torch_mpi4py.observing import RankBoards, observe
+from torch_mpi4py.rank_report import HangReport
 from torch_mpi4py.rank_states import name_ranks
 
-from . import engine, recovery
-from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError
-from .link import KeeperLink
-from .losses import losses, names_on
-from .mending import Mending
-from .shrinking import Shrinking, count
-from .table import Rank, table
-from .watching import free, unfinished
+from . import rank_functions as on_rank
+from . import stack_dump
+from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, rank_list
+from .notebook_client import NotebookClient
+from .rank_table import Rank, RankTable, count
+from .stop_button import StopButton, interruption
 
 __all__ = ["Cluster"]
 
 _POLL_S = 0.02
+_ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _CONNECT_WITHIN_S = 20.0
 _ANNOUNCED_WITHIN_S = 2.0
 _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
 _DEATH_NOTED_WITHIN_S = 15.0
-_UNKNOWN = "?"  # of a rank that cannot be asked
+_SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
+_LOOK_AGAIN_S = 0.01
+_MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
+_BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
+_NAMES_WITHIN_S = 0.5
+_IDLE_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
+_NAMES_SHOWN = 8  # of those that share a fate
 
 
-class Cluster(Shrinking, Mending):
+class Cluster:
     """A running cluster of MPI engines, one per rank; made by :func:`.start_cluster`.
 
     ``len(cluster)`` is the number of ranks. As a context manager it stops itself at the end.
@@ -45,33 +53,48 @@ class Cluster(Shrinking, Mending):
         ids: the ranks, ``[0, ..., n - 1]``.
         engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
             :meth:`shrink` numbers the others anew.
-        ranks: a :class:`~course_lib.cluster.table.Rank` for each rank.
+        ranks: a :class:`~course_lib.cluster.rank_table.Rank` for each rank.
+        keeper: the connection to the process that owns the cluster.
+        who: the :class:`~course_lib.cluster.rank_table.RankTable` that has all of these.
         client: the ``ipyparallel.Client``.
+        boards: the :class:`~torch_mpi4py.observing.RankBoards` of the ranks, by engine.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
-    def __init__(self, link: KeeperLink, n: int, settings: dict):
-        self.engine_ids = list(range(n))
-        self._link = link
-        self._settings = settings
+    current: Cluster | None = None
+    """The cluster that this notebook's cells run on."""
+
+    def __init__(self, keeper: NotebookClient, n: int, settings: dict):
+        self.who = RankTable(range(n))
         self.client: ipp.Client | None = None
         self.view: ipp.DirectView | None = None
+        self.boards = RankBoards(keeper.directory.events)
+        self.keeper = keeper
+        self._settings = settings
+        self._limit = Limit(DEFAULT_LIMIT_S)
         self._survives_deaths = False
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Forget what has become of ranks that are no more."""
         self._killed: set[int] = set()  # engines that were killed on request
-        self.ranks: list[Rank] = []
+        self._stuck: tuple[int, ...] = ()  # engines that could not be freed
+        self._owes_recovery = False
+        self._needs_restart = False
+        self._under_way = None  # an interrupted shrink, as long as ranks may be in it
 
     # ---- what it is --------------------------------------------------------------------
 
     @property
     def n(self) -> int:
         """The number of ranks."""
-        return len(self.engine_ids)
+        return len(self.who.engines)
 
     def __len__(self) -> int:
         return self.n
 
     def __repr__(self) -> str:
-        ended = self._link.why_it_ended()
+        ended = self.keeper.why_it_ended()
         state = "stopped" if ended else f"on {self.ranks[0].mpi}" if self.ranks else "starting"
         return f"<Cluster of {count(self.n)}, {state}>"
 
@@ -84,13 +107,21 @@ class Cluster(Shrinking, Mending):
     @property
     def ids(self) -> list[int]:
         """The ranks, ascending."""
-        return list(range(self.n))
+        return self.who.ranks
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """The engine of each rank, by ipyparallel's number."""
+        return self.who.engines
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """A row of the table for each rank."""
+        return self.who.rows
 
     def rank_of(self, engine_id: int) -> int:
         """The rank of an engine by ipyparallel's number; the number itself of one left out."""
-        if engine_id in self.engine_ids:
-            return self.engine_ids.index(engine_id)
-        return engine_id
+        return self.who.rank_of(engine_id)
 
     @property
     def is_running(self) -> bool:
@@ -102,7 +133,7 @@ class Cluster(Shrinking, Mending):
 
     def table(self) -> str:
         """Rank, device, threads, MPI library, process id and host of every rank, as text."""
-        return table(self.ranks)
+        return str(self.who)
 
     def status(self) -> dict:
         """What the keeper says: ``state``, ``dead`` (list of ranks), ``progress``, ``pid``.
@@ -110,7 +141,7 @@ class Cluster(Shrinking, Mending):
         Raises:
             ClusterError: if the cluster has ended; the message says why.
         """
-        return self._link.ask("status")
+        return self.keeper.ask("status")
 
     def require_running(self) -> None:
         """Raise :class:`ClusterError` with a reason and a remedy unless every rank lives."""
@@ -126,7 +157,7 @@ class Cluster(Shrinking, Mending):
 
     def _about_deaths(self, dead: list[int]) -> str:
         """What every rank is doing, and why some may have died unless :meth:`kill` did it."""
-        unasked = [rank for rank in dead if self.engine_ids[rank] not in self._killed]
+        unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
         why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}" if unasked else ""
         return f"\n\n{self.report().table()}{why}"
 
@@ -142,40 +173,37 @@ class Cluster(Shrinking, Mending):
             "ones."
         )
 
-    # ---- what it can do ----------------------------------------------------------------
+    # ---- start and end -----------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop all ranks and remove every trace of the cluster. Twice does no harm."""
         if self.client is not None:
             self.client.close(linger=0)
-        self._link.stop()
+        self.keeper.stop()
 
     def let_go(self) -> None:
         """Leave the cluster running, for whoever comes for it within its grace time."""
         if self.client is not None:
             self.client.close(linger=0)
-        self._link.close()
+        self.keeper.close()
 
     def restart(self) -> Cluster:
         """End all ranks at once and start fresh ones, with the same settings.
 
         Prints which variables are lost by that.
         """
-        from . import starting
-
         began = time.monotonic()
         lost = self._losses()
-        before = self._link
+        before = self.keeper
         before.begin_stop()
         if self.client is not None:
             self.client.close(linger=0)
         try:
-            self._link = starting.start(self._settings)
+            self.keeper = NotebookClient.start(**self._settings)
         finally:
             before.stop()
-        self._stuck, self._owes_recovery, self._needs_restart = (), False, False
-        self._under_way, self._killed = None, set()
-        starting.finish_start(self)
+        self._begin_afresh()
+        self.open()
         seconds = time.monotonic() - began
         print(f"{count(self.n, 'fresh ')} in {seconds:.1f} s; {lost}")
         print(self.table())
@@ -183,18 +211,42 @@ class Cluster(Shrinking, Mending):
 
     def _losses(self) -> str:
         try:
-            return losses(names_on(self))
+            return _losses(self._names())
         except ClusterError:  # it has ended, and nobody can be asked
-            return losses({})
+            return _losses({})
+
+    def _names(self) -> dict[int, list[str] | None]:
+        """The learner's names on each rank; None where nobody answers."""
+        dead = self.status()["dead"]
+        living = [rank for rank in self.ids if rank not in dead]
+        names = dict.fromkeys(self.ids)
+        if not living:
+            return names
+        view = self.client.direct_view(self.who.engines_of(living))
+        asked = view.apply_async(on_rank.learners_names)
+        until = time.monotonic() + _IDLE_NAMES_WITHIN_S
+        while not asked.wait(_NAMES_WITHIN_S) and time.monotonic() < until:
+            silent = unfinished(asked, living)
+            if self._busy(silent) == silent:
+                break
+        for rank, child in zip(living, asked._children, strict=True):
+            # A rank that has died meanwhile answers with an error, as a result.
+            if child.done() and isinstance(child.result(), list):
+                names[rank] = child.result()
+        return names
 
     def interrupt(self, ranks: list[int] | None = None) -> None:
         """Interrupt what the ranks (all by default) are running, as the stop button does."""
         self.signal(signal.SIGINT, ranks)
 
     def signal(self, signum: int, ranks: list[int] | None = None) -> None:
-        """Send a signal to the processes of some ranks (all by default)."""
-        engines = [self.engine_ids[rank] for rank in (self.ids if ranks is None else ranks)]
-        self._link.ask("signal", signum=int(signum), engines=engines)
+        """Send a signal to the processes of some ranks (all by default).
+
+        Raises:
+            ValueError: if there is no such rank.
+        """
+        engines = self.who.engines_of(self.ids if ranks is None else ranks)
+        self.keeper.ask("signal", signum=int(signum), engines=engines)
 
     def kill(self, rank: int) -> None:
         """End the process of a rank at once (``kill -9``), whatever it is doing.
@@ -202,9 +254,7 @@ class Cluster(Shrinking, Mending):
         For a rank that is stuck in code which cannot be interrupted, and to see what a death
         does. The others live on where the MPI can do that; see :meth:`shrink`.
         """
-        if rank not in self.ids:
-            raise ValueError(f"the ranks are 0 to {self.n - 1}, not {rank!r}")
-        self._killed.add(self.engine_ids[rank])
+        self._killed.add(self.who.engine_of(rank))
         self.signal(signal.SIGKILL, [rank])
         deadline = time.monotonic() + _DEATH_NOTED_WITHIN_S
         with contextlib.suppress(ClusterError):  # the cluster may end with its rank
@@ -219,7 +269,7 @@ class Cluster(Shrinking, Mending):
         """
         self.require_running()
         self.require_free()
-        self.view.apply_sync(engine.init_process_group, timeout_s)
+        self.view.apply_sync(on_rank.init_process_group, timeout_s)
 
     def reset_communication(self, timeout_s: float = 30.0) -> None:
         """Make ``comm`` and the default process group anew on every rank; variables are kept.
@@ -236,18 +286,250 @@ class Cluster(Shrinking, Mending):
         """
         self.require_running()
         self._require_idle("the reset")
-        known = self.view.apply_sync(recovery.group_timeout)
-        self.view.apply_sync(recovery.renew, timeout_s, any(one is not None for one in known))
+        known = self.view.apply_sync(on_rank.group_timeout)
+        self.view.apply_sync(on_rank.renew, timeout_s, any(one is not None for one in known))
+
+    def _require_idle(self, what: str) -> None:
+        # What a dead rank was running ends when the controller has said so.
+        if self.client.outstanding and not self.client.wait(timeout=_BUSY_AFTER_S):
+            raise ClusterError(f"a cell is still running; interrupt it before {what}")
+
+    # ---- cells that hang or fail ---------------------------------------------------------
+
+    @property
+    def limit(self) -> Limit:
+        """How long a ``%%px`` cell may take: 60 s. Set it to seconds, ``"60+"`` or ``None``.
+
+        ``"60+"`` is 60 s without progress: something printed, or a call of communication
+        ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
+        """
+        return self._limit
+
+    @limit.setter
+    def limit(self, value) -> None:
+        self._limit = Limit.of(value)
+
+    def report(self) -> HangReport:
+        """What every rank is doing now, or was doing in the last cell; possible at any time."""
+        dead = self.status()["dead"]
+        numbers = {engine: rank for rank, engine in enumerate(self.who.engines)}
+        return HangReport.of(
+            observe(
+                rank,
+                self.boards.board(engine),
+                numbers,
+                alive=rank not in dead,
+                ask_site=partial(self._ask_site, rank, engine),
+            )
+            for engine, rank in numbers.items()
+        )
+
+    def _ask_site(self, rank: int, engine: int) -> str:
+        send = partial(self.signal, stack_dump.SIGNAL, [rank])
+        return stack_dump.ask(self.boards.directory, engine, send)
+
+    def report_after_the_cell(self) -> HangReport:
+        """The report once what all ranks have called, but nobody waits for, has ended."""
+        until = time.monotonic() + _SETTLED_WITHIN_S
+        while (found := self.report()).is_settling and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def after_failure(self, report: HangReport, stuck: list[int]) -> str:
+        """Renew communication after a failed cell, now or once the ranks are free.
+
+        Returns:
+            What can be said of the ranks now.
+        """
+        if stuck:
+            return self.note_stuck(stuck)
+        self.mend(report.is_out_of_step)
+        if self._needs_restart:
+            return (
+                "All ranks have left the cell, but they cannot communicate any more: "
+                "cluster.restart() starts fresh ones."
+            )
+        return "All ranks are free again."
+
+    @property
+    def stuck(self) -> list[int]:
+        """The ranks that could not be freed, as far as they have not come back since."""
+        return self._busy(self.who.ranks_of(self._stuck))
+
+    def _busy(self, ranks: list[int]) -> list[int]:
+        """Which of the ranks are running a cell."""
+        return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
+
+    def note_stuck(self, ranks: list[int]) -> str:
+        """Remember ranks that could not be freed; return what can be done about them."""
+        self._stuck = tuple(self.who.engines_of(ranks))
+        one = len(ranks) == 1
+        who = f"Rank {ranks[0]} does" if one else f"Ranks {', '.join(map(str, ranks))} do"
+        back = f"{'it comes' if one else 'they come'} back by {'itself' if one else 'themselves'}"
+        cannot = f"{who} not react to signals and could not be freed."
+        if len(ranks) == self.n:
+            return (
+                f"{cannot} Wait until {back}, with all variables, or cluster.restart() for fresh "
+                "ranks."
+            )
+        kills = ", ".join(f"cluster.kill({rank})" for rank in ranks)
+        return (
+            f"{cannot} All other ranks are free again. Wait until {back}, or "
+            f"{kills} and cluster.shrink() to go on with the others and their variables, or "
+            "cluster.restart() for fresh ranks."
+        )
+
+    def require_free(self) -> None:
+        """Raise unless every rank that was stuck has come back; then mend what is to be mended.
+
+        Raises:
+            ClusterError: if a rank is still stuck; the message says what to do.
+        """
+        self._stuck = tuple(engine for engine in self._stuck if engine in self.who.engines)
+        if self.stuck:
+            told = self.note_stuck(self.stuck)
+            raise ClusterError(told.replace(" All other ranks are free again.", ""))
+        if not self._stuck and not self._owes_recovery:
+            return
+        if self.client.outstanding:  # what they were asked while they were stuck
+            self.client.wait(timeout=_BUSY_AFTER_S)
+        self.mend(out_of_step=bool(self._stuck))
+        self._stuck = ()
+        if not self._owes_recovery:  # nobody is busy
+            self.know_ranks()
+
+    def mend(self, out_of_step: bool = False) -> None:
+        """Renew communication if it was lost, once all ranks are idle, and say so.
+
+        Args:
+            out_of_step: renew it in any case.
+        """
+        shown = filter(None, map(self.boards.position, self.who.engines))
+        if not out_of_step and not self._owes_recovery and not any(one.lost for one in shown):
+            return
+        if self.status()["dead"]:
+            return  # shrink and restart make everything anew
+        if self._busy(self.ids) or self.client.outstanding:
+            self._owes_recovery = True
+            return
+        if self._owes_recovery:
+            out_of_step |= self.report().is_out_of_step
+        self._owes_recovery = True  # should this be ended half-way
+        try:
+            said, self._needs_restart = _recover(self.view, out_of_step)
+        except ipp.RemoteError as failure:  # it must not take the place of what is to be told
+            said = (
+                f"Communication could not be renewed ({failure.ename}: {failure.evalue}): "
+                "cluster.restart() starts fresh ranks."
+            )
+            self._needs_restart = True
+        self._owes_recovery = False
+        if said:
+            print(said)
+
+    # ---- after a death -------------------------------------------------------------------
+
+    def shrink(self, timeout_s: float = 30.0):
+        """Go on with the ranks that live, after one has died; their variables are kept.
+
+        They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
+        of them, ``len(cluster)``, and the ranks that ``%%px --targets`` means. If there was a
+        default process group, there is a new one. Does nothing if every rank lives.
+
+        Args:
+            timeout_s: seconds within which all survivors must have come.
+
+        Raises:
+            ClusterError: if a survivor is still running a cell, does not come, or dies, or the
+                cluster has ended.
+            KeyboardInterrupt: if the stop button is pressed; call it again to go on.
+        """
+        with StopButton() as button:
+            try:
+                with button.listening():
+                    dead = self._dead_to_leave_out(timeout_s)
+                if not dead:
+                    print(f"{count(self.n)} live: there is nothing to shrink")
+                    return self
+                survivors = [rank for rank in self.ids if rank not in dead]
+                members = self.who.engines_of(survivors)
+                asked = self.client.direct_view(members).apply_async(on_rank.shrink, timeout_s)
+                self._under_way = asked
+                with button.listening():
+                    self._await(asked, survivors, timeout_s)
+            except KeyboardInterrupt:
+                raise interruption(
+                    "the shrink was interrupted; nothing is lost, and the next cluster.shrink() "
+                    "goes on with it"
+                ) from None
+            self._under_way = None
+            answers = _answers(asked, survivors)
+            self.keeper.ask("shrunk", members=members)
+            self.who = RankTable(members)
+            self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
+            self._adopt(dict(enumerate(answers)))
+            self._activate()
+            go_on = f"{count(self.n)} {'goes' if self.n == 1 else 'go'} on"
+            print(f"{rank_list(dead)} died; {go_on}, numbered anew, with their variables:")
+            renumbered = enumerate(survivors)
+            print("\n".join(f"rank {now}  was rank {before}" for now, before in renumbered))
+        return self
+
+    def _dead_to_leave_out(self, timeout_s: float) -> list[int]:
+        dead = self.status()["dead"]
+        if len(dead) == self.n:
+            raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
+        if dead and not self._survives_deaths:
+            raise ClusterError(
+                f"{rank_list(dead)} died, and {self.ranks[0].mpi} cannot go on with the others; "
+                "cluster.restart() starts fresh ranks"
+            )
+        if dead and self._under_way is not None:
+            self._await(self._under_way, [rank for rank in self.ids if rank not in dead], timeout_s)
+            self._under_way = None
+            dead = self.status()["dead"]
+        if dead:
+            self._require_idle("it shrinks")
+        return dead
+
+    def _await(self, asked, survivors: list[int], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s + _MORE_THAN_THE_RANKS_S
+        while not asked.wait(_ASK_EVERY_S):
+            self.status()
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
+                    "cluster.report() says what they do, cluster.kill(RANK) ends one, and then "
+                    "cluster.shrink() goes on"
+                )
 
     # ---- making the connection ---------------------------------------------------------
 
+    def open(self, found: bool = False) -> None:
+        """Connect to a cluster that is ready, and make it the current one.
+
+        Args:
+            found: it has variables; when interrupted, leave it to be found again.
+        """
+        try:
+            self._connect()
+            self._activate()
+        except BaseException as error:
+            if found and isinstance(error, KeyboardInterrupt):
+                self.let_go()
+            else:
+                self.stop()
+            raise
+        Cluster.current = self
+
     def _connect(self) -> None:
         """Connect a client and check that engine ids are ranks."""
-        self.engine_ids = self._link.ask("status")["members"]
+        self.who = RankTable(self.keeper.ask("status")["members"])
+        self.boards = RankBoards(self.keeper.directory.events)
         self.client = self._client_of_all()
-        self.view = self.client.direct_view(self.engine_ids)
+        self.view = self.client.direct_view(self.who.engines)
         self.view.block = True
-        asked = self.view.apply_async(engine.describe)
+        asked = self.view.apply_async(on_rank.describe)
         stuck = [] if asked.wait(_OLD_CELL_MAY_END_S) else self._free_from_old_cell(asked)
         children = enumerate(asked._children)
         self._adopt({rank: child.result() for rank, child in children if rank not in stuck})
@@ -274,7 +556,7 @@ class Cluster(Shrinking, Mending):
         The controller announces an engine once, at its first heartbeat. A client that connects
         at that moment may miss it for good; the next one gets it with the list.
         """
-        directory = self._link.directory
+        directory = self.keeper.directory
         deadline = time.monotonic() + _CONNECT_WITHIN_S
         while True:
             client = ipp.Client(
@@ -290,8 +572,8 @@ class Cluster(Shrinking, Mending):
 
     def know_ranks(self) -> None:
         """Ask the ranks again who they are, if one could not be asked before; all are free."""
-        if any(rank.pid == _UNKNOWN for rank in self.ranks):
-            self._adopt(dict(enumerate(self.view.apply_sync(engine.describe))))
+        if not self.who.is_complete:
+            self._adopt(dict(enumerate(self.view.apply_sync(on_rank.describe))))
 
     def _adopt(self, answers: dict[int, dict]) -> None:
         """Take over what the ranks said of themselves, and a view on them."""
@@ -303,11 +585,8 @@ class Cluster(Shrinking, Mending):
         # Of ranks that all are stuck nobody can be asked; the launcher knows what they run on.
         able = [answer.pop("survives_deaths") for answer in answers.values()]
         self._survives_deaths = all(able) if able else launch.family() == "openmpi"
-        unknown = dict.fromkeys((field.name for field in fields(Rank)), _UNKNOWN)
-        for answer in answers.values():
-            unknown |= {"mpi": answer["mpi"], "host": answer["host"]}
-        self.ranks = [Rank(**answers.get(rank, unknown | {"rank": rank})) for rank in self.ids]
-        self.view = self.client.direct_view(self.engine_ids)
+        self.who = RankTable(self.who.engines, answers)
+        self.view = self.client.direct_view(self.who.engines)
         self.view.block = True
 
     def _activate(self) -> None:
@@ -316,3 +595,80 @@ class Cluster(Shrinking, Mending):
             from .magics import activate
 
             activate(shell, self)
+
+
+def _recover(view, always: bool = False) -> tuple[str, bool]:
+    """Renew what was lost on the ranks of ``view``, which are all idle.
+
+    Args:
+        always: also if no rank has noticed a loss, because messages are under way to nobody.
+
+    Returns:
+        What was done, and whether nothing can be done but start fresh ranks.
+    """
+    found: list[on_rank.Condition] = view.apply_sync(on_rank.condition)
+    union = 0
+    for one in found:
+        union |= one.flags
+    lost = sorted({name for one in found for name in one.lost})
+    if union & on_rank.NEEDS_RESTART:
+        return (
+            f"{found[0].mpi} cannot free a rank that is stuck inside of it, so communication "
+            "cannot be renewed: cluster.restart() starts fresh ranks. Their variables are lost "
+            "then; until then you can still read them: cluster.view['name']."
+        ), True
+    if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
+        timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
+        view.apply_sync(on_rank.renew, None, max(timeouts, default=False))
+        gone = sorted({*lost, *(name for one in found for name in one.stale)})
+        also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
+        return (
+            "Communication is renewed: comm and the default process group are new, "
+            f"and all variables are kept.{also}"
+        ), False
+    if lost:
+        view.apply_sync(on_rank.note_told, lost)
+        return (
+            f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All other "
+            "communication is as usable as before, and all variables are kept."
+        ), False
+    return "", False
+
+
+def _answers(asked, survivors: list[int]) -> list[dict]:
+    failed = [
+        (rank, child.result())
+        for rank, child in zip(survivors, asked._children, strict=True)
+        if isinstance(child.result(), Exception)
+    ]
+    died = [rank for rank, failure in failed if getattr(failure, "ename", "") == DIED]
+    if died:
+        raise ClusterError(f"{rank_list(died)} died meanwhile; call cluster.shrink() again")
+    if failed:
+        rank, failure = failed[0]
+        raise ClusterError(
+            f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
+            "if it fails again, only cluster.restart() helps"
+        )
+    return asked.get()
+
+
+def _losses(names: dict[int, list[str] | None]) -> str:
+    """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
+    where: dict[str, list[int]] = {}
+    for rank, known in names.items():
+        for name in known or ():
+            where.setdefault(name, []).append(rank)
+    together: dict[tuple[int, ...], list[str]] = {}
+    for name, ranks in where.items():
+        together.setdefault(tuple(ranks), []).append(name)
+    answered = tuple(rank for rank, known in names.items() if known is not None)
+    parts = []
+    for ranks, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
+        shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
+        more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
+        parts.append(shown + more + ("" if ranks == answered else f" on {rank_list(ranks)}"))
+    silent = [rank for rank, known in names.items() if known is None]
+    if silent:
+        parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
+    return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")

@@ -6,7 +6,7 @@ engines through ipyparallel's ``Cluster``, and listens on a Unix socket:
 
 - the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
   within the grace time, everything is stopped and every trace removed;
-- engines and controller hold one each (:mod:`.lifeline`); they end when the keeper does.
+- engines and controller hold one each (:mod:`.keeper_client`); they end when the keeper does.
 
 Messages are JSON, one per line. Standard library only until the socket is open, so that
 nothing can go wrong before somebody listens.
@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 
-from .runtime import RuntimeDir, kill, started, tail
+from .runtime_dir import RuntimeDir, kill, started, tail
 
 log = logging.getLogger("keeper")
 

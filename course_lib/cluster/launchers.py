@@ -8,9 +8,9 @@ from pathlib import Path
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 from torch_mpi4py import launch
 
-from .runtime import EVENTS_VARIABLE, RuntimeDir, python
+from .runtime_dir import EVENTS_VARIABLE, RuntimeDir, python
 
-_TETHER = Path(__file__).with_name("tether.py")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 # A notebook's own variables that mean nothing, or the wrong thing, on an engine.
 _OF_THE_NOTEBOOK = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
 
@@ -45,8 +45,8 @@ class EngineSetLauncher(_InRuntimeDir, MPIEngineSetLauncher):
     def find_args(self):
         engine = python("-m", "course_lib.cluster.engine", str(self.directory.path))
         # If the keeper is killed, mpiexec gets SIGTERM, on which it ends its ranks and tidies up.
-        tether = python("-S", str(_TETHER), "SIGTERM")
-        return [*tether, *launch.mpiexec(self.n, *engine)]
+        tied = python("-S", str(_DIE_WITH_PARENT), "SIGTERM")
+        return [*tied, *launch.mpiexec(self.n, *engine)]
 
     def get_env(self):
         return super().get_env() | engine_environment(self.directory)

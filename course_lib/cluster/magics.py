@@ -1,30 +1,23 @@
 """``%%px`` with its name and options, and the manners of a lesson.
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
-reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.watching` for
-``--limit``, :mod:`.errors` for what is raised, and :mod:`.recovery` for what happens then.
+reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.cells` for
+``--limit``, :mod:`.errors` for what is raised, and :mod:`.handle` for what happens then.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 
-from ipyparallel import error
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
-from torch_mpi4py.rank_states import name_ranks
+from torch_mpi4py.rank_states import FREED, name_ranks
 
+from .cells import Cell, Limit, cell_number, take_limit
 from .completion import complete_on_engines
-from .errors import DIED, FREED, ClusterError, HangError, RankFailure, RemoteCellError
-from .output import CellOutput
+from .errors import ClusterError, HangError, RemoteCellError
 from .stop_button import StopButton, interruption
-from .watching import CellWatch, Limit, free, take_limit, unfinished
-
-_OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
-# IPython's name for the source of a cell, in the message of a SyntaxError.
-_CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
 _LIMIT_HELP = """
         ``--limit SECONDS``: end the cell after so long (60 by default, ``cluster.limit``), with a
@@ -59,9 +52,7 @@ class CourseMagics(ParallelMagics):
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
-            # IPython counts on before it runs a cell; the one that runs is its history's last.
-            number = len(self.shell.history_manager.input_hist_parsed) - 1
-            result = self.view.execute(cell, silent=False, block=False, label=str(number))
+            result = self.view.execute(cell, silent=False, block=False, label=str(cell_number()))
             result._fname = "%px"
             self.last_result = result
             if save_name:
@@ -127,13 +118,6 @@ class CourseMagics(ParallelMagics):
             self._run_to_end(button, pending, limit, args.groupby)
         here.raise_error()
 
-    def _output_of(self, result) -> CellOutput:
-        return CellOutput(result, self._ranks_of(result), self.cluster.n)
-
-    def _ranks_of(self, result) -> list[int]:
-        """The ranks a cell runs on: ipyparallel knows their engines, numbered as at the start."""
-        return [self.cluster.rank_of(engine) for engine in result._targets]
-
     def _run_to_end(
         self,
         button: StopButton,
@@ -145,61 +129,30 @@ class CourseMagics(ParallelMagics):
         signum=None,
     ) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
-        output, ranks = self._output_of(result), self._ranks_of(result)
-        watch = CellWatch(self.cluster, result, ranks, output, limit)
-        try:
-            with button.listening():
-                end = watch.wait(live, progress_after)
-        except KeyboardInterrupt:
-            report = self.cluster.report()
-            stuck = self._interrupt(result, ranks, signum or self.signal_on_interrupt)
-            report = report.with_stuck(stuck)
-            output.show(groupby)
-            raise _interrupted(stuck, report, self._mend(report, stuck)) from None
-        report, stuck = None, []
-        if end != "done":
-            report = self.cluster.report()
-            moving = watch.moved_lately
-            stuck = free(self.cluster, result, ranks)
-            report = report.with_stuck(stuck)
-        result.wait_for_output(_OUTPUT_WITHIN_S if not stuck else 0)
-        output.show(groupby)
-        failures, finished = outcome(result, ranks, self.cluster.after_a_death())
-        if not failures and end != "limit":
-            self.cluster.mend()
+        cluster, signum = self.cluster, _signal_number(signum or self.signal_on_interrupt)
+        cell = Cell(cluster, result, limit)
+        cell.run(button, live, progress_after, signum)
+        cell.output.show(groupby)
+        failures, finished = cell.outcome()
+        if cell.end == "interrupted":
+            raise _interrupted(cell, cluster.after_failure(cell.report, cell.stuck)) from None
+        if not failures and cell.end != "limit":
+            cluster.mend()
             return
-        report = report or self.cluster.report_after_the_cell()
-        advice = self._mend(report, stuck)
-        if end == "limit":
+        report = cell.report or cluster.report_after_the_cell()
+        advice = cluster.after_failure(report, cell.stuck)
+        if cell.end == "limit":
             reason = f"the cell was not finished within its limit of {limit}"
-            more = _more_time(limit, moving)
-            raise HangError(reason, report, failures, finished, stuck, f"{advice}{more}")
+            more = _more_time(limit, cell.moved_lately)
+            raise HangError(reason, report, failures, finished, cell.stuck, f"{advice}{more}")
         names = {failure.ename for failure in failures}
         if "DeadlineError" in names and names <= set(FREED) and report.waiting:
             reason = "the deadline of an operation in the cell passed"
-            raise HangError(reason, report, failures, finished, stuck, advice)
+            raise HangError(reason, report, failures, finished, cell.stuck, advice)
         raise RemoteCellError(failures, finished, report)
 
-    def _interrupt(self, result, ranks: list[int], signum) -> list[int]:
-        """Pass the stop button on to the ranks; return those that do not stop."""
-        if isinstance(signum, str):
-            signum = int(signum) if signum.isdigit() else signal.Signals[signum]
-        stuck = unfinished(result, ranks)
-        if signum:
-            stuck = free(self.cluster, result, ranks, signum=signum)
-        if not stuck:
-            result.wait_for_output(_OUTPUT_WITHIN_S)
-        return stuck
-
-    def _mend(self, report, stuck: list[int]) -> str:
-        """Renew communication, now or once the ranks are free; return what to tell about it."""
-        if stuck:
-            return self.cluster.note_stuck(stuck)
-        self.cluster.mend(report.is_out_of_step)
-        return self.cluster.after_freeing()
-
     def _eval_target_str(self, ts):
-        return [self.cluster.engine_ids[rank] for rank in parse_targets(ts, self.cluster.n)]
+        return self.cluster.who.engines_of(parse_targets(ts, self.cluster.n))
 
 
 def parse_targets(text: str, n: int) -> list[int]:
@@ -226,25 +179,6 @@ def parse_targets(text: str, n: int) -> list[int]:
         raise ClusterError(f"--targets {text}: the ranks are 0 to {n - 1}") from None
 
 
-def outcome(result, ranks: list[int], after_a_death: str) -> tuple[list[RankFailure], list[int]]:
-    """Who failed and who finished, of those of ``ranks`` that have ended the cell."""
-    failures, finished = [], []
-    for rank, child in zip(ranks, result._children, strict=True):
-        if not child.done():
-            continue
-        answer = child.result()
-        if getattr(answer, "ename", "") == DIED:
-            failures.append(RankFailure.death(rank, after_a_death))
-        elif isinstance(answer, error.RemoteError):
-            message = _CODE_FILE.sub(r"(line \1)", str(answer.evalue))
-            failures.append(RankFailure(rank, answer.ename, message, answer.traceback))
-        elif isinstance(answer, Exception):
-            failures.append(RankFailure(rank, type(answer).__name__, str(answer)))
-        else:
-            finished.append(rank)
-    return failures, finished
-
-
 def _more_time(limit: Limit, moving: bool) -> str:
     larger = max(10, 5 * round(limit.seconds))
     way = f"%%px --limit {larger}, or cluster.limit = {larger} for all cells"
@@ -256,14 +190,21 @@ def _more_time(limit: Limit, moving: bool) -> str:
     return f" If the cell only needs more time: {way}."
 
 
-def _interrupted(stuck: list[int], report, advice: str) -> KeyboardInterrupt:
+def _interrupted(cell: Cell, advice: str) -> KeyboardInterrupt:
     message = "the cell was interrupted on all ranks"
-    if stuck:
-        message = f"the cell was interrupted, but {name_ranks(stuck)} did not stop"
-    details = ["", *str(report).splitlines()] if report.waiting or stuck else []
-    if report.waiting or stuck:
-        details += ["", advice]
+    if cell.stuck:
+        message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"
+    details = []
+    if cell.report.waiting or cell.stuck:
+        details = ["", *str(cell.report).splitlines(), "", advice]
     return interruption(message, details)
+
+
+def _signal_number(given) -> int:
+    """The number of the signal in the value of ``--signal-on-interrupt``."""
+    if isinstance(given, str):
+        return int(given) if given.isdigit() else signal.Signals[given]
+    return given or 0
 
 
 def activate(shell, cluster) -> None:

@@ -13,18 +13,15 @@ import time
 import psutil
 from IPython import get_ipython
 
-from .errors import ClusterError, StartError
+from .errors import ClusterError
 from .handle import Cluster
-from .link import KeeperLink
-from .runtime import started, sweep_stale
-from .shrinking import count
+from .notebook_client import NotebookClient
+from .rank_table import count
+from .runtime_dir import started, sweep_stale
 
 __all__ = ["current_cluster", "start_cluster"]
 
-_POLL_S = 0.02
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
-
-_current: Cluster | None = None
 
 
 def start_cluster(
@@ -61,7 +58,7 @@ def start_cluster(
     """
     n = checked(n)
     timeout = 60.0 + 2 * n if timeout is None else float(timeout)
-    settings = {"n": n, "timeout": timeout, "grace": float(grace)}
+    settings = {"key": _key(), "n": n, "timeout": timeout, "grace": float(grace)}
     began = time.monotonic()
     running = _running_cluster(settings)
     if running is not None and replace:
@@ -88,9 +85,10 @@ def start_cluster(
 
 def current_cluster() -> Cluster | None:
     """The cluster of this notebook or program, or None if there is none."""
-    if _current is None or not _current._link.is_ours or not _current.is_running:
-        return None
-    return _current
+    cluster = Cluster.current
+    return (
+        cluster if cluster is not None and cluster.keeper.is_ours and cluster.is_running else None
+    )
 
 
 def checked(n) -> int:
@@ -115,32 +113,31 @@ def most_ranks() -> int:
 
 def _running_cluster(settings: dict) -> Cluster | None:
     """The living cluster of this kernel, from this life of it or the one before a restart."""
-    global _current
-    if _current is not None and _current._link.is_ours:
+    cluster = Cluster.current
+    if cluster is not None and cluster.keeper.is_ours:
         try:
-            _current.require_running()
-            return _current
+            cluster.require_running()
+            return cluster
         except ClusterError as error:
-            _give_up(_current, error)
-        _current = None
-    link = KeeperLink.adopt(_key())
-    if link is None:
+            _give_up(cluster, error)
+    keeper = NotebookClient.adopt(settings["key"])
+    if keeper is None:
         return None
-    cluster = Cluster(link, len(link.ask("status")["members"]), settings)
+    cluster = Cluster(keeper, len(keeper.ask("status")["members"]), settings)
     try:
         cluster.require_running()
-        _await_ready(link, settings["timeout"])
+        keeper.await_ready(settings["timeout"])
     except ClusterError as error:
         _give_up(cluster, error)
         return None
-    finish_start(cluster, found=True)
+    cluster.open(found=True)
     cluster.mend()
     return cluster
 
 
 def _give_up(cluster: Cluster, error: ClusterError) -> None:
     """Stop what is left of a cluster that cannot be used again, and say so."""
-    if not cluster._link.was_stopped:
+    if not cluster.keeper.was_stopped:
         reason = str(error).partition(";")[0].partition("\n")[0]
         print(f"Not used again: {reason}. All variables on the ranks of before are lost.")
     cluster.stop()
@@ -148,56 +145,9 @@ def _give_up(cluster: Cluster, error: ClusterError) -> None:
 
 def _fresh_cluster(settings: dict) -> Cluster:
     sweep_stale()
-    cluster = Cluster(start(settings), settings["n"], settings)
-    finish_start(cluster)
+    cluster = Cluster(NotebookClient.start(**settings), settings["n"], settings)
+    cluster.open()
     return cluster
-
-
-def start(settings: dict) -> KeeperLink:
-    """Start a keeper and wait until all ranks are registered; leave nothing behind otherwise."""
-    link = KeeperLink.start_keeper(_key(), settings["n"], settings["grace"], settings["timeout"])
-    try:
-        _await_ready(link, settings["timeout"])
-    except BaseException:
-        link.stop()
-        raise
-    return link
-
-
-def _await_ready(link: KeeperLink, timeout: float) -> None:
-    deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
-    while True:
-        try:
-            status = link.ask("status")
-        except ClusterError as error:
-            reason = link.why_it_ended() or error
-            raise StartError(f"the cluster did not start: {reason}") from None
-        if status["state"] == "ready":
-            return
-        if status["state"] != "starting":
-            raise StartError(f"the cluster did not start: {status['error']}")
-        if time.monotonic() > deadline:
-            raise StartError(f"the cluster did not start: {status['progress']}")
-        time.sleep(_POLL_S)
-
-
-def finish_start(cluster: Cluster, found: bool = False) -> None:
-    """Connect to a cluster that is ready, and make it the current one.
-
-    Args:
-        found: it has variables; when interrupted, leave it to be found again.
-    """
-    global _current
-    try:
-        cluster._connect()
-        cluster._activate()
-    except BaseException as error:
-        if found and isinstance(error, KeyboardInterrupt):
-            cluster.let_go()
-        else:
-            cluster.stop()
-        raise
-    _current = cluster
 
 
 def _key() -> str:
@@ -212,13 +162,14 @@ def _key() -> str:
 @atexit.register
 def _at_exit() -> None:
     """End the cluster with its program, unless this is a kernel that is being restarted."""
-    if _current is None or not _current._link.is_ours or _current._link.why_it_ended():
+    cluster = Cluster.current
+    if cluster is None or not cluster.keeper.is_ours or cluster.keeper.why_it_ended():
         return
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
-        _current.stop()
+        cluster.stop()
         return
     # What ipykernel answers to a request to shut down says whether it is for a restart.
     farewell = getattr(kernel, "_shutdown_message", None) or {}
     if farewell.get("content", {}).get("restart") is False:
-        _current._link.tell("release", grace=0.0)
+        cluster.keeper.tell("release", grace=0.0)

@@ -7,7 +7,6 @@ import inspect
 import io
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from . import run_check
@@ -17,7 +16,6 @@ from .run_check import CheckResult, OutOfTimeError
 
 __all__ = ["CheckError", "check"]
 
-_FREE_WITHIN_S = 5.0
 _LAST_LINES = 8  # of what each rank printed
 
 
@@ -119,7 +117,8 @@ def _time_limit(seconds: float) -> Iterator[None]:
 def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
     """Return what the ranks make of it together, and what the learner's function printed."""
     from course_lib.cluster import current_cluster
-    from course_lib.cluster.output import CellOutput
+    from course_lib.cluster.cells import Cell, Limit
+    from course_lib.cluster.stop_button import StopButton, interruption
 
     cluster = current_cluster()
     if cluster is None:
@@ -127,36 +126,37 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
             f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
             "start_cluster() and then the one with your function"
         )
-    cluster.require_running()
-    result = cluster.view.apply_async(
-        run_check.run_on_rank, exercise.module, exercise.checker, exercise.function
-    )
-    late = _wait(result, exercise.deadline)
-    if late:
-        cluster.signal(signal.SIGINT, late)
-        if not result.wait(_FREE_WITHIN_S):
-            raise CheckError(
-                f"{_too_long(exercise, late).text}, and cannot be interrupted. "
-                "cluster.restart() starts fresh ranks; run the cells above again then"
+    with StopButton() as button:
+        names = (exercise.module, exercise.checker, exercise.function)
+        cell = Cell.of_function(cluster, Limit(exercise.deadline), run_check.run_on_rank, *names)
+        cell.run(button)
+        verdicts = _verdicts(exercise, cluster, cell)
+        if cell.stuck:
+            advice = cluster.after_failure(cell.report, cell.stuck)
+            raise CheckError(f"{_too_long(exercise, cell.late).text}. {advice}")
+        if any(verdict.reset for verdict in verdicts):
+            cluster.reset_communication()
+        if cell.end == "interrupted":
+            raise interruption(
+                f"the check of {exercise.id} was interrupted on all ranks; their variables are kept"
             )
-    result.wait_for_output(10.0)
-    verdicts = result.get()
-    for rank in late:  # whatever it made of being interrupted
-        verdicts[rank] = _too_long(exercise, late)
-    if any(verdict.reset for verdict in verdicts):
-        cluster.reset_communication()
-    printed = CellOutput(result, cluster.ids, cluster.n).text("stdout", _LAST_LINES)
-    return together(verdicts), printed
+    return together(verdicts), cell.output.text("stdout", _LAST_LINES)
 
 
-def _wait(result, seconds: float) -> list[int]:
-    """Wait for all ranks; return those that have not finished within ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not result.wait(0.05):
-        if time.monotonic() > deadline:
-            pairs = zip(result._targets, result._children, strict=True)
-            return [rank for rank, child in pairs if not child.done()]
-    return []
+def _verdicts(exercise: Exercise, cluster, cell) -> list[CheckResult]:
+    """Return each rank's verdict, whatever a late one made of being interrupted.
+
+    Raises:
+        RemoteCellError: if a rank has died, say.
+    """
+    from course_lib.cluster import RemoteCellError
+
+    failures, _ = cell.outcome()
+    failures = [failure for failure in failures if failure.rank not in cell.late]
+    if failures:
+        raise RemoteCellError(failures, report=cell.report or cluster.report())
+    late = _too_long(exercise, cell.late)
+    return [late if rank in cell.late else answer for rank, answer in cell.answers().items()]
 
 
 def together(verdicts: list[CheckResult]) -> CheckResult:

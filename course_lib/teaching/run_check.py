@@ -126,4 +126,7 @@ def _is_spoiled(comm) -> bool:
         return True
     if dist.is_initialized() and getattr(dist.group.WORLD, "failure", None) is not None:
         return True
-    return bool(comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG))
+    try:
+        return bool(comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG))
+    except MPI.Exception:  # a rank has died
+        return True

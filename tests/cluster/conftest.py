@@ -18,7 +18,7 @@ import psutil
 import pytest
 from jupyter_client import KernelManager
 
-from course_lib.cluster.runtime import RuntimeDir
+from course_lib.cluster.runtime_dir import RuntimeDir
 
 from .hangs import CLOCK, PREPARE, Gate, assert_trains
 

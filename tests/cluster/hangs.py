@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from course_lib.cluster.pulse import read_beat, read_stack, stack_signal
-from course_lib.cluster.report import waits_of
+from torch_mpi4py.observing import RankBoards
 
 LIMIT_S = 60  # passes when a test says so
 # 2 s are promised from the limit to free ranks (0.7 s on two quiet cores); this machine may stand
@@ -341,24 +339,21 @@ def begin(
 ) -> str:
     """Start a cell of four ranks, or fewer, and return when all of them are where they belong."""
     ranks = sorted({*waiting, *finished, *computing, *stuck})
-    pids = {}
-    for rank in computing:
-        pids[rank] = int(kernel.must(f"print(cluster.ranks[{rank}].pid)").text())
-    before = max(read_beat(kernel.events, rank).began for rank in ranks)
+    boards = RankBoards(kernel.events)
+    before = max(boards.position(rank).began for rank in ranks)
     running = kernel.begin(f"%%px{options}\n{cell}")
 
     def computes(rank: int) -> bool:
-        send = lambda: os.kill(pids[rank], stack_signal())  # noqa: E731
-        return bool(read_stack(kernel.events, rank, send))
+        position = boards.position(rank)
+        return position.running and position.site.startswith("cell")
 
     def in_place() -> bool:
-        beats = {rank: read_beat(kernel.events, rank) for rank in ranks}
         return (
-            all(beat.began > before for beat in beats.values())
-            and not any(beats[rank].is_busy for rank in finished)
-            and None not in waits_of(kernel.events, waiting).values()
-            and all(beats[rank].is_busy and beats[rank].is_stuck for rank in stuck)
-            and all(computes(rank) for rank in computing)
+            all(boards.position(rank).began > before for rank in ranks)
+            and not any(map(boards.is_busy, finished))
+            and None not in boards.waits(waiting).values()
+            and all(boards.is_busy(rank) and boards.is_stuck(rank) for rank in stuck)
+            and all(map(computes, computing))
         )
 
     wait_until(in_place, IN_PLACE_WITHIN_S, f"ranks {list(waiting)} wait")
@@ -370,7 +365,7 @@ def begin(
 CLOCK = """
 import time
 from pathlib import Path
-from course_lib.cluster import watching
+from course_lib.cluster import cells
 
 class Clock:
     def __init__(self, is_late):
@@ -378,7 +373,7 @@ class Clock:
     def perf_counter(self):
         return time.perf_counter() + 1000 * self.is_late.exists()
 
-watching.time = Clock(Path({path!r}))
+cells.time = Clock(Path({path!r}))
 """
 
 

@@ -76,7 +76,7 @@ def test_forked_children_end_as_they_like(ranks):
             child.join(40)
             return child.exitcode
 
-        has_let_go = lambda: sys.exit(IPEngine.instance().lifeline._socket.fileno() == -1)
+        has_let_go = lambda: sys.exit(IPEngine.instance().keeper._socket.fileno() == -1)
         print(end_of(sys.exit, 3), end_of(os._exit, 4), end_of(int), end_of(has_let_go))
         print(end_of(time.sleep, 600, terminate=True))
     """

@@ -15,8 +15,8 @@ import time
 
 import pytest
 from torch_mpi4py.main_thread import SILENT_S
+from torch_mpi4py.observing import RankBoards
 
-from course_lib.cluster.pulse import read_beat
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
@@ -94,7 +94,7 @@ PATIENCE = (
 
 
 def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
-    settled = "from course_lib.cluster import mending; mending._SETTLED_WITHIN_S"
+    settled = "from course_lib.cluster import handle; handle._SETTLED_WITHIN_S"
     hangs.must(f"{settled} = 30")  # this machine may stand still for moments
     hangs.must(f"{PATIENCE}(0.1, 1)")  # a thread begins it after 0.1 to 0.2 s
     queue = "work = dist.all_reduce(t, async_op=True)"
@@ -242,11 +242,13 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
     cell = "while rank == 1:\n    pass\ncomm.barrier()"
     places = {"waiting": [0, 2, 3], "computing": [1]}
     running = begin(hangs, cell, wait_until, **places, options=" --limit 60")
-    pid = int(read_beat(hangs.events, 1).pid)
+    boards = RankBoards(hangs.events)
+    pid = boards.board(1).pid
     os.kill(pid, signal.SIGSTOP)
     gets_a_core = threading.Timer(0.7, os.kill, (pid, signal.SIGCONT))
     try:
-        wait_until(lambda: read_beat(hangs.events, 1).age > SILENT_S, 20, "rank 1 is silent")
+        silent = lambda: time.perf_counter() - boards.position(1).time  # noqa: E731
+        wait_until(lambda: silent() > SILENT_S, 20, "rank 1 is silent")
         with limit_passed(hangs):
             gets_a_core.start()
             out = hangs.finish(running)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from torch_mpi4py.observing import RankBoards
 
-from course_lib.cluster.report import waits_of
 from tests.cluster.hangs import CLOCK, NO_SEND, begin, limit_passed, rows_of
 
 pytestmark = pytest.mark.timeout(270)
@@ -93,7 +93,8 @@ def test_same_reports_and_recovery_by_restart(kernel, wait_until):
 
     def hang(tag: int) -> str:
         running = kernel.begin(f"%px comm.recv(source=1 - rank, tag={tag})")
-        in_place = lambda: None not in waits_of(kernel.events, [0, 1]).values()  # noqa: E731
+        boards = RankBoards(kernel.events)
+        in_place = lambda: None not in boards.waits([0, 1]).values()  # noqa: E731
         wait_until(in_place, 40, "the ranks wait")
         return running
 

@@ -313,7 +313,7 @@ def test_live_output_is_in_rank_order_too(new_kernel, tmp_path):
     assert "step 3" not in updates[0]
     assert any(re.search(waits, update) for update in updates), updates
     # What ends before anything is shown live is printed; on a busy machine that takes longer.
-    live_after = "from course_lib.cluster import watching; watching._LIVE_AFTER_S"
+    live_after = "from course_lib.cluster import cells; cells._LIVE_AFTER_S"
     kernel.must(f"{live_after} = 30")
     assert kernel.must(px("print('quick')")).text() == "rank 0 | quick\nrank 1 | quick\n"
     kernel.must(f"{live_after} = 0.3")

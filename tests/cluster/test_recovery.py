@@ -12,7 +12,7 @@ import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parallel import DistributedDataParallel
 import torch_mpi4py
-from course_lib.cluster import recovery
+from course_lib.cluster import rank_functions
 
 shell = InteractiveShell.instance()
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -20,7 +20,7 @@ torch_mpi4py.world()
 held, free = dist.new_group(), dist.new_group()
 model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=held)
 shell.user_ns.update(held=held, model=model, free=free)
-recovery.note_told(["model"])  # another rank has seen it; here the group is still whole
+rank_functions.note_told(["model"])  # another rank has seen it; here the group is still whole
 dist.barrier()
 for group in (held, free):
     if dist.get_rank() == 0:
@@ -28,7 +28,7 @@ for group in (held, free):
     until = time.monotonic() + 40
     while not group.comm.Is_revoked() and time.monotonic() < until:
         torch_mpi4py.MPI.COMM_SELF.Iprobe()  # only a call makes progress
-print("lost:", *sorted(recovery.condition().lost), flush=True)
+print("lost:", *sorted(rank_functions.condition().lost), flush=True)
 dist.barrier()
 """
 

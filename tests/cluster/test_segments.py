@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch_mpi4py import launch
 
-from course_lib.cluster import runtime
+from course_lib.cluster import runtime_dir
 from tests import ranks
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm 
 
 def sweep() -> None:
     """Remove what is old enough; only time makes it old."""
-    time.sleep(runtime._YOUNG_S + 0.1)
-    runtime.sweep_segments()
+    time.sleep(runtime_dir._YOUNG_S + 0.1)
+    runtime_dir.sweep_segments()
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])

@@ -93,7 +93,7 @@ def test_all_but_the_launcher_listen_on_loopback_only(cluster, traces):
 
 
 def test_nobody_without_the_key_can_use_the_engines(cluster, tmp_path):
-    directory = cluster._link.directory
+    directory = cluster.keeper.directory
     for path in (directory.path, directory.client_file, directory.engine_file, directory.socket):
         assert path.stat().st_mode & 0o077 == 0, path
     info = json.loads(directory.client_file.read_text())

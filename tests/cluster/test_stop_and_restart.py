@@ -9,8 +9,8 @@ import re
 import time
 
 import pytest
+from torch_mpi4py.observing import RankBoards
 
-from course_lib.cluster.pulse import read_beat
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
@@ -107,8 +107,10 @@ def test_restart_of_the_kernel_while_all_ranks_are_stuck_in_c(hangs, gate, wait_
     assert "4 ranks found running; their variables are kept" in said
     assert hangs.run("%px kept").error["evalue"] == advice
     gate.open()
-    busy = lambda: [read_beat(hangs.events, rank).is_busy for rank in range(4)]  # noqa: E731
-    wait_until(lambda: not any(busy()), IN_PLACE_WITHIN_S, "the ranks come back")
+    boards = RankBoards(hangs.events)
+    wait_until(
+        lambda: not any(map(boards.is_busy, range(4))), IN_PLACE_WITHIN_S, "the ranks come back"
+    )
     assert (
         hangs.must("%px kept").text().endswith("".join(f"rank {r} = {r * 11}\n" for r in range(4)))
     )
@@ -172,7 +174,7 @@ def press_while_it_waits():
         time.sleep(0.002)
     os.kill(os.getpid(), signal.SIGINT)
 
-ask = cluster._link.ask
+ask = cluster.keeper.ask
 
 def ask_and_press(operation, **content):
     if operation != "shrunk":
@@ -214,9 +216,9 @@ def test_stop_while_a_shrink_waits_for_a_rank(hangs):
 def test_stop_when_a_shrink_has_happened(hangs):
     """It is too late to stop it then, and not all is noted yet."""
     hangs.must("cluster.kill(0)")
-    hangs.must("cluster._link.ask = ask_and_press; went_on = False")
+    hangs.must("cluster.keeper.ask = ask_and_press; went_on = False")
     out = hangs.run("cluster.shrink()\nwent_on = True")
-    hangs.must("cluster._link.ask = ask")
+    hangs.must("cluster.keeper.ask = ask")
     assert "1 rank goes on" in out.text()
     assert out.traceback == TOO_LATE
     assert hangs.must("print(went_on, len(cluster))").text() == "False 1\n"

@@ -120,7 +120,6 @@ def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.xfail(strict=True, reason="the circles of the review are still there")
 def test_imports_run_in_no_circle(root: Path) -> None:
     edges = graph(modules(root))
     # A package's __init__ gathers what its modules have; what counts is the modules' own.

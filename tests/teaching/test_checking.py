@@ -35,10 +35,9 @@ def allow(monkeypatch):
 
 
 @pytest.fixture
-def told(cluster, capsys, allow, monkeypatch):
+def told(cluster, capsys, allow):
     """A function that defines the learner's function on the ranks and returns what is said."""
     cluster.view.execute("treasure = 10 * rank", silent=True)
-    monkeypatch.setattr("course_lib.teaching.checking._FREE_WITHIN_S", 40)
 
     def tell(code: str, deadline: float = 60) -> str:
         allow(deadline)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from torch_mpi4py.main_thread import is_stuck, own_cpu_seconds
+from torch_mpi4py import main_thread
+from torch_mpi4py.main_thread import own_cpu_seconds, seen_since
 
 COMPUTES_IN_C = "sum(range(10**12))"
 SLEEPS_IN_C = "ctypes.PyDLL(None).pause()"  # which keeps the interpreter's lock
@@ -45,6 +46,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def is_stuck(silent: float, pid: int, cpu: float) -> bool:
+    return main_thread.is_stuck(silent, *seen_since(pid, cpu))
 
 
 def test_a_rank_that_computes_is_stuck(silent_after):

@@ -162,3 +162,36 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     assert "Error" not in finished.output, finished.output
     assert not list(temporary.iterdir())
+
+
+HEARTBEAT = """
+import sys
+from torch_mpi4py import events, heartbeat
+
+def shown():
+    heartbeat.note()
+    return events.log.reader.position
+
+alone = shown()
+assert alone.running and not alone.notebook and alone.began < alone.time, alone
+assert "IPython" not in sys.modules
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+between = shown()
+assert between.notebook and not between.running and not between.began, between
+shell.user_ns["heartbeat"] = heartbeat
+shell.run_cell("heartbeat.note()\\ninside = heartbeat._shown", store_history=True)
+inside = shell.user_ns["inside"]
+assert (inside.running, inside.cell, inside.site) == (True, 1, "cell 1, line 1"), inside
+shell.run_cell("1 / 0", store_history=True)
+after = shown()
+assert (after.running, after.cell) == (False, 2), after
+assert after.outcome == "ZeroDivisionError: division by zero", after
+assert after.began > inside.began, after
+print("all is shown")
+"""
+
+
+def test_the_heartbeat_shows_programs_and_the_cells_of_any_ipython() -> None:
+    finished = ranks.run(1, "-c", HEARTBEAT, limit=100)
+    assert "all is shown\n" in finished.output, finished.output

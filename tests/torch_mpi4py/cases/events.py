@@ -20,8 +20,8 @@ from torch_mpi4py import (
     comm_events,
     events,
     guarded_comm,
-    hang_report,
     heartbeat,
+    observing,
     peer_boards,
     requests,
 )
@@ -307,16 +307,21 @@ def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
             heartbeat.note()
         outcome = board.position.outcome
     finally:
-        heartbeat._ended = False
+        heartbeat._over = False
+        heartbeat._show(running=True, outcome="")
     assert outcome == "ValueError: the reason", board.position
 
 
-def case_a_process_that_ends_while_it_is_looked_at_is_dead(rank: int, size: int) -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
+def case_a_process_that_has_ended_is_not_alive(rank: int, size: int) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    child.stdout.read()  # it has closed its end: it ends, and is not collected yet
+    deadline = time.monotonic() + WITHIN
+    while observing.is_alive(child.pid):
+        assert time.monotonic() < deadline, "a process that nobody has collected has ended"
+        time.sleep(0.01)
     child.wait()
-    with mock.patch.object(os, "kill"):  # as if it had still been there
-        assert hang_report._is_dead(child.pid)
-    assert not hang_report._is_dead(os.getpid())
+    assert not observing.is_alive(child.pid)
+    assert observing.is_alive(os.getpid())
 
 
 @sizes(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import TracebackType
 
@@ -23,7 +24,7 @@ class CommunicationError(DistBackendError):
 
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows: the caller's own lines, not what went on inside of them."""
-        from IPython import get_ipython
+        get_ipython = sys.modules["IPython"].get_ipython
 
         ending = _up_to_the_caller(self.__traceback__)
         return get_ipython().InteractiveTB.structured_traceback(type(self), self, ending)

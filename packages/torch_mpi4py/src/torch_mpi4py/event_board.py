@@ -21,15 +21,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .main_thread import own_cpu_seconds
-
 __all__ = ["ANY", "Board", "BoardWriter", "Event", "Position", "Token", "Verdict"]
 
 ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
 
 MAGIC = b"rbrboard"
-VERSION = 3
+VERSION = 4
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
 VERDICT_BYTES = 16 * 1024
@@ -42,13 +40,14 @@ RECORD = struct.Struct("<Q5I3iqddIB3xdQ")
 START = struct.Struct("<d")
 END = struct.Struct("<dI")
 ARRIVED = struct.Struct("<iiiq")  # peer, root, tag, bytes
-POSITION = struct.Struct("<QddIII200sQ")  # number, time, cpu, site, cell, running, outcome, number
+# number | time, cpu, began, renewed | site, cell, running, notebook, lost | outcome | number
+POSITION = struct.Struct("<QddddIIBBH256sQ")
 VERDICT = struct.Struct("<QdIIQ")  # number, time, group, bytes of text, number
 
 START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 48, 56, 68, 72
 PEER_AT = 28
 POSITION_AT = 256
-VERDICT_AT = 512
+VERDICT_AT = 1024
 STRINGS_AT = VERDICT_AT + VERDICT_BYTES
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 TOTAL = RECORDS_AT + RECORDS * RECORD.size
@@ -130,13 +129,19 @@ _NEITHER = {"section", "probe", "mprobe"}
 class Position(NamedTuple):
     """Where a process was when it last had a moment to say so, about ten times a second.
 
+    Times are seconds of ``time.perf_counter()``.
+
     Attributes:
-        time: seconds of ``time.perf_counter()``.
+        time: when that was.
         cpu: seconds for which the main thread had run on a core, 0 if nobody knows.
         site: line of the program in which the main thread was.
-        cell: number of the latest cell, 0 outside of notebooks.
+        cell: number of the latest cell, 0 outside of notebooks and where cells are not counted.
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
+        began: when the latest cell or the program began, 0 if none has.
+        renewed: when communication was last made anew; what was open before is over.
+        lost: what the latest cell has lost, in flags of whoever runs cells.
+        notebook: whether the process runs cells, so that it does not end by itself.
     """
 
     time: float
@@ -145,6 +150,10 @@ class Position(NamedTuple):
     cell: int
     running: bool
     outcome: str
+    began: float = 0.0
+    renewed: float = 0.0
+    lost: int = 0
+    notebook: bool = False
 
 
 class Verdict(NamedTuple):
@@ -247,9 +256,12 @@ class Board:
         fields = self._stable(POSITION, POSITION_AT)
         if fields is None:
             return None
-        _, when, cpu, site, cell, running, outcome, _ = fields
+        _, when, cpu, began, renewed, site, cell, running, notebook, lost, outcome, _ = fields
         text = outcome.rstrip(b"\0").decode(errors="replace")
-        return Position(when, cpu, self._string(site), cell, bool(running), text)
+        where = self._string(site)
+        return Position(
+            when, cpu, where, cell, bool(running), text, began, renewed, lost, bool(notebook)
+        )
 
     @property
     def verdict(self) -> Verdict | None:
@@ -493,12 +505,13 @@ class BoardWriter:
             if waiting and not any(self._memory[first : first + START.size]):
                 START.pack_into(self._memory, first, time.perf_counter())
 
-    def set_position(self, site: str, cell: int, running: bool, outcome: str = "") -> None:
+    def set_position(self, position: Position) -> None:
         """Write where the main thread is."""
         number = next(self._serial)
         POSITION.pack_into(
-            self._memory, POSITION_AT, number, time.perf_counter(), own_cpu_seconds(),
-            self.string(site), cell, int(running), outcome.encode(errors="replace"), number,
+            self._memory, POSITION_AT, number, position.time, position.cpu, position.began,
+            position.renewed, self.string(position.site), position.cell, position.running,
+            position.notebook, position.lost, position.outcome.encode(errors="replace"), number,
         )  # fmt: skip
 
     def set_verdict(self, group: str, text: str) -> Verdict:

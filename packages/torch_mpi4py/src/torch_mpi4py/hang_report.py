@@ -1,32 +1,29 @@
-"""One rank looks at all boards before a group is given up, and all tell the same.
+"""When ranks give up a group, the errors of all end with the same report on every rank.
 
-Whoever gives up first reads what every rank is doing, and writes it into its own board before
-the others are freed. Their errors end with that same report.
+Whoever gives up first looks at the boards of all ranks, and writes the report into its own before
+the others are freed. What the report says is the work of :mod:`.rank_report`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from .base_comm import base
-from .diagnosis import diagnose
-from .event_board import Board, Verdict
+from .event_board import Verdict
 from .events import GroupName, log
-from .main_thread import is_stuck
+from .observing import observe
 from .peer_boards import board_of, one_at_a_time
-from .rank_states import RankState, describe, name_ranks, operation_of
+from .rank_report import HangReport
+from .rank_states import RankState
 from .runtime import MPI
 
 __all__ = ["find", "reach", "report", "states", "tells_of_a_death"]
 
 _SECOND_LOOK_SECONDS = 0.3
 _PAST = 200  # operations that have ended, of each rank
-_MOST_LINES = 16
 _thread_lock = threading.Lock()
 
 
@@ -86,25 +83,27 @@ def _latest(group: GroupName, since: float) -> Verdict | None:
 
 def report() -> str:
     """Return what every rank is doing, a line for each, and what is wrong as far as it shows."""
-    found = states()
-    lines = [_line(state) for state in found]
-    if len(lines) > _MOST_LINES:
-        lines = _summary(found)
-    return "\n".join(["What every rank was doing:", *lines, diagnose(found)])
+    return _look().text()
 
 
 def states() -> list[RankState]:
     """Return what every rank is doing; ranks on other machines cannot be seen."""
-    found = _look()
-    if any(state.state == "stuck" for state in found):  # or all have just been stopped for a while
+    return list(_look().ranks)
+
+
+def _look() -> HangReport:
+    found = _look_once()
+    if any(state.state == "stuck" for state in found.ranks):  # or all were stopped for a while
         time.sleep(_SECOND_LOOK_SECONDS)
-        found = _look()
+        found = _look_once()
     return found
 
 
-def _look() -> list[RankState]:
-    now, numbers = time.perf_counter(), _numbers()
-    return [_state(rank, board_of(first), now, numbers) for first, rank in numbers.items()]
+def _look_once() -> HangReport:
+    numbers = _numbers()
+    return HangReport.of(
+        observe(rank, board_of(first), numbers, most_past=_PAST) for first, rank in numbers.items()
+    )
 
 
 def _numbers() -> dict[int, int]:
@@ -114,65 +113,3 @@ def _numbers() -> dict[int, int]:
     for group in (living, everyone):
         group.Free()
     return {before: now for now, before in enumerate(first)}
-
-
-def _state(rank: int, board: Board | None, now: float, numbers: dict[int, int]) -> RankState:
-    if board is None:
-        return RankState(rank, "on another host, or its board cannot be read")
-    latest = board.latest()
-    events = board.events(latest.number - _PAST if latest is not None else 0)
-    events = [e for e in events if e.kind != "section" and numbers.keys() >= set(e.ranks)]
-    past = tuple(operation_of(e, now, numbers) for e in events if e.end is not None)
-    still_open = [e for e in board.open_operations() if e.kind != "section"]
-    # What the rank waits for comes last.
-    operations = tuple(
-        operation_of(e, now, numbers) for e in sorted(still_open, key=lambda e: bool(e.waiting))
-    )
-    position = board.position
-    if position is not None and position.cell and _is_dead(board.pid):
-        return RankState(rank, "dead", operations, past)  # a notebook's rank does not end
-    if position is not None and position.outcome:
-        return RankState(rank, "raised", operations, past, error=position.outcome)
-    if position is not None and not position.running:
-        return RankState(rank, "finished" if position.cell or past else "idle", operations, past)
-    if _is_dead(board.pid):
-        return RankState(rank, "dead", operations, past)
-    if any(operation.waiting for operation in operations):
-        return RankState(rank, "waiting", operations, past)
-    if position is None:
-        return RankState(rank, "computing", operations, past)
-    stuck = is_stuck(now - position.time, board.pid, position.cpu)
-    return RankState(rank, "stuck" if stuck else "computing", operations, past, site=position.site)
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except ProcessLookupError:  # from reading as well, if its parent has just collected it
-        return True
-    except PermissionError:
-        return False
-    except FileNotFoundError:  # collected just now, or a system without such files
-        return Path("/proc/self/stat").exists()
-    return status.rpartition(")")[2].split()[0] in "ZX"
-
-
-def _line(state: RankState) -> str:
-    unattended = "".join(f"; not waited for: {op.text()}" for op in state.unattended[:3])
-    return f"  rank {state.rank}: {describe(state)}{unattended}"
-
-
-def _summary(found: list[RankState]) -> list[str]:
-    alike: dict[str, list[int]] = {}
-    for state in found:
-        alike.setdefault(describe(state, seconds=False), []).append(state.rank)
-    lines = [f"  {_some_ranks(ranks)}: {text}" for text, ranks in alike.items()]
-    rest = len(lines) - _MOST_LINES
-    return lines if rest <= 0 else [*lines[:_MOST_LINES], f"  ... and {rest} more lines"]
-
-
-def _some_ranks(ranks: list[int]) -> str:
-    if len(ranks) <= 8:
-        return name_ranks(ranks)
-    return f"{len(ranks)} ranks ({', '.join(map(str, ranks[:6]))}, ..., {ranks[-1]})"

@@ -1,96 +1,141 @@
-"""About ten times a second a rank writes down where it is, for others to read.
+"""About ten times a second a rank writes on its event board that it lives, and where it is.
 
-So a report can say of a rank that is in no call of communication in which line it computes, or
-that it was in C code, from where it could not write any more.
+A Python thread does it, the watcher of :mod:`.deadlines`, so it stops while C code on the main
+thread keeps the interpreter's lock. A report can say of a rank that is in no call of communication
+in which line it computes, or that it is in C code, from where it cannot write any more.
+
+The board also says which cell a notebook's rank runs, since when, and how the last one ended.
+Whoever runs cells tells it (:func:`begin_cell`, :func:`end_cell`); in any other IPython its own
+events do.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from .call_site import shell, site_of
+from .event_board import Position
 from .events import log
+from .main_thread import own_cpu_seconds
 
-__all__ = ["ended", "note", "raised"]
+__all__ = [
+    "at_each_beat",
+    "begin_cell",
+    "end_cell",
+    "ended",
+    "note",
+    "raised",
+    "renewed",
+    "runs_cells",
+]
 
-_listening: Any = None
-_ended = False
-_lock = threading.Lock()  # else the watcher could write over the end what it found before
+at_each_beat: list[Callable[[], Any]] = []
+"""What else is to be done about ten times a second; it must neither wait nor fail."""
+
+_shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
+_over = False  # the program has ended
+_told = False  # somebody says when cells begin and end
+_lock = threading.RLock()  # else the watcher could write over the end what it found before
+
+
+def _show(site: str = "", **changes: Any) -> None:
+    global _shown
+    with _lock:
+        now, cpu = time.perf_counter(), own_cpu_seconds()
+        _shown = _shown._replace(time=now, cpu=cpu, site=site, **changes)
+        log.board.set_position(_shown)
 
 
 def note() -> None:
     """Write where the main thread is; the watcher calls this."""
-    running_shell = shell()
-    if running_shell is None:
+    if not _told:
+        _follow(shell())
+    before, site = _shown.began, ""
+    if _shown.running:
         site = site_of(sys._current_frames().get(threading.main_thread().ident))
-        with _lock:
-            if not _ended:
-                log.board.set_position(site, 0, True)
-        return
-    if running_shell is not _listening:
-        _listen(running_shell)
-    if _cells.running:
-        frame = sys._current_frames().get(threading.main_thread().ident)
-        site = site_of(frame)
-        with _cells.lock:
-            if _cells.running:
-                log.board.set_position(site, _cells.number, True)
-    else:
-        with _cells.lock:
-            if not _cells.running:
-                log.board.set_position("", _cells.number, False, _cells.outcome)
+    with _lock:
+        if not _over:
+            _show(site if _shown.running and _shown.began == before else "")
+    for do in at_each_beat:
+        do()
+
+
+# ---- a program -------------------------------------------------------------------------------
 
 
 def raised(error: BaseException) -> None:
     """Write that this program ends by ``error``."""
-    global _ended
-    text = _text(error)
-    with _lock:
-        _ended = True
-        log.board.set_position("", 0, False, text)
+    _end(_text(error))
 
 
 def ended() -> None:
     """Write that this program has come to its end."""
-    global _ended
+    if not _over:
+        _end("")
+
+
+def _end(outcome: str) -> None:
+    global _over
     with _lock:
-        if not _ended:
-            _ended = True
-            log.board.set_position("", 0, False)
+        _over = True
+        _show(running=False, outcome=outcome, cell=0, notebook=False)
 
 
-class _Cells:
-    """Which cell is running; written by the main thread, read by the watcher."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.running = False
-        self.outcome = ""
-        self.lock = threading.Lock()
-
-    def begin(self, *_: object) -> None:
-        with self.lock:
-            self.number, self.running, self.outcome = shell().execution_count, True, ""
-            log.board.set_position("", self.number, True)
-
-    def end(self, result: Any) -> None:
-        error = result.error_before_exec or result.error_in_exec
-        with self.lock:
-            self.running, self.outcome = False, "" if error is None else _text(error)
-            log.board.set_position("", self.number, False, self.outcome)
+# ---- a notebook's cells ----------------------------------------------------------------------
 
 
-_cells = _Cells()
+def runs_cells() -> None:
+    """Write that this process runs cells, whose beginnings and ends are told from now on."""
+    global _told
+    _told = True
+    _show(running=False, notebook=True, began=0.0)
 
 
-def _listen(running_shell: Any) -> None:
+def begin_cell(number: int) -> None:
+    """Write that a cell begins."""
+    began = time.perf_counter()
+    _show(cell=number, running=True, outcome="", began=began, lost=0, notebook=True)
+
+
+def end_cell(outcome: str, lost: int = 0) -> None:
+    """Write how the cell has ended.
+
+    Args:
+        outcome: "" if well, else e.g. ``"ValueError: wrong"``.
+        lost: what it has lost, in flags of your own.
+    """
+    _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
+
+
+def renewed() -> None:
+    """Write that communication has been made anew: what is still open is over."""
+    _show(renewed=time.perf_counter())
+
+
+_listening: Any = None
+
+
+def _follow(running_shell: Any) -> None:
+    """Learn of the cells of an IPython that nobody else tells of."""
     global _listening
+    if running_shell is None or running_shell is _listening:
+        return
     _listening = running_shell
-    running_shell.events.register("pre_run_cell", _cells.begin)
-    running_shell.events.register("post_run_cell", _cells.end)
+    running_shell.events.register(
+        "pre_run_cell", lambda *_: begin_cell(running_shell.execution_count)
+    )
+    running_shell.events.register("post_run_cell", _end_of_cell)
+    _show(running=False, notebook=True, began=0.0)
+
+
+def _end_of_cell(result: Any) -> None:
+    error = result.error_before_exec or result.error_in_exec
+    end_cell("" if error is None else _text(error))
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

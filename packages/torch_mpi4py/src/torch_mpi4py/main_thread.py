@@ -1,4 +1,4 @@
-"""A silent rank is stuck in C code only if its main thread has computed meanwhile.
+"""How long the main thread of a rank has computed, asked from inside and from outside.
 
 A Python thread of every rank gives signs of life. They stop while C code on the main thread keeps
 the interpreter's lock, but also while the machine has no core for the rank. The difference shows
@@ -8,12 +8,10 @@ in how long the main thread has really run since the last sign.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
-from pathlib import Path
 
-__all__ = ["SILENT_S", "is_stuck", "own_cpu_seconds"]
+__all__ = ["SILENT_S", "is_stuck", "own_cpu_seconds", "seen_since"]
 
 SILENT_S = 1.0
 """Signs come ten times a second; a rank without one for so long may be stuck."""
@@ -29,27 +27,36 @@ def own_cpu_seconds() -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident))
 
 
-def is_stuck(silent: float, pid: int, cpu: float) -> bool:
+def is_stuck(silent: float, computed: float, asleep: bool) -> bool:
     """Return whether the main thread of a rank keeps the interpreter's lock.
 
     Args:
         silent: seconds since its last sign of life.
-        pid: its process.
-        cpu: what :func:`own_cpu_seconds` was there at that sign.
+        computed: seconds for which it has run on a core since then.
+        asleep: whether it waits for something in the system.
     """
     if silent <= SILENT_S:
         return False
-    if silent > _SILENT_FOR_CERTAIN_S:
-        return True
-    state, now = _state_of(pid)
-    return now - cpu > _COMPUTED_S or (state in "SD" and silent > _SILENT_ASLEEP_S)
+    return (
+        silent > _SILENT_FOR_CERTAIN_S
+        or computed > _COMPUTED_S
+        or (asleep and silent > _SILENT_ASLEEP_S)
+    )
 
 
-def _state_of(pid: int) -> tuple[str, float]:
-    """Return the main thread's state and its seconds on a core, in hundredths, if known."""
-    with contextlib.suppress(OSError):  # it has ended, or the system has no such files
-        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-        state, *fields = text.rpartition(")")[2].split()
-        user, system = fields[10:12]
-        return state, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-    return "unknown", 0.0
+def seen_since(pid: int, cpu: float) -> tuple[float, bool]:
+    """Return for how long the main thread of a process has run since a sign, and if it sleeps.
+
+    Args:
+        pid: the process, on this machine.
+        cpu: what :func:`own_cpu_seconds` was there at that sign.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error):  # it has ended, or the system does not tell
+        process = psutil.Process(pid)
+        asleep = process.status() in (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
+        main = [thread for thread in process.threads() if thread.id == pid]
+        computed = sum(thread.user_time + thread.system_time for thread in main) - cpu
+        return (computed if main else 0.0), asleep
+    return 0.0, False

@@ -13,6 +13,8 @@ from .event_board import Event
 __all__ = [
     "ANY",
     "COLLECTIVES",
+    "FREED",
+    "LEFT_IN_VAIN",
     "WHOLE_GROUPS",
     "Operation",
     "RankState",
@@ -33,6 +35,9 @@ COLLECTIVES = (
 # Both spellings name one collective.
 _SAME = {"allreduce": "all_reduce", "bcast": "broadcast", "allgather": "all_gather"}
 ANY = -1
+# What a rank raises that somebody freed, and what one raises as well that waited for a dead rank.
+FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
+LEFT_IN_VAIN = (*FREED, "RankFailedError")
 # Names of groups that hold every rank.
 WHOLE_GROUPS = ("", "world", "default")
 

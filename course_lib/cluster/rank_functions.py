@@ -1,16 +1,123 @@
-"""After a failed cell the ranks get new communication, and keep their variables.
+"""What the notebook has its ranks do: say who they are, what they lost, and start afresh.
 
-The functions of the first part run on a rank, :func:`recover` in the notebook.
+All of this runs on a rank, sent there by name; torch and MPI are imported by whoever calls it.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
 
-from . import pulse
+from IPython import get_ipython
 
-__all__ = ["Condition", "condition", "flags", "recover", "renew"]
+__all__ = [
+    "Condition",
+    "complete",
+    "condition",
+    "describe",
+    "group_timeout",
+    "init_process_group",
+    "learners_names",
+    "lost_flags",
+    "namespace",
+    "note_told",
+    "renew",
+    "run_as_cell",
+    "shrink",
+]
+
+# ---- who it is ------------------------------------------------------------------------------
+
+
+def namespace() -> dict:
+    """The names every rank offers to cells."""
+    import numpy as np
+    import torch
+    import torch.distributed as dist
+    import torch_mpi4py as mpi
+
+    comm = mpi.world()
+    return {
+        "rank": comm.Get_rank(),
+        "world_size": comm.Get_size(),
+        "comm": comm,
+        "device": _device(comm.Get_rank()),
+        "torch": torch,
+        "dist": dist,
+        "np": np,
+    }
+
+
+def _device(rank: int):
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local_rank = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", rank))
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def describe() -> dict:
+    """One row of the rank table."""
+    import torch
+    import torch_mpi4py as mpi
+
+    comm = mpi.world()
+    return {
+        "rank": comm.Get_rank(),
+        "world_size": comm.Get_size(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": str(_device(comm.Get_rank())),
+        "threads": torch.get_num_threads(),
+        "mpi": mpi.library(),
+        "survives_deaths": mpi.has_ulfm(),
+    }
+
+
+def learners_names() -> list[str]:
+    """The variables a learner has made on this rank, sorted."""
+    shell = get_ipython()
+    return sorted(
+        name
+        for name, value in shell.user_ns.items()
+        if not (
+            name.startswith("_") or name in shell.user_ns_hidden or isinstance(value, ModuleType)
+        )
+    )
+
+
+def complete(token: str) -> list[str]:
+    """The completions of ``token`` on a rank."""
+    completer = get_ipython().Completer
+    if "." in token:
+        return list(dict.fromkeys(completer.attr_matches(token)))
+    return list(dict.fromkeys(completer.global_matches(token)))
+
+
+def run_as_cell(number: int, function: Callable, *arguments):
+    """Return ``function(*arguments)``; meanwhile this rank shows that it runs a cell."""
+    from torch_mpi4py import heartbeat
+
+    outcome = "KeyboardInterrupt: "
+    heartbeat.begin_cell(number)
+    try:
+        answer = function(*arguments)
+        outcome = ""
+        return answer
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        heartbeat.end_cell(outcome, lost_flags())
+
+
+# ---- what it has lost ------------------------------------------------------------------------
 
 WORLD_LOST = 1
 DEFAULT_GROUP_LOST = 2
@@ -37,13 +144,11 @@ class Condition:
     group_timeout_s: float | None
 
 
-# ---- on a rank ---------------------------------------------------------------------------
-
 # Sub-groups and communicators whose loss was told, by id; kept, so that no id is used twice.
 _told: dict[int, object] = {}
 
 
-def flags() -> int:
+def lost_flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
     from torch_mpi4py import deadlines, process_group, world
@@ -86,7 +191,6 @@ def _is_news(group) -> bool:
 def condition() -> Condition:
     """What has been lost, with the names in which a learner holds it."""
     import torch.distributed as dist
-    from IPython import get_ipython
     from torch_mpi4py import GuardedComm, library, process_group, world
 
     names = get_ipython().user_ns
@@ -108,7 +212,7 @@ def condition() -> Condition:
             else:
                 stale.append(name)
     names_of_lost, names_of_stale = tuple(dict.fromkeys(lost)), tuple(dict.fromkeys(stale))
-    return Condition(flags(), library(), names_of_lost, names_of_stale, group_timeout())
+    return Condition(lost_flags(), library(), names_of_lost, names_of_stale, group_timeout())
 
 
 def group_timeout() -> float | None:
@@ -121,7 +225,6 @@ def group_timeout() -> float | None:
 def note_told(names: list[str]) -> None:
     """Remember that the learner knows of these losses, also where they show only later."""
     import torch.distributed as dist
-    from IPython import get_ipython
 
     default = dist.group.WORLD if dist.is_initialized() else None
     for name in names:
@@ -141,6 +244,9 @@ def _group_of(value):
     return getattr(value, "process_group", None)
 
 
+# ---- a fresh start ---------------------------------------------------------------------------
+
+
 def renew(timeout_s: float | None, group: float | bool) -> None:
     """Make ``comm`` and the default process group anew; all ranks together.
 
@@ -151,10 +257,7 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     """
     import torch.distributed as dist
     import torch_mpi4py as mpi
-    from IPython import get_ipython
-    from torch_mpi4py import process_group
-
-    from .engine import init_process_group
+    from torch_mpi4py import heartbeat, process_group
 
     before = mpi.world()
     for lost in list(process_group.live_groups):
@@ -168,48 +271,26 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     comm = mpi.renew_world()
     comm.timeout = before.timeout if timeout_s is None else timeout_s
     get_ipython().user_ns["comm"] = comm
-    if pulse.mine is not None:
-        pulse.mine.note_renewal()
+    heartbeat.renewed()
     if group:
         init_process_group(group if timeout_s is None else timeout_s)
 
 
-# ---- in the notebook ---------------------------------------------------------------------
+def init_process_group(timeout_s: float) -> None:
+    """Initialise the default process group over MPI."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "mpi4py", init_method="mpi://", timeout=timedelta(seconds=timeout_s)
+        )
 
 
-def recover(view, always: bool = False) -> tuple[str, bool]:
-    """Renew what was lost on the ranks of ``view``, which are all idle.
+def shrink(timeout_s: float) -> dict:
+    """Go on with the ranks that live; each of them calls this."""
+    import torch_mpi4py as mpi
 
-    Args:
-        always: also if no rank has noticed a loss, because messages are under way to nobody.
-
-    Returns:
-        What was done, and whether nothing can be done but start fresh ranks.
-    """
-    found: list[Condition] = view.apply_sync(condition)
-    union = 0
-    for one in found:
-        union |= one.flags
-    lost = sorted({name for one in found for name in one.lost})
-    if union & NEEDS_RESTART:
-        return (
-            f"{found[0].mpi} cannot free a rank that is stuck inside of it, so communication "
-            "cannot be renewed: cluster.restart() starts fresh ranks. Their variables are lost "
-            "then; until then you can still read them: cluster.view['name']."
-        ), True
-    if always or union & (WORLD_LOST | DEFAULT_GROUP_LOST):
-        timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
-        view.apply_sync(renew, None, max(timeouts, default=False))
-        gone = sorted({*lost, *(name for one in found for name in one.stale)})
-        also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
-        return (
-            "Communication is renewed: comm and the default process group are new, "
-            f"and all variables are kept.{also}"
-        ), False
-    if lost:
-        view.apply_sync(note_told, lost)
-        return (
-            f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All other "
-            "communication is as usable as before, and all variables are kept."
-        ), False
-    return "", False
+    shrunk = mpi.shrink(timeout_s)
+    # The device stays: that is where this rank's tensors are.
+    get_ipython().user_ns.update(rank=shrunk.rank, world_size=shrunk.world_size, comm=mpi.world())
+    return describe()

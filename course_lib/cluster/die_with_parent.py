@@ -1,8 +1,8 @@
 """A process started through here is ended by the kernel when its parent ends.
 
-Run as a script (``python tether.py SIGNAL COMMAND...``) it ties itself to its parent and
+Run as a script (``python die_with_parent.py SIGNAL COMMAND...``) it ties itself to its parent and
 becomes COMMAND, which keeps the tie. Linux can do this even for a process that is stuck in C
-code; elsewhere COMMAND simply runs, and the lifelines of the engines do the work.
+code; elsewhere COMMAND simply runs, and the engines' connections to the keeper do the work.
 Standard library only: it runs before anything else, and has to be fast.
 """
 

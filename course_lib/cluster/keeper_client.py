@@ -1,7 +1,8 @@
-"""A process holds a connection to the keeper, and ends when it breaks.
+"""The engines' and the controller's end of a connection to the keeper; they end when it breaks.
 
 The keeper can end in any way, ``kill -9`` included: the operating system closes its end of
-the connection and a small thread here notices at once. Standard library only.
+the connection and a small thread here notices at once. The notebook's end is
+:mod:`.notebook_client`. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable
 
 
-class Lifeline:
+class KeeperClient:
     """A connection to the keeper's socket, announcing who we are and how far we got.
 
     Args:
@@ -35,7 +36,7 @@ class Lifeline:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(path)
         self.tell(op=role, rank=rank, pid=os.getpid())
-        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._watch, name="keeper client", daemon=True).start()
 
     def tell(self, **message) -> None:
         """Send one message to the keeper."""

@@ -1,6 +1,6 @@
-"""The notebook's end of the connection that keeps a cluster alive.
+"""The notebook's end of the connection to the keeper, which keeps a cluster alive.
 
-As long as a :class:`KeeperLink` is open, the keeper knows that somebody owns the cluster.
+As long as a :class:`NotebookClient` is open, the keeper knows that somebody owns the cluster.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import threading
 import time
 from pathlib import Path
 
-from .errors import ClusterError
-from .runtime import RuntimeDir, kill, python, tail
+from .errors import ClusterError, StartError
+from .runtime_dir import RuntimeDir, kill, python, tail
 
+_POLL_S = 0.02
 _ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
 
 
-class KeeperLink:
+class NotebookClient:
     """Asks the keeper, one question at a time.
 
     Args:
@@ -41,7 +42,22 @@ class KeeperLink:
         self._owner_pid = os.getpid()
 
     @classmethod
-    def start_keeper(cls, key: str, n: int, grace: float, timeout: float) -> KeeperLink:
+    def start(cls, key: str, n: int, grace: float, timeout: float) -> NotebookClient:
+        """Start a cluster and wait until all ranks are registered; leave nothing otherwise.
+
+        Raises:
+            StartError: if it does not start; the message says why.
+        """
+        client = cls._start_keeper(key, n, grace, timeout)
+        try:
+            client.await_ready(timeout)
+        except BaseException:
+            client.stop()
+            raise
+        return client
+
+    @classmethod
+    def _start_keeper(cls, key: str, n: int, grace: float, timeout: float) -> NotebookClient:
         """Start a keeper for a new cluster, and own it."""
         directory = RuntimeDir.create(key)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -71,19 +87,40 @@ class KeeperLink:
         return cls(ours, directory, process)
 
     @classmethod
-    def adopt(cls, key: str) -> KeeperLink | None:
+    def adopt(cls, key: str) -> NotebookClient | None:
         """Become the owner of a running cluster; None if there is none."""
         for directory in RuntimeDir.find(key):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 connection.connect(str(directory.socket))
-                link = cls(connection, directory)
-                link.ask("own", pid=os.getpid())
+                client = cls(connection, directory)
+                client.ask("own", pid=os.getpid())
             except (OSError, ClusterError):
                 connection.close()  # just ending, or swept later
                 continue
-            return link
+            return client
         return None
+
+    def await_ready(self, timeout: float) -> None:
+        """Return once all ranks are registered.
+
+        Raises:
+            StartError: if they are not within ``timeout`` seconds; the message says why.
+        """
+        deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
+        while True:
+            try:
+                status = self.ask("status")
+            except ClusterError as error:
+                reason = self.why_it_ended() or error
+                raise StartError(f"the cluster did not start: {reason}") from None
+            if status["state"] == "ready":
+                return
+            if status["state"] != "starting":
+                raise StartError(f"the cluster did not start: {status['error']}")
+            if time.monotonic() > deadline:
+                raise StartError(f"the cluster did not start: {status['progress']}")
+            time.sleep(_POLL_S)
 
     def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content) -> dict:
         """Send a request and return the answer.

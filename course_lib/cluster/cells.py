@@ -1,0 +1,278 @@
+"""No cell holds the notebook for ever.
+
+A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait in vain for
+one that raised an error, or the stop button is pressed, and then gets the ranks out of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+import time
+from dataclasses import dataclass
+
+from ipyparallel import error
+from IPython import get_ipython
+from torch_mpi4py.rank_report import HangReport
+
+from .errors import DIED, ClusterError, RankFailure
+from .output import CellOutput
+from .rank_functions import run_as_cell
+
+__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "take_limit", "unfinished"]
+
+DEFAULT_LIMIT_S = 60.0
+
+_LIVE_AFTER_S = 0.3
+_LOOK_EVERY_S = 0.25
+_ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
+_IN_VAIN_AFTER_S = 0.5  # nothing has moved for so long, and a rank that is needed has failed
+_DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet machine
+_FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
+_STUCK_AFTER_S = 1.5
+_LOOK_AGAIN_S = 0.1
+_OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
+_OPTION = re.compile(r"(?:^|\s)--limit(?:=|\s+)(\S+)")
+_FIRST_OPTION = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
+# IPython's name for the source of a cell, in the message of a SyntaxError.
+_CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a cell may take.
+
+    Attributes:
+        seconds: so long; infinite for no limit.
+        without_progress: count from the latest sign of progress (something printed, a call of
+            communication ended) instead of from the start.
+    """
+
+    seconds: float
+    without_progress: bool = False
+
+    @classmethod
+    def of(cls, value) -> Limit:
+        """Read ``5``, ``"5"``, ``"60+"`` (60 s without progress), ``None`` (no limit).
+
+        Raises:
+            ClusterError: if it is none of these.
+        """
+        if isinstance(value, Limit):
+            return value
+        if value is None or str(value).lower() in ("none", "inf"):
+            return cls(math.inf)
+        text = str(value)
+        try:
+            seconds = float(text.removesuffix("+"))
+        except ValueError:
+            seconds = math.nan
+        if not seconds > 0:
+            raise ClusterError(
+                f"limit {text}: give seconds, like 5; or 60+, for 60 s without progress; or none"
+            )
+        return cls(seconds, text.endswith("+"))
+
+    def __str__(self) -> str:
+        if math.isinf(self.seconds):
+            return "none"
+        return f"{self.seconds:g} s" + (" without progress" if self.without_progress else "")
+
+
+def take_limit(line: str, first: bool = False) -> tuple[str | None, str]:
+    """Return the value of ``--limit`` in the options of a magic, and the line without it.
+
+    Args:
+        first: only at the beginning, where code follows.
+    """
+    pattern = _FIRST_OPTION if first else _OPTION
+    found = pattern.search(line)
+    return (found[1], pattern.sub("", line, count=1)) if found else (None, line)
+
+
+def cell_number() -> int:
+    """The number of the notebook's cell that is running; 0 where nobody counts."""
+    shell = get_ipython()
+    # IPython counts on before it runs a cell; the one that runs is its history's last.
+    return 0 if shell is None else len(shell.history_manager.input_hist_parsed) - 1
+
+
+class Cell:
+    """What some ranks run, from its start until they have left it.
+
+    Args:
+        cluster: where it runs.
+        result: its ``AsyncResult``.
+        limit: how long it may take.
+
+    Attributes:
+        ranks: where it runs, as the children of ``result``.
+        output: what the ranks have printed and shown so far.
+        end: why the waiting was over: ``"done"``, ``"limit"``, ``"in vain"`` or
+            ``"interrupted"``.
+        late: the ranks that had not ended it by themselves.
+        stuck: those of them that could not be freed.
+        report: what every rank was doing when the others were freed; None if it was done.
+        moved_lately: whether ranks had shown progress in the second half of the limit.
+    """
+
+    def __init__(self, cluster, result, limit: Limit):
+        self.ranks: list[int] = [cluster.rank_of(engine) for engine in result._targets]
+        self.output = CellOutput(result, self.ranks, cluster.n)
+        self.end = ""
+        self.late: list[int] = []
+        self.stuck: list[int] = []
+        self.report: HangReport | None = None
+        self.moved_lately = False
+        self._cluster = cluster
+        self._result = result
+        self._limit = limit
+        self._began = time.perf_counter()
+        self._printed = 0
+        self._printed_at = self._began
+        self._waits: dict[int, int | None] = {}
+        self._waits_since = self._began
+
+    @classmethod
+    def of_function(cls, cluster, limit: Limit, function, *arguments) -> Cell:
+        """Have all ranks call a function, as if a cell did.
+
+        Raises:
+            ClusterError: if a rank has ended, or is stuck in an earlier cell.
+        """
+        cluster.require_running()
+        cluster.require_free()
+        result = cluster.view.apply_async(run_as_cell, cell_number(), function, *arguments)
+        return cls(cluster, result, limit)
+
+    def run(self, button, live=False, progress_after: float = -1, signum=signal.SIGINT) -> None:
+        """Wait until it is over, and free the ranks that have not ended it.
+
+        Args:
+            button: the :class:`~course_lib.cluster.stop_button.StopButton` that interrupts it.
+            live: show output as it comes.
+            progress_after: show a bar after so many seconds; -1 for never.
+            signum: what the ranks get when it is interrupted; 0 for nothing.
+
+        Raises:
+            ClusterError: if the cluster ends.
+        """
+        try:
+            with button.listening():
+                self.end = self._wait(live, progress_after)
+        except KeyboardInterrupt:
+            self.end = "interrupted"
+        if self.end != "done":
+            self.report = self._cluster.report()
+            self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
+            self.late = unfinished(self._result, self.ranks)
+            by = signum if self.end == "interrupted" else signal.SIGINT
+            self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
+            self.report = self.report.with_stuck(self.stuck)
+        self._result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
+
+    def outcome(self) -> tuple[list[RankFailure], list[int]]:
+        """Who failed and who finished, of the ranks that have ended the cell."""
+        failures, finished = [], []
+        for rank, answer in self.answers().items():
+            if getattr(answer, "ename", "") == DIED:
+                failures.append(RankFailure.death(rank, self._cluster.after_a_death()))
+            elif isinstance(answer, error.RemoteError):
+                message = _CODE_FILE.sub(r"(line \1)", str(answer.evalue))
+                failures.append(RankFailure(rank, answer.ename, message, answer.traceback))
+            elif isinstance(answer, Exception):
+                failures.append(RankFailure(rank, type(answer).__name__, str(answer)))
+            else:
+                finished.append(rank)
+        return failures, finished
+
+    def answers(self) -> dict[int, object]:
+        """What came back from the ranks that have ended it; of an error the exception."""
+        pairs = zip(self.ranks, self._result._children, strict=True)
+        return {rank: child.result() for rank, child in pairs if child.done()}
+
+    # ---- waiting -----------------------------------------------------------------------
+
+    def _wait(self, live: bool, progress_after: float) -> str:
+        interval = 0.2 if live else _LOOK_EVERY_S
+        asked = self._began
+        pause = _LIVE_AFTER_S
+        while True:
+            left = self._began + self._limit.seconds - time.perf_counter()
+            if self._result.wait(min(pause, left) if left > 0 else pause):
+                return "done"
+            pause = interval
+            now = time.perf_counter()
+            self._note_printed(now)
+            if live:
+                waited = now - self._began
+                self.output.show_live(progress=0 <= progress_after <= waited)
+            if now - asked >= _ASK_EVERY_S:
+                asked = now
+                self._cluster.status()
+            if self._in_vain(now):
+                return "in vain"
+            if now >= self._began + self._limit.seconds and self._is_over(now):
+                return "limit"
+
+    def _is_over(self, now: float) -> bool:
+        if not self._limit.without_progress:
+            return True
+        return now >= self._last_sign() + self._limit.seconds
+
+    def _last_sign(self) -> float:
+        """When something was last printed or a call of communication ended."""
+        return max(self._printed_at, self._cluster.boards.last_movement(self._result._targets))
+
+    def _note_printed(self, now: float) -> None:
+        printed = self.output.printed()
+        if printed != self._printed:
+            self._printed, self._printed_at = printed, now
+
+    def _in_vain(self, now: float) -> bool:
+        """Whether a rank has failed and all that go on wait for something that does not come."""
+        failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
+        going_on = _going_on(self._result)
+        if not failed or not going_on:
+            return False
+        waits = self._cluster.boards.waits(going_on)
+        if waits != self._waits:
+            self._waits, self._waits_since = waits, now
+        died = any(getattr(answer, "ename", "") == DIED for answer in failed)
+        patience = _DEATH_HEARD_WITHIN_S if died else _IN_VAIN_AFTER_S
+        return None not in waits.values() and now - self._waits_since >= patience
+
+
+def unfinished(result, ranks: list[int]) -> list[int]:
+    """The ranks that have not ended the cell."""
+    return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
+
+
+def _going_on(result) -> list[int]:
+    """The engines that have not ended the cell."""
+    return unfinished(result, result._targets)
+
+
+def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list[int]:
+    """Get all ranks out of a cell; return those that do not come.
+
+    One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
+    as long as the others.
+    """
+    signalled: dict[int, float] = {}
+    began = time.perf_counter()
+    while time.perf_counter() < began + _FREE_WITHIN_S:
+        # Before its cell begins, a rank does not notice a signal.
+        going_on = _going_on(result)
+        for engine in going_on:
+            position = cluster.boards.position(engine)
+            if position and position.running and position.began > signalled.get(engine, 0.0):
+                signalled[engine] = time.perf_counter()
+                cluster.signal(signum, [cluster.rank_of(engine)])
+        waited = time.perf_counter() - began
+        if waited > _STUCK_AFTER_S and all(map(cluster.boards.is_stuck, going_on)):
+            break
+        if result.wait(_LOOK_AGAIN_S):
+            break
+    return unfinished(result, ranks)

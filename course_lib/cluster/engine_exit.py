@@ -1,0 +1,138 @@
+"""How an engine may end, and what becomes then of the processes it has forked.
+
+An engine that ends unasked dies by a signal: Open MPI tells the other ranks of a death by a signal,
+not of a process that ends with a status other than 0, for which they would wait for ever. And
+``exit()`` is no way to end a cell: it would take the rank's variables along.
+
+The workers of a DataLoader, or whatever multiprocessing forks, begin with copies of the engine's
+connections and of its signal handlers, and so would hide the engine's end. They let go of those,
+and end with their parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+
+from IPython.core.autocall import IPyAutocall
+
+from .die_with_parent import tie_to_parent
+
+__all__ = ["NoExit", "as_a_death", "end_forked_child", "explain_exits", "look_after_children"]
+
+_INSTEAD = (
+    "would not end the cell but this rank, and its variables would be lost. To end a cell early, "
+    "raise an error; in a cell without %%px, cluster.stop() ends all ranks and cluster.restart() "
+    "starts fresh ones."
+)
+
+
+@contextlib.contextmanager
+def as_a_death(told_to_stop: Callable[[], bool]) -> Iterator[None]:
+    """Make every end of this process but a signal's one by SIGKILL; not of what it forks.
+
+    Args:
+        told_to_stop: whether the cluster stops; then the end is as usual.
+    """
+    engine, usual = os.getpid(), os._exit
+
+    def die(status: int) -> None:
+        if os.getpid() == engine:
+            try:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+            finally:
+                os.kill(engine, signal.SIGKILL)
+        usual(status)
+
+    os._exit = die
+    try:
+        yield
+    except BaseException:
+        traceback.print_exc()
+        die(1)
+    if not told_to_stop():
+        die(0)
+
+
+class NoExit(IPyAutocall):
+    """What ``exit`` and ``quit`` mean on a rank: IPython's would end it without a word."""
+
+    rewrite = False
+
+    def __call__(self, *_: object) -> None:
+        raise RuntimeError(f"exit() {_INSTEAD}")
+
+
+def explain_exits(shell) -> None:
+    """Give ``exit`` and ``quit`` in cells their meaning on a rank."""
+    names = {"exit": NoExit(), "quit": NoExit()}
+    shell.user_ns.update(names)
+    shell.user_ns_hidden.update(names)
+    # IPython says so after sys.exit(), which it does not obey.
+    warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")
+
+
+# ---- forked children -------------------------------------------------------------------------
+
+
+def look_after_children(let_go: Callable[[], None], stop_handler: Callable) -> None:
+    """Prepare this process for what it will fork.
+
+    Args:
+        let_go: called in every child, closes what is the parent's alone.
+        stop_handler: of SIGTERM here; a child ends by that signal.
+    """
+    forking = threading.local()
+
+    def before() -> None:
+        # Our handler must not take a signal that is meant to end the child.
+        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        forking.pid = os.getpid()
+        forking.in_main_thread = threading.current_thread() is threading.main_thread()
+
+    def in_parent() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
+
+    def in_child() -> None:
+        let_go()
+        if signal.getsignal(signal.SIGTERM) == stop_handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
+        # Linux takes the end of the thread that forked for the end of the parent. What another
+        # thread has forked the keeper ends when it stops the cluster.
+        if forking.in_main_thread:
+            tie_to_parent(signal.SIGKILL, forking.pid)
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def end_forked_child(engine: int, reply: dict) -> None:
+    """At the end of a cell, end this process if ``os.fork()`` has made it in the cell.
+
+    IPython catches even ``SystemExit``, so the child would go on as a second engine.
+
+    Args:
+        engine: process id of the engine.
+        reply: how the cell ended.
+    """
+    if os.getpid() == engine:
+        return
+    for stream in (sys.__stdout__, sys.__stderr__):
+        stream.flush()
+    os._exit(_status(reply))
+
+
+def _status(reply: dict) -> int:
+    if reply["status"] == "ok":
+        return 0
+    if reply.get("ename") == "SystemExit":
+        with contextlib.suppress(ValueError):
+            return int(reply["evalue"] or 0) & 0xFF
+    return 1

@@ -1,0 +1,116 @@
+"""Who is who among the ranks: one table of their ranks, engines, processes and hosts.
+
+A rank is what MPI calls it now. Its engine keeps one number for life: its rank at the start of
+MPI, which is also its number in ipyparallel, with the keeper, and in the names of its files. The
+two differ once a rank has died and the others were numbered anew. Nobody else translates between
+them.
+
+As text, what differs from run to run (process id and host) stands in the last columns, so that a
+comparison of outputs can cut it off with one pattern: ``\\d+  \\S+$``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+__all__ = ["Rank", "RankTable", "count"]
+
+_UNKNOWN = "?"  # of a rank that cannot be asked
+_COLUMNS = ("rank", "device", "threads", "mpi", "pid", "host")
+_TITLES = {"mpi": "MPI library"}
+_RIGHT = ("rank", "threads", "pid")
+_PID_WIDTH = 7  # of Linux' largest process id
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One row: a rank as it described itself, and the number of its engine."""
+
+    rank: int
+    device: str
+    threads: int
+    mpi: str
+    pid: int
+    host: str
+    engine: int
+
+
+class RankTable:
+    """The ranks and their engines, in rank order.
+
+    Args:
+        engines: the engine of each rank.
+        answers: what ranks have said of themselves, by rank; those that could not be asked are
+            missing.
+
+    Attributes:
+        rows: a :class:`Rank` for each rank, once any has said who it is.
+    """
+
+    def __init__(self, engines: Sequence[int], answers: Mapping[int, dict] | None = None):
+        self.engines = list(engines)
+        self.rows: list[Rank] = []
+        if answers is None:
+            return
+        known = next(iter(answers.values()), {})
+        unknown = dict.fromkeys((field.name for field in fields(Rank)), _UNKNOWN)
+        unknown |= {name: known[name] for name in ("mpi", "host") if name in known}
+        self.rows = [
+            Rank(**(unknown | {"rank": rank} | answers.get(rank, {}) | {"engine": engine}))
+            for rank, engine in enumerate(self.engines)
+        ]
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks, ascending."""
+        return list(range(len(self.engines)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every rank has said who it is."""
+        return bool(self.rows) and all(row.pid != _UNKNOWN for row in self.rows)
+
+    def engine_of(self, rank: int) -> int:
+        """The engine of a rank.
+
+        Raises:
+            ValueError: if there is no such rank.
+        """
+        if rank not in self.ranks:
+            raise ValueError(f"the ranks are 0 to {len(self.engines) - 1}, not {rank!r}")
+        return self.engines[rank]
+
+    def engines_of(self, ranks: Iterable[int]) -> list[int]:
+        """The engines of some ranks, in their order; ValueError if there is no such rank."""
+        return [self.engine_of(rank) for rank in ranks]
+
+    def rank_of(self, engine: int) -> int:
+        """The rank of an engine; the engine's own number if it has been left out."""
+        return self.engines.index(engine) if engine in self.engines else engine
+
+    def ranks_of(self, engines: Iterable[int]) -> list[int]:
+        """The ranks of those engines that have not been left out, in their order."""
+        return [self.engines.index(engine) for engine in engines if engine in self.engines]
+
+    def __str__(self) -> str:
+        """One line per rank under a line of titles."""
+        rows = [{name: str(getattr(rank, name)) for name in _COLUMNS} for rank in self.rows]
+        titles = {name: _TITLES.get(name, name) for name in _COLUMNS}
+        widths = {name: max(len(row[name]) for row in [titles, *rows]) for name in _COLUMNS}
+        widths["pid"] = max(widths["pid"], _PID_WIDTH)
+        widths["host"] = 0
+
+        def line(row: dict[str, str]) -> str:
+            cells = (
+                row[name].rjust(widths[name]) if name in _RIGHT else row[name].ljust(widths[name])
+                for name in _COLUMNS
+            )
+            return "  ".join(cells).rstrip()
+
+        return "\n".join(line(row) for row in [titles, *rows])
+
+
+def count(n: int, kind: str = "") -> str:
+    """``1 rank``, ``2 ranks``, ``4 fresh ranks``."""
+    return f"{n} {kind}rank" + ("s" if n != 1 else "")

@@ -1,0 +1,133 @@
+"""The check of an exercise ends like any other cell, whatever the answer does.
+
+The tests share one kernel and one cluster, and run in this order; one of them kills a rank.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.cluster.hangs import FREE_WITHIN_S, IN_PLACE_WITHIN_S
+
+pytestmark = pytest.mark.timeout(270)
+
+DEADLINE_S = 3
+RIGHT = "def total(comm):\n    return comm.allreduce(comm.rank + 1)"
+# Answers that do not end; each notes when a rank has begun.
+BEGIN = """
+import pathlib
+def total(comm):
+    pathlib.Path({folder!r}, str(comm.rank)).touch()
+"""
+ENDLESS = BEGIN + "    while comm.rank == 1: pass\n    return comm.allreduce(1)"
+ENDLESS_EVERYWHERE = BEGIN + "    while True: pass"
+WAITS = BEGIN + "    return comm.recv(source=comm.rank)"
+SET_UP = """
+import os, sys
+if {root!r} not in map(os.path.abspath, sys.path):
+    sys.path.insert(0, {root!r})
+from course_lib.teaching import catalogue, check, checking
+catalogue.PACKAGES.append("tests.teaching.own_exercises")
+find, deadline = checking.find, {deadline}
+checking.find = lambda id: find(id)._replace(deadline=deadline)
+"""
+
+
+@pytest.fixture(scope="module")
+def checks(kernel, root):
+    """The kernel, whose four ranks know an exercise and have variables."""
+    kernel.must(SET_UP.format(root=str(root), deadline=DEADLINE_S))
+    kernel.must("cluster.init_process_group()")
+    kernel.must(f"%%px\nimport sys\nsys.path.insert(0, {str(root)!r})\ntreasure = 10 * rank")
+    return kernel
+
+
+def works(kernel, treasures: list[int]) -> None:
+    """The next cell runs at once, with what the ranks had."""
+    began = time.monotonic()
+    out = kernel.must("%px treasure, comm.allreduce(1)").text()
+    assert time.monotonic() - began < FREE_WITHIN_S
+    n = len(treasures)
+    assert out == "".join(f"rank {rank} = {(own, n)}\n" for rank, own in enumerate(treasures))
+    kernel.must(f"%%px\n{RIGHT}")
+    assert "90.total: right." in kernel.must("check('90.total')").text()
+
+
+def begins(kernel, answer: str, folder, wait_until) -> str:
+    """Start a check, and return when all ranks are in the answer."""
+    n = int(kernel.must("print(len(cluster))").text())
+    kernel.must(f"%%px\n{answer.format(folder=str(folder))}")
+    running = kernel.begin("check('90.total')")
+    wait_until(lambda: len(list(folder.iterdir())) == n, IN_PLACE_WITHIN_S, "all ranks check")
+    return running
+
+
+def takes_too_long(kernel, answer: str, who: str, folder, wait_until) -> None:
+    running = begins(kernel, answer, folder, wait_until)
+    began = time.monotonic()
+    out = kernel.finish(running)
+    assert time.monotonic() - began < DEADLINE_S + FREE_WITHIN_S
+    assert out.error is None, out.traceback
+    too_long = f"your function did not finish within {DEADLINE_S} s on {who} (does-not-finish)"
+    assert f"90.total: not yet: {too_long}" in out.text()
+
+
+def is_stopped(kernel, answer: str, folder, wait_until, presses: int = 1) -> None:
+    """Press the stop button in the middle of a check."""
+    kernel.must("deadline = 100")
+    running = begins(kernel, answer, folder, wait_until)
+    began = time.monotonic()
+    for _ in range(presses):
+        kernel.interrupt()
+        time.sleep(0.1)
+    out = kernel.finish(running)
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.traceback.startswith(
+        "KeyboardInterrupt: the check of 90.total was interrupted on all ranks"
+    )
+    kernel.must(f"deadline = {DEADLINE_S}")
+
+
+@pytest.mark.parametrize("answer", [ENDLESS, ENDLESS_EVERYWHERE, WAITS], ids=["1", "all", "wait"])
+def test_stop_button(checks, answer, tmp_path, wait_until):
+    is_stopped(checks, answer, tmp_path, wait_until)
+    works(checks, [0, 10, 20, 30])
+
+
+def test_stop_button_on_and_on(checks, tmp_path, wait_until):
+    is_stopped(checks, ENDLESS, tmp_path, wait_until, presses=10)
+    works(checks, [0, 10, 20, 30])
+
+
+def test_an_endless_answer(checks, tmp_path, wait_until):
+    takes_too_long(checks, ENDLESS, "ranks 0, 1, 2, 3", tmp_path, wait_until)
+    works(checks, [0, 10, 20, 30])
+
+
+def test_a_rank_dies_in_the_answer(checks):
+    checks.must(
+        "%%px\nimport os\ndef total(comm):\n    if comm.rank == 1: os.kill(os.getpid(), 9)\n"
+        "    return comm.allreduce(1)"
+    )
+    began = time.monotonic()
+    out = checks.run("check('90.total')")
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.traceback.startswith("rank 1 died: ")
+    checks.must("cluster.shrink()")
+    works(checks, [0, 20, 30])
+
+
+def test_after_a_shrink(checks, tmp_path, wait_until):
+    """Rank 1 was rank 2, and rank 2 was rank 3."""
+    answer = BEGIN + "    while comm.rank == 2: pass\n    return 6"
+    takes_too_long(checks, answer, "rank 2", tmp_path, wait_until)
+    works(checks, [0, 20, 30])
+
+
+def test_stop_button_after_a_shrink(checks, tmp_path, wait_until):
+    is_stopped(checks, ENDLESS_EVERYWHERE, tmp_path, wait_until)
+    works(checks, [0, 20, 30])
+    error = checks.run("cluster.signal(2, [3])").error
+    assert "the ranks are 0 to 2" in error["evalue"]

@@ -1,0 +1,106 @@
+"""What a rank was doing follows from what was seen of it, on whatever host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from torch_mpi4py.rank_report import HangReport, Observation, classify
+from torch_mpi4py.rank_states import Operation
+
+WAITS = Operation("recv", peer=1, site="cell 3, line 2", seconds=2.0, members=(0, 1))
+ENDED = Operation("all_reduce", waiting=False, seconds=1.0, outcome="ok", members=(0, 1))
+FREED = replace(WAITS, outcome="RevokedError")
+CELL = Observation(0, notebook=True, cell=3, seconds=3.0, site="cell 3, line 9")
+OVER = replace(CELL, running=False)
+PROGRAM = Observation(0, seconds=3.0, site="program.py:9")
+
+CASES = {
+    "waits": (replace(CELL, operations=(WAITS,)), "waiting"),
+    "waits, and has been silent": (
+        replace(CELL, operations=(WAITS,), silent=9.0, computed=9.0),
+        "waiting",
+    ),
+    "computes": (CELL, "computing"),
+    "computes while a call is open": (
+        replace(CELL, operations=(replace(WAITS, waiting=False),)),
+        "computing",
+    ),
+    "in C code that computes": (replace(CELL, silent=1.1, computed=0.3), "stuck"),
+    "in C code that sleeps": (replace(CELL, silent=2.1, asleep=True), "stuck"),
+    "without a core": (replace(CELL, silent=4.9), "computing"),
+    "silent for long": (replace(CELL, silent=5.1), "stuck"),
+    "has finished the cell": (OVER, "finished"),
+    "has raised": (replace(OVER, outcome="ValueError: wrong", past=(ENDED,)), "raised"),
+    "was freed": (replace(OVER, outcome="RevokedError: recv", past=(ENDED, FREED)), "waiting"),
+    "was interrupted, not in a call": (replace(OVER, outcome="KeyboardInterrupt: "), "raised"),
+    "has run no cell": (replace(OVER, cell=0, seconds=None), "idle"),
+    "was not in the latest cell": (replace(OVER, cell=2), "idle"),
+    "still runs an earlier cell": (replace(CELL, cell=2, operations=(WAITS,)), "waiting"),
+    "died in a cell": (replace(CELL, alive=False, operations=(WAITS,)), "dead"),
+    "died between cells": (replace(OVER, alive=False), "dead"),
+    "a program that waits": (replace(PROGRAM, operations=(WAITS,)), "waiting"),
+    "a program that ended well": (replace(PROGRAM, running=False, past=(ENDED,)), "finished"),
+    "and its process, too": (
+        replace(PROGRAM, running=False, alive=False, past=(ENDED,)),
+        "finished",
+    ),
+    "a program that ended by an error": (
+        replace(PROGRAM, running=False, outcome="RevokedError: recv", past=(FREED,)),
+        "raised",
+    ),
+    "a program that was killed": (replace(PROGRAM, alive=False), "dead"),
+    "nothing can be seen": (
+        Observation(0, visible=False),
+        "on another host, or its board cannot be read",
+    ),
+    "nothing can be seen, but it is known to be dead": (
+        Observation(0, visible=False, alive=False),
+        "dead",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_states(name: str) -> None:
+    seen, expected = CASES[name]
+    another = replace(OVER, rank=1, notebook=seen.notebook)
+    state, _ = classify([seen, another])
+    assert state.state == expected
+    there = json.loads(json.dumps([asdict(seen), asdict(another)]))  # as another host sends it
+    assert HangReport.of(map(Observation.from_dict, there)) == HangReport.of([seen, another])
+
+
+def test_the_sites_of_ranks() -> None:
+    computes, waits = classify([CELL, replace(CELL, rank=1, operations=(WAITS,))])
+    assert computes.site == "cell 3, line 9"
+    assert waits.waits_in == WAITS
+
+
+def world(**details) -> Operation:
+    return Operation(**{"kind": "send", "waiting": False, "outcome": "ok", **details})
+
+
+@pytest.mark.parametrize(
+    ("of_0", "of_1", "expected"),
+    [
+        ([world(peer=1)], [world(kind="recv", peer=0)], False),
+        ([world(peer=1)], [], True),
+        ([world(peer=1, group="pair")], [], False),
+        ([world(kind="barrier", members=(0, 1))], [world(kind="barrier", members=(0, 1))], False),
+        ([world(kind="barrier", members=(0, 1))], [], True),
+    ],
+)
+def test_ranks_are_out_of_step_when_messages_or_calls_are_left(of_0, of_1, expected) -> None:
+    seen = [replace(OVER, rank=rank, past=tuple(past)) for rank, past in enumerate([of_0, of_1])]
+    assert HangReport.of(seen).is_out_of_step is expected
+
+
+def test_a_call_from_before_the_cell_is_nobodys_fault() -> None:
+    queued = replace(WAITS, kind="all_reduce", waiting=False, peer=-1, seconds=2.0)
+    mine, earlier = replace(OVER, operations=(queued,)), replace(OVER, operations=(queued,))
+    earlier = replace(earlier, seconds=1.0)
+    assert HangReport.of([mine]).is_out_of_step
+    assert HangReport.of([mine]).is_settling
+    assert not HangReport.of([earlier]).is_out_of_step
