@@ -22,7 +22,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = ("torch", "torchvision")
 # Whoever has no way to that index should not wait for it: so long for a word from it, and so long
 # for all questions together, which are three starts of pip.
-ANSWER_SECONDS = 4
+ANSWER_SECONDS = 3
 ALL_SECONDS = 20.0
 SIGNS_OF_A_DRIVER = (
     "/proc/driver/nvidia/version",
