@@ -46,6 +46,15 @@ def has_nvidia_driver() -> bool:
     return any(map(os.path.exists, SIGNS_OF_A_DRIVER)) or shutil.which("nvidia-smi") is not None
 
 
+def are_installed(venv: Path, lock: Path) -> bool:
+    """Tell whether an environment has PyTorch as the lock wants it, with CUDA or without."""
+    for name in PACKAGES:
+        about = f"lib/python*/site-packages/{name}-{locked_version(lock, name)}"
+        if not [*venv.glob(f"{about}.dist-info"), *venv.glob(f"{about}+*.dist-info")]:
+            return False
+    return True
+
+
 def choose(python: Path, lock: Path, cpu_index: str = CPU_INDEX) -> Choice:
     """Return where pip should look for PyTorch, beside the package index.
 
