@@ -21,11 +21,11 @@ test: setup ## run every test, lesson and style check; ARGS="tests/torch_mpi4py 
 ifneq ($(strip $(ARGS)),)
 	@$(RUN) -m pytest $(ARGS)
 else
-	@status=0; two="-n 2 --dist loadfile"; \
+	@status=0; two="-n 2 --dist loadfile"; slow="--durations=15 --durations-min=5"; \
 	    failed() { [ $$1 != 2 ] || exit 2; status=$$1; }; \
-	    $(RUN) -m pytest $$two -m "not clusters and not alone" || failed $$?; \
-	    $(RUN) -m pytest $$two -m clusters || failed $$?; \
-	    $(RUN) -m pytest -m alone || failed $$?; exit $$status
+	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone" || failed $$?; \
+	    $(RUN) -m pytest $$slow $$two -m clusters || failed $$?; \
+	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json

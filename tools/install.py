@@ -160,8 +160,11 @@ def explain(said: str) -> str:
 
 
 def torch_arguments() -> list[str]:
-    """Return what pip has to be told about PyTorch, and say why."""
-    index, why = torch_builds.choose(VENV_PYTHON, ROOT / "requirements.lock")
+    """Return what pip has to be told about PyTorch, and say why; nothing if it is there already."""
+    lock = ROOT / "requirements.lock"
+    if torch_builds.are_installed(VENV, lock) and not os.environ.get("TORCH_INDEX"):
+        return []
+    index, why = torch_builds.choose(VENV_PYTHON, lock)
     if why:
         print(f"  {why}", flush=True)
     return ["--extra-index-url", index] if index else []

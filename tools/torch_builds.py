@@ -22,7 +22,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = ("torch", "torchvision")
 # Whoever has no way to that index should not wait for it: so long for a word from it, and so long
 # for all questions together, which are three starts of pip.
-ANSWER_SECONDS = 4
+ANSWER_SECONDS = 3
 ALL_SECONDS = 20.0
 SIGNS_OF_A_DRIVER = (
     "/proc/driver/nvidia/version",
@@ -44,6 +44,15 @@ class Choice(NamedTuple):
 def has_nvidia_driver() -> bool:
     """Tell whether CUDA builds could use a GPU of this machine."""
     return any(map(os.path.exists, SIGNS_OF_A_DRIVER)) or shutil.which("nvidia-smi") is not None
+
+
+def are_installed(venv: Path, lock: Path) -> bool:
+    """Tell whether an environment has PyTorch as the lock wants it, with CUDA or without."""
+    for name in PACKAGES:
+        about = f"lib/python*/site-packages/{name}-{locked_version(lock, name)}"
+        if not [*venv.glob(f"{about}.dist-info"), *venv.glob(f"{about}+*.dist-info")]:
+            return False
+    return True
 
 
 def choose(python: Path, lock: Path, cpu_index: str = CPU_INDEX) -> Choice:

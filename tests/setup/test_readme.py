@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,3 +58,21 @@ def test_the_targets_of_make_exist(root: Path) -> None:
         named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / readme).read_text(), re.MULTILINE)
         assert named
         assert set(named) <= targets
+
+
+def test_pytest_in_the_backend_s_folder_finds_its_tests(root: Path) -> None:
+    """One file is enough: to collect all takes as long as to import PyTorch several times."""
+    project = tomllib.loads((root / BACKEND / "pyproject.toml").read_text())
+    (folder,) = project["tool"]["pytest"]["ini_options"]["testpaths"]
+    assert (root / BACKEND / folder).samefile(root / "tests" / "torch_mpi4py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:nbval"]
+    answer = subprocess.run(
+        [*command, f"{folder}/test_diagnosis.py"],
+        cwd=root / BACKEND,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert " passed" in answer.stdout

@@ -233,13 +233,26 @@ def test_a_driver_shows(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_make_gives_the_index_to_pip(
-    builds: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    builds: ModuleType,
+    lock: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import install
 
+    monkeypatch.setattr(install, "ROOT", lock.parent)
+    monkeypatch.setattr(install, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(builds, "choose", lambda *_: builds.Choice("http://cpu", "because"))
+    packages = tmp_path / ".venv" / "lib" / "python3.12" / "site-packages"
+    (packages / f"torch-{TORCH}+cpu.dist-info").mkdir(parents=True)
+    (packages / "torchvision-0.28.10.dist-info").mkdir()
     assert install.torch_arguments() == ["--extra-index-url", "http://cpu"]
     assert capsys.readouterr().out == "  because\n"
-    monkeypatch.setattr(builds, "choose", lambda *_: builds.Choice("", ""))
+
+    # What is there already is not looked for again, unless somebody asks for another.
+    (packages / f"torchvision-{VISION}.dist-info").mkdir()
     assert install.torch_arguments() == []
     assert capsys.readouterr().out == ""
+    monkeypatch.setenv("TORCH_INDEX", "http://mirror")
+    assert install.torch_arguments() == ["--extra-index-url", "http://cpu"]
