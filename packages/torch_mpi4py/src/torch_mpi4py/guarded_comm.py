@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
@@ -84,12 +85,12 @@ def _wait_for_request(request: MPI.Request) -> object:
     return request.wait()
 
 
-def _guarded(name: str):
+def _guarded(name: str) -> Callable[..., Any]:
     plain = getattr(MPI.Intracomm, name)
     sends = "send" in name.lower()
 
     @functools.wraps(plain)
-    def method(self, *args, **kwargs):
+    def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         link = link_emulation.current()
         call = plain
@@ -122,11 +123,11 @@ for _name in _BLOCKING:
         setattr(GuardedComm, _name, _guarded(_name))
 
 
-def _guarded_start(name: str):
+def _guarded_start(name: str) -> Callable[..., Any]:
     plain = getattr(MPI.Intracomm, name)
 
     @functools.wraps(plain)
-    def method(self, *args, **kwargs):
+    def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         link = link_emulation.current()
         call = plain
@@ -156,11 +157,11 @@ for _name in NON_BLOCKING:
         setattr(GuardedComm, _name, _guarded_start(_name))
 
 
-def _guarded_maker(name: str):
+def _guarded_maker(name: str) -> Callable[..., Any]:
     plain = getattr(MPI.Intracomm, name)
 
     @functools.wraps(plain)
-    def method(self, *args, **kwargs):
+    def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         events = begin_call(self, name, args, kwargs, waiting=True)
         try:

@@ -16,7 +16,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from . import advice, events
-from .deaths import failed_ranks
+from .deaths import await_failed_ranks, failed_ranks, has_ulfm
 from .errors import CommunicationError, DeadlineError, RankFailedError
 from .live_groups import live_groups
 from .runtime import MPI
@@ -27,6 +27,7 @@ _LONGEST_PAUSE_SECONDS = 0.02
 # Between saying that a rank may pass and doing so rank 0 only writes to the store.
 _ANSWER_SECONDS = 10.0
 _STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
+_ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError)}
 _calls = itertools.count(1)
 
 
@@ -123,8 +124,8 @@ class _Barrier:
             self._change(self._rank, self._says("waits"), self._says("left"))
 
     def raise_if_dead(self) -> None:
-        """Raise RankFailedError if a rank of the group has died."""
-        dead = failed_ranks(self._comm)
+        """Raise RankFailedError if a rank of the group has died; the news may take a moment."""
+        dead = await_failed_ranks(self._comm, certain=True) if has_ulfm() else []
         if dead:
             raise self._error(dead)
 
@@ -144,9 +145,10 @@ class _Barrier:
                 break
             self._rest()
         error = self._error(dead)
+        kind = type(error).__name__
         for rank, entry in entries.items():
             if entry.endswith((" waits", " may pass")):
-                self._change(rank, entry, f"{entry.split()[0]} failed {error}")
+                self._change(rank, entry, f"{entry.split()[0]} failed {kind} {error}")
         raise error
 
     def _let_through(self, entries: dict[int, str]) -> bool:
@@ -163,12 +165,13 @@ class _Barrier:
 
     def _await_answer(self) -> None:
         while True:
-            _, state, *text = self._entry(self._rank).split(" ", 2)
+            _, state, *answer = self._entry(self._rank).split(" ", 3)
             if state == "passes":
                 return
-            dead = failed_ranks(self._comm)
             if state == "failed":
-                raise RankFailedError(*text) if dead else DeadlineError(*text)
+                kind, text = answer
+                raise _ERRORS[kind](text)
+            dead = failed_ranks(self._comm)
             given_up = self._is_late() or (dead and not self._wait_all_ranks)
             if state == "may" and time.monotonic() > self._deadline + _ANSWER_SECONDS:
                 raise self._error(dead or [0])
@@ -189,7 +192,7 @@ class _Barrier:
         if not missing:
             late = "a rank gave up before the last one came"
         elif len(missing) > len(named):
-            late += " (and others neither: wait_all_ranks=True names all)"
+            late += " (nor did others: wait_all_ranks=True names all)"
         return DeadlineError(
             f"monitored_barrier: Timed out: {late}. The group is as usable as before."
         )

@@ -768,5 +768,5 @@ class MPIProcessGroup(dist.ProcessGroup):
 
 def _flat(tensors: Any) -> Any:
     """Return the inner list where torch gives a list in a list."""
-    nested = tensors and isinstance(tensors[0], (list, tuple))
-    return tensors[0] if nested else tensors
+    listed = isinstance(tensors, (list, tuple)) and len(tensors) > 0
+    return tensors[0] if listed and isinstance(tensors[0], (list, tuple)) else tensors
