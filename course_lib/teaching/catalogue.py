@@ -56,8 +56,11 @@ def all_exercises() -> dict[str, Exercise]:
 
 def _rooms(package: str) -> list[str]:
     folders = importlib.import_module(package).__path__
+    # A set: a package without an __init__ may have the same folder twice in its path.
     return sorted(
-        path.parent.name
-        for folder in folders
-        for path in Path(folder).glob("lesson_*/exercises.py")
+        {
+            path.parent.name
+            for folder in folders
+            for path in Path(folder).glob("lesson_*/exercises.py")
+        }
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
@@ -30,6 +30,9 @@ from course_lib.teaching.figures.curves import (
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK
 
+if TYPE_CHECKING:  # it would bring torch and simpy into every figure
+    from .network_simulation import Simulated
+
 __all__ = [
     "efficiencies",
     "predicted_lines",
@@ -37,6 +40,7 @@ __all__ = [
 ]
 
 STYLES = ("-", "--", "-.", ":")
+_ALONG = {"ranks": "ranks", "size_bytes": "buffer on each rank (bytes)"}
 
 
 def predicted_lines(
@@ -134,20 +138,8 @@ def efficiencies(
     return draw(plot, alt, height=1.6 + 0.3 * len(rows))
 
 
-class Compared(Protocol):
-    """What is read of a :class:`notebooks.lesson_06.network_simulation.Simulated`."""
-
-    ranks: int
-    size_bytes: float
-    seconds: float
-    formula_seconds: float
-
-
-_ALONG = {"ranks": "ranks", "size_bytes": "buffer on each rank (bytes)"}
-
-
 def simulated_beside_formula(
-    runs: Mapping[str, Sequence[Compared]],
+    runs: Mapping[str, Sequence[Simulated]],
     *,
     along: str = "ranks",
     title: str = "",

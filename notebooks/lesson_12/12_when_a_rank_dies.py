@@ -628,6 +628,7 @@ import runpy
 from datetime import timedelta
 from pathlib import Path
 
+import course_lib
 import torch_mpi4py
 
 if not dist.is_initialized():
