@@ -92,7 +92,7 @@ def _advise() -> None:
 def _engine_class():
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
-    from torch_mpi4py import heartbeat
+    from torch_mpi4py import deadlines, heartbeat
 
     class Engine(IPEngine):
         name = "ipengine"
@@ -127,6 +127,7 @@ def _engine_class():
             # A large send of another rank can only be ended with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
             heartbeat.runs_cells()
+            deadlines.watch()  # whose thread is the heart
             _run_cells(self.kernel)
             _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request

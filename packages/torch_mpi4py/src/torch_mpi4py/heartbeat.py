@@ -125,11 +125,15 @@ def _follow(running_shell: Any) -> None:
     if running_shell is None or running_shell is _listening:
         return
     _listening = running_shell
-    running_shell.events.register(
-        "pre_run_cell", lambda *_: begin_cell(running_shell.execution_count)
-    )
+    running_shell.events.register("pre_run_cell", _begin_of_cell)
     running_shell.events.register("post_run_cell", _end_of_cell)
     _show(running=False, notebook=True, began=0.0)
+
+
+def _begin_of_cell(info: Any) -> None:
+    # IPython counts on before it runs a cell, and adds it to the history after this event.
+    history = _listening.history_manager.input_hist_parsed
+    begin_cell(len(history) if info.store_history else 0)
 
 
 def _end_of_cell(result: Any) -> None:
