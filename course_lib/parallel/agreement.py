@@ -82,7 +82,8 @@ def outcomes(
     """
     rank_and_size(group)  # before it is called: another rank's mistake is not about its result
     own: Exception | None = None
-    value, told = None, None
+    value = None
+    told: tuple[type[Exception], str] | None = None
     try:
         value = function()
     except Exception as error:

@@ -36,8 +36,8 @@ import torch.nn.functional as F
 from course_lib.teaching import check, compare, figures, hint, solution
 from course_lib.training.data import load
 from course_lib.training.models import MLP
-from notebooks.lesson_07 import data_parallel
-from notebooks.lesson_07.data_parallel import Log, virtual_devices
+from course_lib.parallel import data_parallel
+from course_lib.parallel.data_parallel import Log, virtual_devices
 
 # %% [markdown]
 # ## 1. One process, many threads
@@ -272,7 +272,7 @@ check("07.update")
 #
 # ### Is it always the same?
 #
-# `notebooks.lesson_07.data_parallel` has the same steps as functions, and `data_parallel_step` does them one after another. Thirty steps on four devices against thirty steps on one, both from the same start, with uneven shards and momentum:
+# `course_lib.parallel.data_parallel` has the same steps as functions, and `data_parallel_step` does them one after another. Thirty steps on four devices against thirty steps on one, both from the same start, with uneven shards and momentum:
 
 
 # %%

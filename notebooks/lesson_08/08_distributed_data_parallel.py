@@ -1260,7 +1260,7 @@ assert by_torchrun["accuracy"] > 0.8, "and it has learned something"
 
 # %%
 # %%px
-from notebooks.lesson_07.data_parallel import Log, VirtualDevice, data_parallel_step
+from course_lib.parallel.data_parallel import Log, VirtualDevice, data_parallel_step
 
 
 def fastest(step, repeats=40):

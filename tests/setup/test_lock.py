@@ -15,6 +15,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+OURS = {"course_lib", "notebooks", "torch_mpi4py"}
 BACKEND = "packages/torch_mpi4py"
 REQUIRED_SHAPE = (
     *("torch", "torchvision", "ipyparallel", "mpi4py"),
@@ -104,7 +105,9 @@ def imported_distributions(folder: Path) -> set[str]:
     providers = metadata.packages_distributions()
     return {
         canonicalize_name(name)
-        for module in modules - sys.stdlib_module_names - {"course_lib", "torch_mpi4py"}
+        for module in modules
+        - sys.stdlib_module_names
+        - {"course_lib", "notebooks", "torch_mpi4py"}
         for name in providers.get(module, ())
     }
 

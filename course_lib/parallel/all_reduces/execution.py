@@ -234,8 +234,8 @@ def run_in_one_process(
                 ranks[rank].data[part] = received
         if on_the_way:
             raise ValueError(f"step {index}: nobody receives {sorted(on_the_way)}")
-    for rank in ranks:
-        rank.finish(size)
+    for one in ranks:
+        one.finish(size)
 
 
 def _message(sender: int, receiver: int, part: Part) -> tuple[int, int, int, int]:

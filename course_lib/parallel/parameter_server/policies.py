@@ -175,7 +175,7 @@ def rates_by(rule: RateRule, rates: Iterable[float], step: int, staleness: int) 
         TypeError: if it returns something other than a number.
         ValueError: if it returns a number that is no learning rate, which would ruin the weights.
     """
-    found = []
+    found: list[float] = []
     for rate in rates:
         given = rule(rate, step, staleness)
         call = f"the rate rule gave {given!r} for rate {rate}, step {step}, staleness {staleness}"

@@ -56,22 +56,22 @@ class RankBoards:
 
     def is_stuck(self, number: int) -> bool:
         """Whether a rank gives no sign of life because C code keeps the interpreter's lock."""
-        position = self.position(number)
-        if position is None:
+        position, board = self.position(number), self.board(number)
+        if position is None or board is None:
             return False
         silent = time.perf_counter() - position.time
         if silent <= SILENT_S:
             return False
-        return is_stuck(silent, *seen_since(self.board(number).pid, position.cpu))
+        return is_stuck(silent, *seen_since(board.pid, position.cpu))
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""
         found: dict[int, int | None] = {}
         for number in numbers:
-            position = self.position(number)
+            position, board = self.position(number), self.board(number)
             calls = []
-            if position is not None and position.running:
-                still_open = self.board(number).open_operations()
+            if position is not None and board is not None and position.running:
+                still_open = board.open_operations()
                 calls = [e.number for e in still_open if e.waiting and e.start > position.renewed]
             found[number] = calls[-1] if calls else None
         return found

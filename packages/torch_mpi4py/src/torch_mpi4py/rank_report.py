@@ -209,9 +209,9 @@ def _row(state: RankState) -> tuple[str, ...]:
         return str(state.rank), "raised", shorten(state.error, _WIDEST, placeholder=" ..."), "", ""
     if state.state == "dead":
         what = f"in {op.text()}" if op is not None and op.waiting else ""
-        return str(state.rank), "dead", what, op.site if what else "", ""
-    if state.waits_in is not None:
-        return str(state.rank), "waiting", op.text(), op.site, f"{op.seconds:.1f} s"
+        return str(state.rank), "dead", what, op.site if what and op else "", ""
+    if (waits := state.waits_in) is not None:
+        return str(state.rank), "waiting", waits.text(), waits.site, f"{waits.seconds:.1f} s"
     what = {"stuck": "in C code, where no signal reaches it"}.get(state.state, "")
     if op is not None:
         what = f"{what}; " if what else ""

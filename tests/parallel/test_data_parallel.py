@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from notebooks.lesson_07 import data_parallel as dp
-from notebooks.lesson_07.data_parallel import Log, VirtualDevice, virtual_devices
+from course_lib.parallel import data_parallel as dp
+from course_lib.parallel.data_parallel import Log, VirtualDevice, virtual_devices
 
 
 @pytest.fixture(params=[1, 2, 4, 5])
