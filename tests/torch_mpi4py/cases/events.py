@@ -171,16 +171,20 @@ class OneCall:
             "key": 0, "info": MPI.INFO_NULL, "status": MPI.Status(),
         }  # fmt: skip
         one = np.zeros(4)
-        all_of_them = np.zeros(4 * size)
-        if name.endswith("v"):
-            all_of_them = [all_of_them, ([4] * size, [0, 4]), MPI.DOUBLE]
-        elif name.endswith("w"):
-            all_of_them = [all_of_them, ([4] * size, [0, 32]), [MPI.DOUBLE] * size]
+
+        def all_of_them() -> np.ndarray | list:
+            numbers = np.zeros(4 * size)
+            if name.endswith("v"):
+                return [numbers, ([4] * size, [0, 4]), MPI.DOUBLE]
+            if name.endswith("w"):
+                return [numbers, ([4] * size, [0, 32]), [MPI.DOUBLE] * size]
+            return numbers
+
         gives_all = "lltoall" in name or name.removeprefix("I").lower().startswith("scatter")
         gets_all = "lltoall" in name or "ather" in name
         self.values["buf"] = one
-        self.values["sendbuf"] = all_of_them if gives_all else one
-        self.values["recvbuf"] = all_of_them if gets_all else one.copy()
+        self.values["sendbuf"] = all_of_them() if gives_all else one
+        self.values["recvbuf"] = all_of_them() if gets_all else one.copy()
         if "educe_scatter" in name:
             self.values["sendbuf"], self.values["recvcounts"] = np.zeros(4 * size), [4] * size
         if name.islower() and "recvbuf" in self.names:
@@ -252,6 +256,8 @@ def case_every_call_is_logged_by_the_names_of_its_arguments(rank: int, size: int
     names = (*guarded_comm._BLOCKING, *requests.NON_BLOCKING, *comm_events.MAKE_COMMUNICATORS)
     names = [name for name in names if hasattr(MPI.Intracomm, name)]
     assert len(names) > 70
+    if "MPICH" in mpi.library():  # 5.0.2 leaves the status of these as it was
+        names = [name for name in names if not name.startswith("Isendrecv")]
     MPI.Attach_buffer(bytearray(2**16))
     try:
         for name in names:
