@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
@@ -54,6 +54,8 @@ class GuardedComm(MPI.Intracomm):
     :class:`~torch_mpi4py.RankFailedError` when a rank died.
     """
 
+    timeout: float
+
     def __new__(cls, comm: MPI.Intracomm | None = None) -> GuardedComm:
         self = super().__new__(cls, comm)
         self.timeout = DEFAULT_TIMEOUT_SECONDS
@@ -90,10 +92,12 @@ def _guarded(name: str) -> Callable[..., Any]:
     sends = "send" in name.lower()
 
     @functools.wraps(plain)
-    def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
+    def method(self: GuardedComm, *given_args: Any, **given_kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         link = link_emulation.current()
         call = plain
+        args: Sequence[Any] = given_args
+        kwargs: Mapping[str, Any] = given_kwargs
         if link is None:
             call, args, kwargs = pickled_once(name, plain, args, kwargs)
         events = begin_call(self, name, args, kwargs, waiting=True)
@@ -127,14 +131,17 @@ def _guarded_start(name: str) -> Callable[..., Any]:
     plain = getattr(MPI.Intracomm, name)
 
     @functools.wraps(plain)
-    def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
+    def method(self: GuardedComm, *given_args: Any, **given_kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         link = link_emulation.current()
         call = plain
+        args: Sequence[Any] = given_args
+        kwargs: Mapping[str, Any] = given_kwargs
         if link is None:
             call, args, kwargs = pickled_once(name, plain, args, kwargs)
         events = begin_call(self, name, args, kwargs, waiting=False)
         try:
+            request: Any
             if link is None:
                 request = GuardedRequest(call(self, *args, **kwargs), self, name)
             else:

@@ -56,7 +56,7 @@ def note() -> None:
         _follow(shell())
     before, site = _shown.began, ""
     if _shown.running:
-        site = site_of(sys._current_frames().get(threading.main_thread().ident))
+        site = site_of(sys._current_frames().get(threading.main_thread().ident or 0))
     with _lock:
         if not _over:
             _show(site if _shown.running and _shown.began == before else "")

@@ -24,7 +24,8 @@ def own_cpu_seconds() -> float:
     """Return how long the main thread of this process has run on a core; 0 if nobody knows."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return 0.0
-    return time.clock_gettime(time.pthread_getcpuclockid(threading.main_thread().ident))
+    ident = threading.main_thread().ident
+    return 0.0 if ident is None else time.clock_gettime(time.pthread_getcpuclockid(ident))
 
 
 def is_stuck(silent: float, computed: float, asleep: bool) -> bool:

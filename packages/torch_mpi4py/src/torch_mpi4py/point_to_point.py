@@ -110,8 +110,8 @@ def _start(
     channel: Channel,
     what: str,
     event: Token | None,
-    start: Callable[[MPI.Intracomm], MPI.Request],
-) -> MPI.Request:
+    start: Callable[[MPI.Intracomm], Any],
+) -> Any:
     pending_requests.let_go()
     try:
         return start(channel.comm)

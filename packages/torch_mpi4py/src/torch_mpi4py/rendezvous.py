@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -62,7 +63,7 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
     """Return a new store of the ranks of ``comm``, which its rank 0 serves."""
     seconds = timeout.total_seconds()
 
-    def share(value: object) -> object:
+    def share(value: object) -> Any:
         return deadlines.call(comm, "rendezvous", seconds, comm.bcast, value, 0)
 
     def hosts() -> set[str]:

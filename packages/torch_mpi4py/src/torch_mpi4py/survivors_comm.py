@@ -7,6 +7,7 @@ taken up again by the next one.
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from . import advice, deadlines
 from .base_comm import base, replace_base
@@ -44,11 +45,12 @@ class _Shrinking:
     """One call of ``MPI_Comm_shrink``, on a thread, because nothing can interrupt it."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.result: MPI.Intracomm | None = None
+        self.result: Any = None
         self.error: MPI.Exception | None = None
         self.ended = threading.Event()
-        arguments = {"target": self._run, "args": (comm,), "daemon": True}
-        threading.Thread(name="torch_mpi4py shrink", **arguments).start()
+        threading.Thread(
+            name="torch_mpi4py shrink", target=self._run, args=(comm,), daemon=True
+        ).start()
 
     def _run(self, comm: MPI.Intracomm) -> None:
         try:
