@@ -8,15 +8,19 @@ PROGRAM = """
 import os, signal, time
 import torch, torch.distributed as dist
 import torch_mpi4py as mpi
-from tests.torch_mpi4py.dying import all_have
 from tests.torch_mpi4py.helpers import still_works
 
 dist.init_process_group("mpi4py", init_method="mpi://")
 rank = dist.get_rank()
 still_works()
-all_have("begun")
-if rank == DIES:
+store = dist.distributed_c10d._get_default_store()
+if rank == DIES:  # after the others' last word to the store, which may end with this rank
+    until = time.monotonic() + 60
+    while store.add("begun", 0) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
+store.add("begun", 1)
 begin = time.monotonic()
 try:
     mpi.monitored_barrier(timeout=60)
