@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 
 MOST_SECONDS = 5e-3
-PROCESSES = 3
+PROCESSES = 5
 
 # Measures what PyTorch does with the entry point: loading it and calling it. In seconds of the
 # processor: a busy machine may take it away in between.
@@ -59,7 +58,7 @@ def test_registering_is_quick_and_starts_no_mpi() -> None:
         assert not has_mpi
         assert modules == ["torch_mpi4py", "torch_mpi4py.registration"]
         assert scans == 1, "only torch itself should look for entry points"
-    assert statistics.median(taken) <= MOST_SECONDS, taken
+    assert min(taken) <= MOST_SECONDS, taken
 
 
 BROKEN = """
