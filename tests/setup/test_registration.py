@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 
@@ -58,7 +59,7 @@ def test_registering_is_quick_and_starts_no_mpi() -> None:
         assert not has_mpi
         assert modules == ["torch_mpi4py", "torch_mpi4py.registration"]
         assert scans == 1, "only torch itself should look for entry points"
-    assert min(taken) <= MOST_SECONDS, taken
+    assert statistics.median(taken) <= MOST_SECONDS, taken
 
 
 BROKEN = """
