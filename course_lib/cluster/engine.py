@@ -20,7 +20,7 @@ from .die_with_parent import tie_to_parent
 from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
 from .keeper_client import KeeperClient
 from .rank_functions import lost_flags, namespace
-from .runtime_dir import RuntimeDir
+from .runtime_dir import EVENTS_VARIABLE, RuntimeDir
 from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -59,6 +59,9 @@ def _run(stopping: list) -> None:
     app = _engine_class().instance()
     app.keeper = keeper
     app.stopping = stopping
+    # Taken out now that the board is made: what a cell starts is not this rank, and would put a
+    # board of its own in the place of this rank's.
+    app.events = Path(os.environ.pop(EVENTS_VARIABLE))
     app.initialize(
         [
             f"--profile-dir={directory.profile}",
@@ -98,6 +101,7 @@ def _engine_class():
         name = "ipengine"
         keeper: KeeperClient
         stopping: list
+        events: Path
 
         def _signal_stop(self, *args):
             self.stopping.append(args)
@@ -121,8 +125,7 @@ def _engine_class():
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
-            events = Path(os.environ["TORCH_MPI4PY_EVENTS_DIR"])
-            stack_dump.answer(events, rank_from_environment(), shell)
+            stack_dump.answer(self.events, rank_from_environment(), shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
