@@ -1,8 +1,7 @@
 """The algorithms that turn one training loop into one on many ranks.
 
 - ``initial_weights``: every replica starts from one rank's parameters and buffers,
-- ``gradient_sync``, ``bucketed_sync``: replicas average their gradients, in one piece or in
-  buckets that overlap with backward,
+- ``gradient_sync``: replicas average their gradients,
 - ``shards``: the part of a data set that belongs to a rank,
 - ``invariants``: what must hold on all ranks, checked on all ranks,
 - ``batch_norm``: batch normalisation over the samples of all ranks,

@@ -6,10 +6,11 @@ import pytest
 
 from tests import ranks
 
+MODULE = "tests.lessons.lesson_06.cases.bucketed_sync"
 PARAMETERS = [
-    pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.parallel.cases.')}")
+    pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix(f'{MODULE}.')}")
     for n in (1, 2, 3)
-    for case in ranks.cases_of("tests.parallel.cases.bucketed_sync", n)
+    for case in ranks.cases_of(MODULE, n)
 ]
 
 

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .agreement import agree, rank_and_size
-from .flat_tensors import FlatGradients, NamedParameters, require_dense
-from .replica import layout_of, require_equal_layouts, unwrap
+from course_lib.parallel.agreement import agree, rank_and_size
+from course_lib.parallel.flat_tensors import FlatGradients, NamedParameters, require_dense
+from course_lib.parallel.replica import layout_of, require_equal_layouts, unwrap
 
 __all__ = ["Bucket", "BucketedGradientSync"]
 
@@ -43,9 +43,9 @@ class BucketedGradientSync:
         optimizer.step()
 
     or ``loss.backward()`` and ``sync.finish()``. To accumulate gradients, run all backward
-    passes but the last inside ``with sync.no_sync():``. Results are those of
-    :func:`.gradient_sync.sync_gradients`: to the bit on up to two ranks; on more, sums may
-    round differently, since an all-reduce may choose its order by the message's size.
+    passes but the last inside ``with sync.no_sync():``. Results are those of ``sync_gradients``: to
+    the bit on up to two ranks; on more, sums may round differently, since an all-reduce may choose
+    its order by the message's size.
     Frozen parameters are left alone and tied ones averaged once. A parameter without a gradient
     on some ranks counts as zeros there and gets the mean everywhere; without one on all ranks
     it keeps none.
