@@ -2,7 +2,6 @@
 
 - ``initial_weights``: every replica starts from one rank's parameters and buffers,
 - ``gradient_sync``: replicas average their gradients,
-- ``shards``: the part of a data set that belongs to a rank,
 - ``invariants``: what must hold on all ranks, checked on all ranks,
 - ``batch_norm``: batch normalisation over the samples of all ranks,
 - ``all_reduces``: five all-reduces made of sends and receives,

@@ -72,7 +72,7 @@ def new_lenet():
 
 # %%
 # %%px
-from course_lib.parallel.shards import shard
+from notebooks.lesson_05.shards import shard
 
 mine = shard(training, rank, world_size)
 print(f"{len(mine)} images, {parameter_count(new_lenet()):,} numbers to learn")
@@ -469,7 +469,7 @@ check("05.sync_from_root")
 # Because the linear rule is at its worst at the start, one **warms up**: *constant*, the small rate for a while and then the large one, or *gradual*, from small to large in equal increments.
 
 # %%
-from course_lib.training.schedules import scaled_rate, warm_up
+from notebooks.lesson_05.schedules import scaled_rate, warm_up
 
 print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear")])
 print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
@@ -484,7 +484,7 @@ print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)]
 
 # %%
 # %%px
-from course_lib.training.schedules import scaled_rate, warm_up
+from notebooks.lesson_05.schedules import scaled_rate, warm_up
 
 
 def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.training.schedules import scaled_rate, warm_up
+from notebooks.lesson_05.schedules import scaled_rate, warm_up
 
 
 def test_rules() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset, Subset, TensorDataset
 
-from course_lib.parallel.shards import shard, shard_indices
 from course_lib.training.data import DataSet
+from notebooks.lesson_05.shards import shard, shard_indices
 
 LENGTHS = range(21)
 SIZES = range(1, 9)

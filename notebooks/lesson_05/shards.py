@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from .arguments import whole
+from course_lib.parallel.arguments import whole
 
 __all__ = ["Uneven", "shard", "shard_indices"]
 
