@@ -13,7 +13,7 @@ In notebooks::
 :mod:`.exercise`, :mod:`.catalogue`    how a check is written, and found in a lesson's room
 :mod:`.message_log`,                   what an answer sent, to whom and in which order
 :mod:`.distributed_log`
-:mod:`.rehearsal`                      an answer is played on any number of ranks in one process
+:mod:`.turns`                          functions that wait for each other on one thread
 :mod:`.lessons`, :mod:`.lint`,         from a lesson's text to its notebook
 :mod:`.build`
 :mod:`.workspace`                      the learner's own copies

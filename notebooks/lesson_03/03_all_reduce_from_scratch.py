@@ -167,7 +167,7 @@ prediction = None
 
 # %%
 # %%px
-from course_lib.teaching.rehearsal import rehearse
+from notebooks.lesson_03.rehearsal import rehearse
 
 
 def steps_of(all_reduce, p):

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import numpy as np
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake
-from course_lib.teaching.rehearsal import Rehearsal
 
 from .judge_rehearsals import (
     contribution,
@@ -24,6 +23,7 @@ from .judge_rehearsals import (
     play,
     total,
 )
+from .rehearsal import Rehearsal
 
 __all__ = [
     "judge_all_gather",

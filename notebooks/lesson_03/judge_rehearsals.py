@@ -13,7 +13,8 @@ import numpy as np
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import judge_errors
-from course_lib.teaching.rehearsal import CollectiveError, Rehearsal, UnrehearsedError, rehearse
+
+from .rehearsal import CollectiveError, Rehearsal, UnrehearsedError, rehearse
 
 __all__ = [
     "contribution",

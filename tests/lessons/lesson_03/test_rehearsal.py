@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from course_lib.teaching.rehearsal import (
+from notebooks.lesson_03.rehearsal import (
     CollectiveError,
     StuckError,
     UnrehearsedError,

@@ -1,10 +1,10 @@
 """Rehearses messages between any number of ranks in one process, with certainty.
 
 :func:`rehearse` calls a function for ranks 0 to p - 1, each with a communicator of its own. They
-take turns (:mod:`.turns`): one rank runs at a time, until it has to wait; so the result is the
-same each time. A message leaves when both its send and its receive have begun, as MPI does it with
-large messages. So a deadlock is no matter of patience: when nobody can go on, all are told. This
-serves checks that need more ranks, or fewer, than there are engines.
+take turns (:class:`~course_lib.teaching.turns.Turns`): one rank runs at a time, until it has to
+wait; so the result is the same each time. A message leaves when both its send and its receive have
+begun, as MPI does it with large messages. So a deadlock is no matter of patience: when nobody can
+go on, all are told. This serves checks that need more ranks, or fewer, than there are engines.
 
 Time is counted in steps: a message takes one step, and a rank sends one message and receives one
 at the same time (the alpha-beta-gamma model with alpha = 1 and all else 0).
@@ -16,8 +16,9 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from course_lib.teaching.turns import StuckError, Turns
+
 from .rehearsed_comm import CollectiveError, Message, RehearsedComm, Transfer, UnrehearsedError
-from .turns import StuckError, Turns
 
 __all__ = ["CollectiveError", "Rehearsal", "StuckError", "UnrehearsedError", "rehearse"]
 
