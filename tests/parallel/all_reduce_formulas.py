@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
-from course_lib.parallel.all_reduces import Counts
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from course_lib.parallel.all_reduces import Step
 
 ROOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one rank does in a whole all-reduce.
+
+    Attributes:
+        steps: steps of the schedule, the same on all ranks, those without work included.
+        messages_sent, messages_received: messages that are not empty.
+        elements_sent, elements_received: elements in them; bytes are these times the size of
+            an element on the wire (4 bytes for float16 and other types narrower than float32).
+        elements_combined: additions (or other operations).
+    """
+
+    steps: int
+    messages_sent: int
+    messages_received: int
+    elements_sent: int
+    elements_received: int
+    elements_combined: int
+
+
+def count(steps: Iterable[Step]) -> Counts:
+    """Return what the steps of one rank add up to."""
+    steps = list(steps)
+    sent = [len(step.send) for step in steps if step.send]
+    received = [len(step.receive) for step in steps if step.receive]
+    combined = sum(len(step.receive) for step in steps if step.receive and step.combine)
+    return Counts(len(steps), len(sent), len(received), sum(sent), sum(received), combined)
 
 
 def floor_log2(number: int) -> int:

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from course_lib.parallel.all_reduces import ALGORITHMS, Part, Step, run_in_one_process
+from course_lib.parallel.all_reduces import ALGORITHMS, Part, Step
 from tests import ranks
-from tests.parallel.all_reduce_formulas import FORMULAS
+from tests.parallel.all_reduce_formulas import FORMULAS, count
+from tests.parallel.schedules_in_one_process import run_in_one_process
 
 PARAMETERS = [
     pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.parallel.cases.')}")
@@ -47,7 +48,7 @@ def test_every_tensor_is_added_exactly_once(algorithm, size) -> None:
 def test_schedules_cost_what_the_formulas_say(name, size) -> None:
     for numel in LENGTHS:
         for rank in range(size):
-            counts = ALGORITHMS[name].counts(rank, size, numel)
+            counts = count(ALGORITHMS[name].schedule(rank, size, numel))
             assert counts == FORMULAS[name](rank, size, numel), (rank, numel)
 
 
@@ -92,7 +93,7 @@ def test_the_published_costs_for_powers_of_two(size) -> None:
         "rabenseifner": (2 * lg, 2 * share, share),
     }
     for name, (steps, elements, combined) in published.items():
-        counts = [ALGORITHMS[name].counts(rank, size, numel) for rank in range(size)]
+        counts = [count(ALGORITHMS[name].schedule(rank, size, numel)) for rank in range(size)]
         assert {c.steps for c in counts} == {steps}, name
         assert max(c.elements_sent for c in counts) == elements, name
         assert max(c.elements_received for c in counts) == elements, name
@@ -103,7 +104,7 @@ def test_no_rank_of_a_ring_sends_more_than_needed() -> None:
     """Patarasuk and Yuan 2009: 2 (p - 1) / p n is the least."""
     for size in SIZES:
         for rank in range(size):
-            counts = ALGORITHMS["ring"].counts(rank, size, 5 * size)
+            counts = count(ALGORITHMS["ring"].schedule(rank, size, 5 * size))
             assert counts.elements_sent == counts.elements_received == 2 * (size - 1) * 5
             assert counts.messages_sent == 2 * (size - 1)
 

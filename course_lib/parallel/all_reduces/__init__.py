@@ -1,4 +1,4 @@
-"""Five all-reduces made of sends and receives, each with its schedule and its cost.
+"""Five all-reduces made of sends and receives, each with its schedule.
 
 - ``naive``: everyone sends to a root, the root sends to everyone,
 - ``tree``: the same in pairs of pairs of pairs,
@@ -6,9 +6,8 @@
 - ``ring``: a part of the tensor at a time goes round twice,
 - ``rabenseifner``: pairs exchange halves of halves, and the same way back.
 
-Each is a pure function ``schedule(rank, world_size, numel)`` that lists a rank's steps.
-``run_schedule`` carries out this rank's steps by send and recv, ``run_in_one_process`` those of
-all ranks without any messages.
+Each is a pure function ``schedule(rank, world_size, numel)`` that lists a rank's steps, which
+``run_schedule`` carries out by send and recv.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from .execution import run_in_one_process, run_schedule
+from .execution import run_schedule
 from .schedules import (
-    Counts,
     Part,
     Schedule,
     Step,
-    count,
     naive_schedule,
     rabenseifner_schedule,
     recursive_doubling_schedule,
@@ -35,16 +32,9 @@ from .schedules import (
 __all__ = [
     "ALGORITHMS",
     "Algorithm",
-    "Counts",
     "Part",
     "Step",
-    "all_reduce_naive",
-    "all_reduce_rabenseifner",
-    "all_reduce_recursive_doubling",
     "all_reduce_ring",
-    "all_reduce_tree",
-    "count",
-    "run_in_one_process",
     "run_schedule",
 ]
 
@@ -58,10 +48,6 @@ class Algorithm:
     """
 
     schedule: Schedule
-
-    def counts(self, rank: int, world_size: int, numel: int) -> Counts:
-        """Return what the steps of ``rank`` cost."""
-        return count(self.schedule(rank, world_size, numel))
 
     def all_reduce(
         self,
@@ -80,8 +66,4 @@ ALGORITHMS: dict[str, Algorithm] = {
     "ring": Algorithm(ring_schedule),
     "rabenseifner": Algorithm(rabenseifner_schedule),
 }
-all_reduce_naive = ALGORITHMS["naive"].all_reduce
-all_reduce_tree = ALGORITHMS["tree"].all_reduce
-all_reduce_recursive_doubling = ALGORITHMS["recursive doubling"].all_reduce
 all_reduce_ring = ALGORITHMS["ring"].all_reduce
-all_reduce_rabenseifner = ALGORITHMS["rabenseifner"].all_reduce

@@ -1,4 +1,4 @@
-"""Carries out the schedule of an all-reduce: by sends and receives, or in one process.
+"""Carries out the schedule of an all-reduce by sends and receives.
 
 Types narrower than float32 travel and are combined as float32 and are rounded once at the end,
 as the mpi4py backend does. Torch cannot add unsigned integers of 16 bits and more; the signed
@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from ..agreement import rank_and_size
-from .schedules import Part, Schedule, Step
+from .schedules import Schedule, Step
 
-__all__ = ["run_in_one_process", "run_schedule"]
+__all__ = ["run_schedule"]
 
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
@@ -43,7 +43,7 @@ _SIGNED = {
 }
 
 
-class _Arithmetic:
+class Arithmetic:
     """How one tensor is taken apart for the wire, combined, and put together again.
 
     Args:
@@ -155,7 +155,7 @@ def run_schedule(
         ValueError: if this rank is not in the group.
     """
     rank, size = rank_and_size(group)
-    arithmetic = _Arithmetic(tensor, op)
+    arithmetic = Arithmetic(tensor, op)
     data = arithmetic.data
     steps = schedule(rank, size, data.numel())
     combined = [len(step.receive) for step in steps if step.combine and step.receive]
@@ -168,7 +168,7 @@ def run_schedule(
 
 def _exchange(
     step: Step,
-    arithmetic: _Arithmetic,
+    arithmetic: Arithmetic,
     incoming: torch.Tensor,
     rank: int,
     group: dist.ProcessGroup | None,
@@ -189,54 +189,3 @@ def _exchange(
         work.wait()
     if into and step.combine:
         arithmetic.combine(part, room, received_first=into.peer < rank)
-
-
-@torch.no_grad()
-def run_in_one_process(
-    schedule: Schedule,
-    tensors: list[torch.Tensor],
-    op: dist.ReduceOp = dist.ReduceOp.SUM,
-) -> None:
-    """Do in place what ranks 0, 1, ... with these tensors would do, step by step together.
-
-    Args:
-        schedule: ``schedule(rank, world_size, numel)``, see :mod:`.schedules`.
-        tensors: one per rank, all of one shape and dtype.
-        op: as in :func:`run_schedule`.
-
-    Raises:
-        ValueError: if the ranks' steps do not fit together: unlike in number, or a message that
-            nobody receives, or one expected that nobody sends. Ranks would wait for ever.
-    """
-    size = len(tensors)
-    ranks = [_Arithmetic(tensor, op) for tensor in tensors]
-    steps = [schedule(rank, size, ranks[rank].data.numel()) for rank in range(size)]
-    lengths = [len(own) for own in steps]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"the ranks have different numbers of steps: {lengths}")
-    for index, together in enumerate(zip(*steps, strict=True)):
-        on_the_way = {}
-        for rank, step in enumerate(together):
-            if step.send:
-                data = ranks[rank].data[step.send.start : step.send.stop]
-                on_the_way[_message(rank, step.send.peer, step.send)] = data.clone()
-        for rank, step in enumerate(together):
-            into = step.receive
-            if not into:
-                continue
-            received = on_the_way.pop(_message(into.peer, rank, into), None)
-            if received is None:
-                raise ValueError(f"step {index}: rank {rank} waits for {into}, which never comes")
-            part = slice(into.start, into.stop)
-            if step.combine:
-                ranks[rank].combine(part, received, received_first=into.peer < rank)
-            else:
-                ranks[rank].data[part] = received
-        if on_the_way:
-            raise ValueError(f"step {index}: nobody receives {sorted(on_the_way)}")
-    for one in ranks:
-        one.finish(size)
-
-
-def _message(sender: int, receiver: int, part: Part) -> tuple[int, int, int, int]:
-    return sender, receiver, part.start, part.stop

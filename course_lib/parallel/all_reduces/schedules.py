@@ -5,25 +5,22 @@ index on all ranks: what one rank sends in step k, another receives in its step 
 step k therefore ends as soon as all have begun it, whatever they wait for first, and no schedule
 made of such steps can deadlock.
 
-Each ``..._schedule(rank, world_size, numel)`` lists a rank's steps, and :func:`count` adds up
-what they cost. Times are given for p ranks and n elements (or bytes, as the units have it) in the
-alpha-beta-gamma model: a message of m elements takes alpha + m beta seconds, combining m elements
-m gamma, and a rank sends one message and receives one at the same time. The source of most is
-Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in
-MPICH", section 4.
+Each ``..._schedule(rank, world_size, numel)`` lists a rank's steps. Times are given for p ranks
+and n elements (or bytes, as the units have it) in the alpha-beta-gamma model: a message of m
+elements takes alpha + m beta seconds, combining m elements m gamma, and a rank sends one message
+and receives one at the same time. The source of most is Thakur, Rabenseifner and Gropp 2005,
+"Optimization of Collective Communication Operations in MPICH", section 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = [
-    "Counts",
     "Part",
     "Schedule",
     "Step",
-    "count",
     "naive_schedule",
     "part",
     "rabenseifner_schedule",
@@ -61,35 +58,6 @@ class Step:
     send: Part | None = None
     receive: Part | None = None
     combine: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What one rank does in a whole all-reduce.
-
-    Attributes:
-        steps: steps of the schedule, the same on all ranks, those without work included.
-        messages_sent, messages_received: messages that are not empty.
-        elements_sent, elements_received: elements in them; bytes are these times the size of
-            an element on the wire (4 bytes for float16 and other types narrower than float32).
-        elements_combined: additions (or other operations).
-    """
-
-    steps: int
-    messages_sent: int
-    messages_received: int
-    elements_sent: int
-    elements_received: int
-    elements_combined: int
-
-
-def count(steps: Iterable[Step]) -> Counts:
-    """Return what the steps of one rank add up to."""
-    steps = list(steps)
-    sent = [len(step.send) for step in steps if step.send]
-    received = [len(step.receive) for step in steps if step.receive]
-    combined = sum(len(step.receive) for step in steps if step.receive and step.combine)
-    return Counts(len(steps), len(sent), len(received), sum(sent), sum(received), combined)
 
 
 def part(peer: int, start: int, stop: int) -> Part | None:

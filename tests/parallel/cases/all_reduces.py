@@ -10,12 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from course_lib.parallel.all_reduces import (
-    ALGORITHMS,
-    all_reduce_rabenseifner,
-    all_reduce_recursive_doubling,
-    all_reduce_ring,
-)
+from course_lib.parallel.all_reduces import ALGORITHMS, all_reduce_ring
+from tests.parallel.all_reduce_formulas import count
 from tests.parallel.cases.toys import error_on_all_ranks, from_all_ranks
 from tests.ranks import case
 
@@ -153,9 +149,9 @@ def case_zeros_and_nan_have_the_same_bits_everywhere(rank, size):
 
 def case_rabenseifner_adds_in_the_order_of_recursive_doubling(rank, size):
     results = []
-    for all_reduce in (all_reduce_recursive_doubling, all_reduce_rabenseifner):
+    for name in ("recursive doubling", "rabenseifner"):
         result = numbers(rank, 1001, torch.float32)
-        all_reduce(result)
+        ALGORITHMS[name].all_reduce(result)
         results.append(bits(result))
     assert results[0] == results[1]
 
@@ -218,7 +214,7 @@ def case_real_messages_and_bytes_are_those_of_the_formulas(rank, size):
                 tensor = torch.ones(numel, dtype=dtype)
                 with counting(group, rank) as counter:
                     algorithm.all_reduce(tensor)
-                counts = algorithm.counts(rank, size, numel)
+                counts = count(algorithm.schedule(rank, size, numel))
                 assert counter["messages sent"] == counts.messages_sent, (name, numel)
                 assert counter["messages received"] == counts.messages_received, (name, numel)
                 assert counter["bytes sent"] == counts.elements_sent * on_the_wire

@@ -14,6 +14,7 @@ from torch_mpi4py import Traffic, clocks, events, world
 
 from course_lib.parallel.all_reduces import ALGORITHMS
 from course_lib.teaching import timeline
+from tests.parallel.all_reduce_formulas import count
 from tests.ranks import case
 from tests.teaching.trace_format import check_trace, flows
 from tests.torch_mpi4py.helpers import equal, raises
@@ -24,7 +25,7 @@ def case_all_reduces_cost_what_the_formulas_say(rank, size):
         for numel in (0, 1, 3, 8, 1001):
             with Traffic() as traffic:
                 algorithm.all_reduce(torch.zeros(numel, dtype=torch.int64))
-            counts = algorithm.counts(rank, size, numel)
+            counts = count(algorithm.schedule(rank, size, numel))
             counted = (
                 traffic.sent.messages,
                 traffic.received.messages,
@@ -44,7 +45,7 @@ def case_all_reduces_cost_what_the_formulas_say(rank, size):
             assert matrix.ranks == tuple(range(size))
             assert (matrix.messages == matrix.received_messages).all(), matrix
             assert (matrix.bytes == matrix.received_bytes).all(), matrix
-            every = [algorithm.counts(r, size, numel) for r in range(size)]
+            every = [count(algorithm.schedule(r, size, numel)) for r in range(size)]
             sent = [8 * one.elements_sent for one in every]
             assert matrix.bytes.sum(1).tolist() == sent, (name, matrix)
             assert matrix.messages.sum(0).tolist() == [one.messages_received for one in every]
