@@ -36,9 +36,9 @@ def seconds(name: str, value: Any) -> float:
     """
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
-    if not 0 <= value < math.inf:
+    if not 0 <= float(value) < math.inf:
         raise ValueError(f"{name} must be at least 0 seconds, and finite, not {value!r}")
-    return value
+    return float(value)
 
 
 def function(name: str, value: Any, like: str) -> Callable:

@@ -92,7 +92,14 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 class _Normalise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, inputs, weight, bias, eps, group):
+    def forward(
+        ctx: Any,
+        inputs: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+        group: dist.ProcessGroup | None,
+    ) -> tuple[torch.Tensor, ...]:
         wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
         count, mean, variance = _statistics(wide, group)
         if count <= 1:
@@ -112,7 +119,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad, *_):
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
         normalised, scale, weight, count = ctx.saved_tensors
         grad = grad.to(normalised.dtype)
         grad_bias, grad_weight = _sum(grad), _sum(grad * normalised)
@@ -166,17 +173,12 @@ def convert_sync_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = 
     Returns:
         ``model``, or its replacement if it is a batch norm itself.
     """
-    converted: dict[nn.Module, nn.Module] = {}
-
-    def convert(module: nn.Module) -> nn.Module:
-        if module not in converted:
-            converted[module] = _converted(module, group)
-            for name, child in list(module._modules.items()):
-                if child is not None:
-                    converted[module]._modules[name] = convert(child)
-        return converted[module]
-
-    return convert(model)
+    converted = {module: _converted(module, group) for module in model.modules()}
+    for module in converted:
+        for name, child in module._modules.items():
+            if child is not None:
+                module._modules[name] = converted[child]
+    return converted[model]
 
 
 def _converted(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:

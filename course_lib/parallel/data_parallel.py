@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -336,7 +336,7 @@ def data_parallel_step(
     return loss.detach()
 
 
-def _on_all(function: Callable, arguments) -> list:
+def _on_all(function: Callable, arguments: Iterable[tuple]) -> list:
     """Call ``function(..., device)`` on every device's thread, and wait for all."""
     calls = [(device, device.submit(function, *rest, device)) for *rest, device in arguments]
     wait([future for _, future in calls])  # none may still compute when one has failed

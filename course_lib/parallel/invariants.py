@@ -8,14 +8,14 @@ parameter, on which rank, how far apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from .agreement import agree, communication_device, exchange
-from .flat_tensors import FlatBytes, bytes_of
+from .agreement import agree, exchange
+from .flat_tensors import bytes_of
 from .replica import Tensors, layout_of, require_equal_layouts, tensors_of, unwrap
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "snapshot",
 ]
 
-Model = nn.Module | Mapping[str, torch.Tensor]
+Model: TypeAlias = nn.Module | Mapping[str, torch.Tensor]
 _SHOWN = 5
 
 
@@ -172,25 +172,18 @@ def _with_first_rank(
 ) -> tuple[Tensors, Tensors]:
     """Return this rank's tensors, and those that rank 0 has in ``other``, by the same names."""
     tensors = _of_one_layout(lambda: tensors_of(model), group)
-    first = dist.get_rank(group) == 0
-    theirs: list[Tensors] = [{}]
+    reference: Tensors = {}
 
-    def prepare() -> list | None:
-        if not first:
-            return None
-        theirs[0] = tensors_of(other)
-        _require_same_shapes(tensors, theirs[0])
-        return [(name, tuple(theirs[0][name].shape), theirs[0][name].dtype) for name in tensors]
+    def prepare() -> None:
+        if dist.get_rank(group) == 0:
+            reference.update(tensors_of(other))
+            _require_same_shapes(tensors, reference)
 
-    layout = agree(prepare, group)[0]
-    if first:
-        like = [theirs[0][name] for name in tensors]
-    else:
-        like = [torch.empty(shape, dtype=dtype) for _, shape, dtype in layout]
-    flat = FlatBytes(like, communication_device(group))
-    dist.broadcast(flat.pack(like), group=group, group_src=0)
-    named = zip(tensors.items(), flat.views, strict=True)
-    return tensors, {name: value.to(own.device) for (name, own), value in named}
+    agree(prepare, group)
+    # Clones, because with a view all of its memory would travel.
+    sent = [{name: tensor.cpu().clone() for name, tensor in reference.items()}]
+    dist.broadcast_object_list(sent, group=group, group_src=0)
+    return tensors, {name: sent[0][name].to(own.device) for name, own in tensors.items()}
 
 
 def _require_same_shapes(tensors: Tensors, serial: Tensors) -> None:

@@ -187,23 +187,17 @@ def _sync_folder(folder: Path) -> None:
 
 def _generator_states() -> dict[str, Any]:
     """Return the states of this process's generators, in types that ``weights_only`` admits."""
-    version, numbers, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = numpy.random.get_state()
-    states = {
-        "python": [version, list(numbers), gauss],
-        "numpy": [str(kind), keys.tolist(), int(position), int(has_gauss), float(cached)],
-        "torch": torch.get_rng_state(),
-    }
+    of_numpy: Any = numpy.random.get_state(legacy=False)
+    of_numpy["state"]["key"] = of_numpy["state"]["key"].tolist()
+    states = {"python": random.getstate(), "numpy": of_numpy, "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
 def _set_generator_states(states: dict[str, Any]) -> None:
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    kind, keys, *rest = states["numpy"]
-    numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    random.setstate(states["python"])
+    numpy.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
