@@ -10,6 +10,7 @@ the two can differ only if a message was changed on its way.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -205,12 +206,9 @@ def average(contributions: Sequence[Gradients], samples: Sequence[int]) -> Gradi
     total = sum(samples)
     means: Gradients = []
     for layers in zip(*contributions, strict=True):
-        mean = None
-        for layer, count in zip(layers, samples, strict=True):
-            if layer is not None:
-                part = layer * (count / total)
-                mean = part if mean is None else mean.add_(part)
-        means.append(mean)
+        weighted = zip(layers, samples, strict=True)
+        parts = [layer * (count / total) for layer, count in weighted if layer is not None]
+        means.append(functools.reduce(torch.Tensor.add_, parts) if parts else None)
     return means
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch_mpi4py.errors import RankFailedError
 
 from ..arguments import function, whole
 from . import messages
@@ -24,7 +26,7 @@ from .messages import (
 )
 from .policies import Asynchronous, Mode, Progress, RateRule, Stop, constant, rates_by
 from .record import Gradient, Record, Update
-from .transport import Inbox, Team, is_death
+from .transport import Inbox, Team
 
 OVER = "the run had ended"
 
@@ -99,8 +101,6 @@ class Server:
                 self._inbox.close()
                 self._finish()
         if self.record.died.keys() == set(self._workers):
-            from torch_mpi4py import RankFailedError
-
             names = ", ".join(map(str, sorted(self.record.died)))
             raise RankFailedError(
                 f"parameter server: all workers died (ranks {names}); the model has the updates "
@@ -160,9 +160,7 @@ class Server:
                 self._serve(arrival.sender, arrival.header)
             elif arrival.sender not in self.record.died:
                 self._inbox.leave_for_next_run(arrival)
-        except dist.DistBackendError as error:
-            if not is_death(error):
-                raise
+        except RankFailedError:
             self._go_on_after_deaths()
 
     def _serve(self, worker: int, header: Header) -> None:
@@ -181,12 +179,9 @@ class Server:
             for worker in self._progress.active.intersection(self._team.dead()):
                 self.record.died[worker] = self._now()
                 self._remove(worker)
-            try:
+            with contextlib.suppress(RankFailedError):
                 self._go_on()
                 return
-            except dist.DistBackendError as error:
-                if not is_death(error):
-                    raise
 
     def _go_on(self) -> None:
         """Make the update that is due, if one is, and answer those who may start now."""

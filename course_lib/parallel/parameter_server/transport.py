@@ -18,19 +18,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch_mpi4py.errors import DeadlineError
 from torch_mpi4py.machine import clock_identity
 
 from ..arguments import seconds
 from .messages import TAG_HEADER, Header
 
 HEADERS_PER_WORKER = 2  # a gradient, and the next hello before it waits for an answer
-
-
-def is_death(error: BaseException) -> bool:
-    """Return whether ``error`` says that a rank died."""
-    from torch_mpi4py import RankFailedError  # starts MPI, so only when needed
-
-    return isinstance(error, RankFailedError)
 
 
 class Team:
@@ -161,8 +155,6 @@ class Inbox:
         return first
 
     def _wait(self) -> None:
-        from torch_mpi4py import DeadlineError
-
         work = self._expected[0].work
         try:
             work.wait(self._timeout)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch_mpi4py.errors import RankFailedError
 from torch_mpi4py.machine import clock_identity
 
 from ..arguments import function, seconds
@@ -97,8 +98,6 @@ class Worker:
             except dist.DistBackendError as error:
                 if self._server not in self._team.dead():
                     raise
-                from torch_mpi4py import RankFailedError
-
                 raise RankFailedError(
                     f"worker {self._team.rank}: the parameter server, rank {self._server}, died, "
                     "and with it model and optimizer. Start again from its last checkpoint, in a "
