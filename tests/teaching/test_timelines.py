@@ -11,7 +11,7 @@ from course_lib.teaching.timelines.lanes import (
     OVERLAPPING,
     SENDING,
     WAITING,
-    Record,
+    RankEvents,
     _latest_cell,
     lanes_of,
 )
@@ -35,7 +35,7 @@ def event(number, kind, start, end, waited_from=None, peer=-1, name="(3,)", **mo
 
 # Rank 1's clock is 100 s ahead. Times in eighths of a second, which are exact in binary.
 RECORDS = [
-    Record(
+    RankEvents(
         0,
         [
             event(1, "section", 8.0, 10.0, name="forward </script>"),
@@ -46,7 +46,7 @@ RECORDS = [
         0.0,
         0.0,
     ),
-    Record(
+    RankEvents(
         1,
         [
             event(1, "all_reduce", 108.25, 109.5, waited_from=108.25),
@@ -89,7 +89,7 @@ def test_operations_share_rows_where_they_do_not_overlap() -> None:
         event(2, "irecv", 0.5, 1.0, peer=1),
         event(3, "irecv", 1.0, 3.0, peer=1),
     ]
-    (lane,) = lanes_of([Record(0, operations, 0.0, 0.0)])
+    (lane,) = lanes_of([RankEvents(0, operations, 0.0, 0.0)])
     assert [[one.number for one in row] for row in lane.rows()] == [[1], [2, 3]]
 
 
@@ -144,10 +144,10 @@ def test_trace_stands_rounding_and_clocks_that_are_off(tmp_path) -> None:
     early = [event(n, "recv", 0.0 if n == 9 else times[n][0], times[n][1], peer=0, bytes=n)
              for n in range(30)]  # fmt: skip
     early = [one._replace(start=one.start - 2e-6, end=one.end - 2e-6) for one in early]
-    records = [Record(0, sends, 0.0, 0.0), Record(1, early, 0.0, 3e-6)]
+    records = [RankEvents(0, sends, 0.0, 0.0), RankEvents(1, early, 0.0, 3e-6)]
     drawn = Timeline(lanes_of(records), 6e-6)
     assert flows(check_trace(drawn.chrome_trace(tmp_path / "back.json"))) == set()
-    records[1] = Record(1, early, -2.5e-6, 3e-6)
+    records[1] = RankEvents(1, early, -2.5e-6, 3e-6)
     drawn = Timeline(lanes_of(records), 6e-6)
     assert len(flows(check_trace(drawn.chrome_trace(tmp_path / "forward.json")))) == 30
 
@@ -158,16 +158,16 @@ def test_sections_that_cross_get_rows_of_their_own(tmp_path) -> None:
         event(2, "section", 0.5, 1.0, name="within a"),
         event(3, "section", 1.5, 3.0, name="of another thread"),
     ]
-    drawn = Timeline(lanes_of([Record(0, crossing, 0.0, 0.0)]), 0.0)
+    drawn = Timeline(lanes_of([RankEvents(0, crossing, 0.0, 0.0)]), 0.0)
     events = check_trace(drawn.chrome_trace(tmp_path / "run.json"))
     rows = {e["name"]: e["tid"] for e in events if e.get("cat") == "section"}
     assert rows["a"] == rows["within a"] != rows["of another thread"]
 
 
 def test_only_the_latest_cell_is_kept() -> None:
-    def records(*sites) -> list[Record]:
+    def records(*sites) -> list[RankEvents]:
         events = [event(n, "barrier", float(n), n + 0.5, site=site) for n, site in enumerate(sites)]
-        return [Record(0, events, 0.0, 0.0)]
+        return [RankEvents(0, events, 0.0, 0.0)]
 
     cells = records("cell 3, line 1", "cell 12, line 2", "", "cell 12, line 3")
     assert [one.number for one in _latest_cell(cells)[0].events] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Show where each rank's time went: one lane a rank, from its event log.
+"""Shows where each rank's time went: one lane a rank, from its event log.
 
 In a notebook, after cells in which the ranks did something::
 

@@ -1,4 +1,4 @@
-"""A trace is a list of complete events, with flows from each send to its receive.
+"""Writes timelines as Chrome trace events, with flows from each send to its receive.
 
 The format is Google's "Trace Event Format" (the document that docs/trace-event-format.md of
 catapult, the viewer of chrome://tracing and of TensorBoard, links to): ``ph`` "X" is a complete

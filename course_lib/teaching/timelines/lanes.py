@@ -1,4 +1,4 @@
-"""Collect every rank's events and tell what each rank did at each moment.
+"""Collects every rank's events and tells what each rank did at each moment.
 
 A rank computes, computes while messages travel, sends, or waits. It waits where the program
 stands still for a receive or a collective, and sends where it stands still for a send.
@@ -20,8 +20,8 @@ __all__ = [
     "SENDING",
     "WAITING",
     "Lane",
-    "Record",
-    "Span",
+    "ProgramState",
+    "RankEvents",
     "describe",
     "from_ranks",
     "from_view",
@@ -36,7 +36,7 @@ WAITING = "waiting"
 _CELL = re.compile(r"cell (\d+), line")
 
 
-class Record(NamedTuple):
+class RankEvents(NamedTuple):
     """What one rank hands over: its events, their clock's offset and its uncertainty (s)."""
 
     rank: int
@@ -45,7 +45,7 @@ class Record(NamedTuple):
     residual: float
 
 
-class Span(NamedTuple):
+class ProgramState(NamedTuple):
     """The program was in ``state`` from ``start`` to ``end`` (seconds), because of ``label``."""
 
     state: str
@@ -66,7 +66,7 @@ class Lane:
     """
 
     rank: int
-    program: list[Span]
+    program: list[ProgramState]
     operations: list[Event]
     sections: list[Event]
 
@@ -87,16 +87,16 @@ class Lane:
         return rows
 
 
-def lanes_of(records: Iterable[Record]) -> list[Lane]:
+def lanes_of(records: Iterable[RankEvents]) -> list[Lane]:
     """Return a lane for each record, all on rank 0's clock, from 0 on."""
     records = sorted(records)
-    shifted = [[_moved(event, -one.offset) for event in one.events] for one in records]
-    first = min((event.start for events in shifted for event in events), default=0.0)
-    ends = [one.start if one.end is None else one.end for events in shifted for one in events]
-    last = max(ends, default=0.0)
+    moved = [[_moved(event, -one.offset) for event in one.events] for one in records]
+    first = min((event.start for events in moved for event in events), default=0.0)
+    moved = [[_moved(event, -first) for event in events] for events in moved]
+    last = max((event.end or event.start for events in moved for event in events), default=0.0)
     lanes = []
-    for one, events in zip(records, shifted, strict=True):
-        closed = [_moved(_closed(event, last), -first) for event in events]
+    for one, events in zip(records, moved, strict=True):
+        closed = [event if event.end is not None else event._replace(end=last) for event in events]
         sections = [event for event in closed if event.kind == "section"]
         operations = [event for event in closed if event.kind != "section"]
         lanes.append(Lane(one.rank, _program(closed, operations), operations, sections))
@@ -114,17 +114,12 @@ def describe(event: Event) -> str:
     return kind
 
 
-def _closed(event: Event, last: float) -> Event:
-    return event._replace(end=last) if event.end is None else event
-
-
 def _moved(event: Event, by: float) -> Event:
-    waited_from = None if event.waited_from is None else event.waited_from + by
-    end = None if event.end is None else event.end + by
-    return event._replace(start=event.start + by, end=end, waited_from=waited_from)
+    times = {name: getattr(event, name) for name in ("start", "end", "waited_from")}
+    return event._replace(**{n: None if time is None else time + by for n, time in times.items()})
 
 
-def _program(events: list[Event], operations: list[Event]) -> list[Span]:
+def _program(events: list[Event], operations: list[Event]) -> list[ProgramState]:
     """Go through all moments at which something begins or ends."""
     changes: list[tuple[float, int, int, Event]] = []
     for event in operations:
@@ -136,7 +131,7 @@ def _program(events: list[Event], operations: list[Event]) -> list[Span]:
         changes += [(event.start, 0, 0, event), (event.end, 0, 0, event)]
     changes.sort(key=lambda change: change[:2])
     on: tuple[list[Event], ...] = ([], [], [])  # under way, sending, waiting
-    spans: list[Span] = []
+    spans: list[ProgramState] = []
     before = changes[0][0] if changes else 0.0
     for moment, step, which, event in changes:
         if moment > before:
@@ -160,12 +155,12 @@ def _state(on: tuple[list[Event], ...]) -> tuple[str, str]:
     return COMPUTING, ""
 
 
-def _extend(spans: list[Span], state: tuple[str, str], start: float, end: float) -> None:
+def _extend(spans: list[ProgramState], state: tuple[str, str], start: float, end: float) -> None:
     name, label = state
     if spans and spans[-1].state == name and spans[-1].label == label:
         spans[-1] = spans[-1]._replace(end=end)
     else:
-        spans.append(Span(name, start, end, label))
+        spans.append(ProgramState(name, start, end, label))
 
 
 # --- collecting ---------------------------------------------------------------------------
@@ -183,21 +178,21 @@ def record(since: int | Sequence[int]) -> tuple:
     return rank, recorded, offset.offset, offset.residual
 
 
-def from_ranks(since: int) -> list[Record]:
+def from_ranks(since: int) -> list[RankEvents]:
     """Return the records of all ranks, on each rank."""
     from torch_mpi4py import world
 
-    return [Record(*one) for one in world().allgather(record(since))]
+    return [RankEvents(*one) for one in world().allgather(record(since))]
 
 
-def from_view(view: Any, since: str | int | None) -> list[Record]:
+def from_view(view: Any, since: str | int | None) -> list[RankEvents]:
     """Return the records of all ranks of an ipyparallel view."""
     first = view[since] if isinstance(since, str) else since or 0
-    records = [Record(*one) for one in view.apply_sync(record, first)]
+    records = [RankEvents(*one) for one in view.apply_sync(record, first)]
     return records if since is not None else _latest_cell(records)
 
 
-def _latest_cell(records: list[Record]) -> list[Record]:
+def _latest_cell(records: list[RankEvents]) -> list[RankEvents]:
     """Keep what the latest cell did that did anything, and what its threads did after it."""
     cells = [
         int(found[1])
