@@ -77,15 +77,7 @@ def sync_gradients(
 
 
 class _GradientsOfOneKind(FlatGradients):
-    """The gradients of one dtype and device, with every rank's fingerprint behind them.
-
-    Args:
-        named: the parameters, by name; there may be none.
-        fingerprint: this rank's.
-        rank: of this process in the group.
-        size: of the group.
-        device: where the message lies if there are no parameters.
-    """
+    """The gradients of one dtype and device, with every rank's fingerprint behind them."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``check`` says one line: right, not yet and why, or not attempted yet."""
+"""Checks an answer to an exercise: right, not yet and why, or not attempted yet."""
 
 from __future__ import annotations
 

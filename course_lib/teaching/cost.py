@@ -1,4 +1,4 @@
-"""What a message and an all-reduce will cost, written down before they are measured.
+"""Predicts what a message and five all-reduces cost, by the alpha-beta-gamma model.
 
 A message of n bytes takes alpha + n beta seconds: alpha is the latency (seconds a message), beta
 the inverse bandwidth (seconds a byte), gamma the time to reduce (seconds a byte of one operand).

@@ -1,4 +1,4 @@
-"""A check is a function that judges a learner's function, and says which mistake.
+"""Marks a function as the check of an exercise, which judges a learner's function.
 
 A check is written in ``notebooks/lesson_NN/exercises.py``::
 

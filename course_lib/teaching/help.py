@@ -1,11 +1,11 @@
-"""Help comes in steps: three hints, each stronger, and then the worked solution."""
+"""Helps with an exercise in steps: three hints, each stronger, then the worked solution."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from .catalogue import find
-from .marks import unmarked
+from .solution_marks import unmarked
 
 __all__ = ["hint", "solution"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from . import lessons
 from .catalogue import all_exercises
-from .marks import BEGIN, MarkError, blanked
+from .solution_marks import BEGIN, MarkError, blanked
 
 __all__ = [
     "Problem",

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .lessons import NOTEBOOKS, PART, ROOT, write_atomically
-from .marks import blanked
+from .solution_marks import blanked
 
 __all__ = ["WORKSPACE", "for_learners", "main", "make_workspace"]
 

@@ -119,7 +119,7 @@ def load_available(
     if size is not None and size < 1:
         raise ValueError(f"images are resized to at least 1 pixel a side, not {size}")
     for name in names:
-        if name == "digits" or _on_disk(name, data_root(root)):
+        if name == "digits" or _files_there(data_root(root), _torchvision_class(name)):
             train, test = load(name, root)
             return _resized(train, size), _resized(test, size), name
     raise DataUnavailableError(
@@ -128,10 +128,10 @@ def load_available(
     )
 
 
-def _on_disk(name: str, root: Path) -> bool:
+def _torchvision_class(name: str) -> Callable[..., Any]:
     from .vision import torchvision
 
-    return _files_there(root, getattr(torchvision.datasets, _TORCHVISION_NAME[name]))
+    return getattr(torchvision.datasets, _TORCHVISION_NAME[name])
 
 
 def _resized(data: DataSet, size: int | None) -> DataSet:
@@ -157,9 +157,7 @@ def _load_digits() -> tuple[DataSet, DataSet]:
 
 
 def _load_from_torchvision(name: str, root: Path) -> tuple[DataSet, DataSet]:
-    from .vision import torchvision
-
-    dataset_class = getattr(torchvision.datasets, _TORCHVISION_NAME[name])
+    dataset_class = _torchvision_class(name)
     _fetch_once(name, root, dataset_class)
     return _open(name, root, dataset_class, True), _open(name, root, dataset_class, False)
 
@@ -187,17 +185,7 @@ def _open(name: str, root: Path, dataset_class: Callable[..., Any], train: bool)
 def _fetch_once(
     name: str, root: Path, dataset_class: Callable[..., Any], seconds: float = DOWNLOAD_SECONDS
 ) -> None:
-    """Make sure that the files of a torchvision data set lie below ``root``.
-
-    Args:
-        name: the data set's name, for messages.
-        root: the data root.
-        dataset_class: e.g. ``torchvision.datasets.MNIST``.
-        seconds: how long to wait for another process's download.
-
-    Raises:
-        DataUnavailableError: if they are not there and cannot be downloaded.
-    """
+    """Download a data set if it is not there; wait ``seconds`` if another process does so."""
     if _files_there(root, dataset_class):
         return
     if os.environ.get("COURSE_OFFLINE") == "1":

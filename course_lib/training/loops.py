@@ -1,4 +1,4 @@
-"""Trains in one process, which every distributed run is compared with, and writes down how.
+"""A training loop for one process, with which every distributed run is compared, and its parts.
 
 Seeds, batches, accuracy, the loop itself, and the history of a run as plain lists.
 """
@@ -112,14 +112,9 @@ def batches(samples: int, batch_size: int, *, seed: int, first: int = 0) -> Iter
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
     if samples < 0 or first < 0:
         raise ValueError(f"samples and first must be at least 0, not {samples} and {first}")
-    return _batches(samples, batch_size, seed, first)
-
-
-def _batches(samples: int, batch_size: int, seed: int, first: int) -> Iterator[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(samples, generator=generator)
-    if first * batch_size < samples:
-        yield from order[first * batch_size :].split(batch_size)
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+    left = order[first * batch_size :]
+    return iter(left.split(batch_size) if len(left) else ())
 
 
 def shuffled_batches(

@@ -10,7 +10,7 @@ import pytest
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
 from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell
-from course_lib.teaching.marks import blanked, unmarked
+from course_lib.teaching.solution_marks import blanked, unmarked
 
 
 def wrong_answers() -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ import pytest
 from course_lib.teaching import help
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.exercise import exercise
-from course_lib.teaching.marks import STUB, MarkError, blanked, unmarked
+from course_lib.teaching.solution_marks import STUB, MarkError, blanked, unmarked
 
 
 def test_three_hints_and_then_the_way_to_the_solution(own_exercises, capsys) -> None:

@@ -12,7 +12,7 @@ import pytest
 from course_lib.teaching import catalogue, lessons
 from course_lib.teaching.checking import check
 from course_lib.teaching.lint import lint
-from course_lib.teaching.marks import blanked, unmarked
+from course_lib.teaching.solution_marks import blanked, unmarked
 
 ROOMS = "rooms_of_our_own"
 ID = "99.mean"

@@ -47,7 +47,14 @@ def test_a_matrix_travels_without_mpi() -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "words"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1500, "1.46 KiB"), (3 * 2**20, "3 MiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1500, "1.46 KiB"),
+        (1023.5 * 1024, "1024 KiB"),
+        (3 * 2**20, "3 MiB"),
+    ],
 )
 def test_bytes_are_spelled(size_bytes, words) -> None:
     assert spelled(size_bytes) == words

@@ -15,7 +15,7 @@ import pytest
 
 from course_lib.teaching import lessons as files_of_lessons
 from course_lib.teaching import workspace
-from course_lib.teaching.marks import STUB
+from course_lib.teaching.solution_marks import STUB
 from course_lib.teaching.workspace import for_learners, make_workspace
 
 NAME = "07_lesson.ipynb"

@@ -6,11 +6,10 @@ stand under each other on one time axis.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .figure import WIDTH, Drawing, Figure
+from .figure import WIDTH, Drawing, Figure, round_step
 from .palette import ALARM, INK, RULE, SOFT_INK, rank_colour, text_on
 
 MARGIN, LABEL, LANE, HEAD, BOTTOM = 16, 82, 34, 30, 46
@@ -93,8 +92,7 @@ def _draw_run(drawing: Drawing, label: str, run: Backward, x, top: float, colour
 
 
 def _draw_axis(drawing: Drawing, x, last: float, lanes: list[tuple[float, float]]) -> None:
-    step = 10 ** math.floor(math.log10(last))
-    step = next(s for s in (step / 5, step / 2, step, 2 * step) if last / s <= 8)
+    step = round_step(last / 8)
     bottom = lanes[-1][1] + 10
     for index in range(int(last / step) + 1):
         at = x(index * step)

@@ -21,6 +21,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from .figure import WIDTH, Figure
 from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK
+from .traffic import spelled
 
 # Yellow is left out: it is too pale for a thin line on white.
 LINE_COLOURS = tuple(colour for colour in RANK_COLOURS if colour != "#F0E442")
@@ -222,7 +223,7 @@ def log_ticks(axis, label: str) -> None:
     axis.set_minor_locator(NullLocator())
     if "bytes" in label:
         axis.set_major_locator(LogLocator(base=2 if narrow else 16))
-        axis.set_major_formatter(FuncFormatter(_binary_bytes))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: spelled(value)))
         return
     if high < 5 * low:
         axis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3))
@@ -232,11 +233,3 @@ def log_ticks(axis, label: str) -> None:
         axis.set_major_formatter(EngFormatter(unit="s"))
     elif low >= 0.01 and high <= 1e5:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-
-
-def _binary_bytes(value: float, _position: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:g} {unit}"
-        value /= 1024
-    return f"{value:g} GiB"

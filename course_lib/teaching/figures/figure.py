@@ -8,6 +8,7 @@ it shows as ``Figure: <alternative text>``.
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -130,3 +131,11 @@ class Drawing:
             "</marker>"
         )
         return name
+
+
+def round_step(rough: float) -> float:
+    """Return the next 1, 2 or 5 times a power of ten, for the ticks of an axis; 0 for 0."""
+    if rough <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(n * power for n in (1, 2, 5, 10) if n * power >= rough * (1 - 1e-9))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .figure import WIDTH, Drawing, Figure
+from .figure import WIDTH, Drawing, Figure, round_step
 from .palette import INK, PAPER, RULE, SOFT_INK, blend, rank_colour, text_on
 
 MARGIN, LABEL, LANE, BAR = 16, 76, 40, 26
@@ -201,7 +201,7 @@ class _Timeline:
 
     def _axis(self) -> None:
         scale = UNITS.get(self.unit, 1.0)
-        step = _round_step((self.last - self.first) * scale / 6)
+        step = round_step((self.last - self.first) * scale / 6)
         ticks = int((self.last - self.first) * scale / step + 1e-9) if step else 0
         for tick in range(ticks + 1):
             x = self.x(self.first + tick * step / scale)
@@ -239,11 +239,3 @@ class _Timeline:
 
 def _room(words: str, margin: float = 4) -> float:
     return LETTER * len(words) + margin
-
-
-def _round_step(rough: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
-    if rough <= 0:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(n * power for n in (1, 2, 5, 10) if n * power >= rough * (1 - 1e-9))

@@ -55,13 +55,14 @@ def traffic(matrix: Any, *, title: str = "", alt: str = "") -> Figure:
     return drawing.finish(alt or _in_words(ranks, messages, size_bytes, title))
 
 
-def spelled(size_bytes: int) -> str:
+def spelled(size_bytes: float) -> str:
     """Return e.g. "12 B", "1.5 KiB" or "64 MiB"; whole numbers exactly, others to 3 digits."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size_bytes >= size:
             number = size_bytes / size
-            return f"{number:.0f} {unit}" if number.is_integer() else f"{number:.3g} {unit}"
-    return f"{size_bytes} B"
+            whole = number.is_integer() or number >= 100  # 1,010.5 to 3 digits would be 1.01e+03
+            return f"{number:.0f} {unit}" if whole else f"{number:.3g} {unit}"
+    return f"{size_bytes:g} B"
 
 
 def _counted(messages: int) -> str:

@@ -1,9 +1,9 @@
-"""Two marks in an exercise's cell tell the worked solution from the stub around it.
+"""Takes worked solutions out of exercises' cells, by two marks around each of them.
 
-They are nbgrader's own, ``### BEGIN SOLUTION`` and ``### END SOLUTION``, each alone on its line.
-nbgrader's preprocessor is not used: it would bring a web server's and a database's packages with
-it, takes longer to import than the whole workspace takes to make, needs cells marked as graded,
-and leaves a stub without a word on what to do.
+The marks are nbgrader's own, ``### BEGIN SOLUTION`` and ``### END SOLUTION``, on lines of their
+own. nbgrader's preprocessor is not used: it would bring a web server's and a database's packages
+with it, takes longer to import than the whole workspace takes to make, needs cells marked as
+graded, and leaves a stub without a word on what to do.
 """
 
 from __future__ import annotations
