@@ -20,20 +20,6 @@ from . import lessons
 from .lessons import NOTEBOOKS, ROOT, write_atomically
 from .lint import lint, pictures_without_words
 
-__all__ = [
-    "ANSI",
-    "CELL_SECONDS",
-    "LessonError",
-    "anonymous",
-    "build",
-    "execute",
-    "in_step",
-    "main",
-    "problems",
-    "sanitise",
-    "target",
-]
-
 CELL_SECONDS = 120
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from .exercise import Exercise
 
-__all__ = ["PACKAGES", "UnknownExerciseError", "all_exercises", "find"]
-
 PACKAGES = ["notebooks"]
 """Where rooms are looked for."""
 

@@ -14,8 +14,6 @@ from .catalogue import find
 from .exercise import Exercise
 from .run_check import CheckResult, OutOfTimeError
 
-__all__ = ["CheckError", "check"]
-
 _LAST_LINES = 8  # of what each rank printed
 
 

@@ -38,19 +38,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = [
-    "ALGORITHMS",
-    "Cost",
-    "Link",
-    "at_least",
-    "bytes_per_second",
-    "cheapest",
-    "cost",
-    "count",
-    "crossover_bytes",
-    "positive",
-]
-
 
 def bytes_per_second(gigabits_per_second: float) -> float:
     """Return bytes/s for the Gbit/s that network cards are sold by (1 Gbit = 10**9 bit)."""

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
-__all__ = ["DEADLINE_SECONDS", "Exercise", "WrongAnswer", "as_mistake", "exercise"]
-
 DEADLINE_SECONDS = 40.0
 
 Where = Literal["engines", "notebook"]

@@ -7,8 +7,6 @@ from collections import Counter
 from .catalogue import find
 from .solution_marks import unmarked
 
-__all__ = ["hint", "solution"]
-
 _given: Counter[str] = Counter()  # of this kernel
 
 

@@ -14,17 +14,6 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-__all__ = [
-    "NOTEBOOKS",
-    "PART",
-    "ROOT",
-    "exercise_cell",
-    "fingerprint",
-    "read_source",
-    "sources",
-    "write_atomically",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 PART = ".part"  # how files end that are being written

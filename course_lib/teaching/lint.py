@@ -17,15 +17,6 @@ from . import lessons
 from .catalogue import all_exercises
 from .solution_marks import BEGIN, MarkError, blanked
 
-__all__ = [
-    "Problem",
-    "code_problems",
-    "lint",
-    "main",
-    "pictures_without_words",
-    "pictures_without_words_in_text",
-]
-
 MOST_LINES = 20  # of a code cell, a solution not counted; about 15 are meant
 MOST_EXERCISES, FEWEST_EXERCISES = 5, 3
 TAGS = {"exercise", "check", "nbval-ignore-output", "raises-exception"}

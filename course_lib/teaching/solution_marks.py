@@ -8,8 +8,6 @@ graded, and leaves a stub without a word on what to do.
 
 from __future__ import annotations
 
-__all__ = ["BEGIN", "END", "MarkError", "blanked", "unmarked"]
-
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = 'raise NotImplementedError("replace this line by your own")'
 

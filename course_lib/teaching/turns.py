@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from greenlet import getcurrent, greenlet
 
-__all__ = ["StuckError", "Turns"]
-
 _MOST_REFUSALS = 400  # of one function: whoever catches so many does not mean to end
 
 # Functions that cannot be ended. Greenlets that nobody holds any more are told to end once again.

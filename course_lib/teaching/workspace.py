@@ -22,8 +22,6 @@ from pathlib import Path
 from .lessons import NOTEBOOKS, PART, ROOT, write_atomically
 from .solution_marks import blanked
 
-__all__ = ["WORKSPACE", "for_learners", "main", "make_workspace"]
-
 WORKSPACE = ROOT / "workspace"
 NOTE = ".issued.json"
 

@@ -17,14 +17,6 @@ from ..exercise import WrongAnswer
 from ..message_log import LoggedCall, Observation
 from .failures import judge_failures
 
-__all__ = [
-    "AllReduce",
-    "judge_collectives",
-    "need_group",
-    "need_one_all_reduce",
-    "watched_all_reduces",
-]
-
 
 def judge_collectives(seen: Observation) -> None:
     """Raise whatever kept the ranks from a result, or from exchanging anything for it."""

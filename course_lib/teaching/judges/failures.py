@@ -11,15 +11,6 @@ from collections.abc import Sequence
 
 from ..exercise import WrongAnswer
 
-__all__ = [
-    "in_one_line",
-    "judge_errors",
-    "judge_failures",
-    "not_attempted",
-    "own_error",
-    "was_kept_waiting",
-]
-
 Errors = Sequence[BaseException | None]
 
 

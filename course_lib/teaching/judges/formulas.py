@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from ..exercise import WrongAnswer
 
-__all__ = ["Mistake", "judge_formula"]
-
 
 class Mistake(NamedTuple):
     """A mistake's name, the function that makes it, and what to tell."""

@@ -6,8 +6,6 @@ from ..exercise import WrongAnswer
 from ..message_log import LoggedCall, Observation
 from .failures import judge_errors
 
-__all__ = ["all_waited", "judge_hang", "no_collective"]
-
 
 def judge_hang(seen: Observation) -> None:
     """Raise an exception of a rank's own, or who waited for whom when the deadline passed."""

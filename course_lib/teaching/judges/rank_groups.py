@@ -13,15 +13,6 @@ from ..exercise import as_mistake
 from ..message_log import portable
 from .failures import judge_failures
 
-__all__ = [
-    "Findings",
-    "judge_findings",
-    "need_process_group",
-    "on_each_rank",
-    "with_fewer_ranks",
-    "with_smaller_group",
-]
-
 TIMEOUT = timedelta(seconds=6)
 
 Findings = list[dict[str, Any] | None]

@@ -27,8 +27,6 @@ from torch_mpi4py.event_board import Event
 
 from .lanes import Lane, describe
 
-__all__ = ["trace_events"]
-
 Placed = tuple[int, Event]  # thread, operation
 
 

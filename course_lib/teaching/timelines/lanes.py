@@ -14,20 +14,6 @@ from typing import Any, NamedTuple
 
 from torch_mpi4py.event_board import Event
 
-__all__ = [
-    "COMPUTING",
-    "OVERLAPPING",
-    "SENDING",
-    "WAITING",
-    "Lane",
-    "ProgramState",
-    "RankEvents",
-    "describe",
-    "from_ranks",
-    "from_view",
-    "lanes_of",
-]
-
 COMPUTING = "computing"
 OVERLAPPING = "computing while messages are under way"
 SENDING = "sending"
