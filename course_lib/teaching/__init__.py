@@ -24,6 +24,7 @@ write a new lesson.
 """
 
 from importlib import import_module
+from typing import Any
 
 __all__ = ["check", "compare", "figures", "hint", "solution", "timeline"]
 
@@ -36,7 +37,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     # Imported on first use: the workspace is made by this package too, and must be quick.
     if name == "figures":
         return import_module(f"{__name__}.figures")

@@ -14,7 +14,9 @@ import re
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from . import lessons
 from .lessons import NOTEBOOKS, ROOT, write_atomically
@@ -81,7 +83,7 @@ def build(source: Path) -> Path:
 # ---- executing ----------------------------------------------------------------------------------
 
 
-def execute(notebook, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS) -> None:
+def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS) -> None:
     """Execute ``notebook`` in place.
 
     Args:
@@ -100,7 +102,7 @@ def execute(notebook, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS
     class ThisPython(KernelSpecManager):
         """Knows one kernel, that of the running interpreter, whatever else is installed."""
 
-        def get_kernel_spec(self, kernel_name):
+        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
             argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
             argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
             # Output of the ranks in a fixed order, as nobody watches; and our programs first.
@@ -123,7 +125,7 @@ def execute(notebook, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS
     client.execute()
 
 
-def problems(notebook) -> list[str]:
+def problems(notebook: Any) -> list[str]:
     """Return what is wrong with an executed lesson: a failure that nothing else would show."""
     found = []
     code = [(i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
@@ -151,18 +153,18 @@ def problems(notebook) -> list[str]:
     return found
 
 
-def _printed(cell) -> str:
+def _printed(cell: Any) -> str:
     return "".join(o.text for o in cell.outputs if o.output_type == "stream")
 
 
-def _machine_paths(outputs) -> list[str]:
+def _machine_paths(outputs: list) -> list[str]:
     found = []
     for text in _texts(outputs):
         found += [f"names a path of this machine: {path}" for path in _MACHINE_PATH.findall(text)]
     return found
 
 
-def _texts(outputs):
+def _texts(outputs: list) -> Iterator[str]:
     for output in outputs:
         parts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", ())]
         parts += [text for text in output.get("data", {}).values() if isinstance(text, str)]
@@ -170,7 +172,7 @@ def _texts(outputs):
         yield from (ANSI.sub("", part) for part in parts if not part.startswith("iVBOR"))
 
 
-def sanitise(notebook) -> None:
+def sanitise(notebook: Any) -> None:
     """Take out of the outputs what names this machine: its paths, and its name."""
     for cell in notebook.cells:
         if cell.cell_type != "code":

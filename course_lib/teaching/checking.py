@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from . import run_check
 from .catalogue import find
 from .exercise import Exercise
 from .run_check import CheckResult, OutOfTimeError
+
+if TYPE_CHECKING:
+    from course_lib.cluster.cells import Cell
+    from course_lib.cluster.handle import Cluster
 
 _LAST_LINES = 8  # of what each rank printed
 
@@ -39,7 +44,7 @@ def check(id: str, function: Callable | None = None) -> None:
     if exercise.where == "engines":
         verdict, printed = _on_the_ranks(exercise)
     else:
-        here = inspect.currentframe().f_back.f_globals
+        here = sys._getframe(1).f_globals
         function = here.get(exercise.function) if function is None else function
         verdict, printed = _in_the_notebook(exercise, function)
     print(sentence(exercise, verdict))
@@ -96,7 +101,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def ring(signum, frame):
+    def ring(signum: int, frame: object) -> None:
         raise OutOfTimeError
 
     handler = signal.signal(signal.SIGALRM, ring)
@@ -141,7 +146,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
     return together(verdicts), cell.output.text("stdout", _LAST_LINES)
 
 
-def _verdicts(exercise: Exercise, cluster, cell) -> list[CheckResult]:
+def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:
     """Return each rank's verdict, whatever a late one made of being interrupted.
 
     Raises:
@@ -154,7 +159,8 @@ def _verdicts(exercise: Exercise, cluster, cell) -> list[CheckResult]:
     if failures:
         raise RemoteCellError(failures, report=cell.report or cluster.report())
     late = _too_long(exercise, cell.late)
-    return [late if rank in cell.late else answer for rank, answer in cell.answers().items()]
+    answers: dict[int, Any] = cell.answers()
+    return [late if rank in cell.late else answer for rank, answer in answers.items()]
 
 
 def together(verdicts: list[CheckResult]) -> CheckResult:

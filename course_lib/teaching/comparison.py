@@ -6,6 +6,7 @@ A number that you wrote down before teaches more than one that you are shown.
 from __future__ import annotations
 
 import numbers
+from typing import Any
 
 
 def compare(
@@ -48,8 +49,8 @@ def _written(value: object, unit: str) -> str:
     return f"{value} {unit}".rstrip() if unit else f"{value}"
 
 
-def _agree(prediction: object, measured: object, within: float) -> bool:
-    if isinstance(prediction, numbers.Real) and isinstance(measured, numbers.Real):
+def _agree(prediction: Any, measured: Any, within: float) -> bool:
+    if all(isinstance(value, numbers.Real) for value in (prediction, measured)):
         return abs(prediction - measured) <= within * abs(measured)
     if isinstance(prediction, list) and isinstance(measured, list):
         same_length = len(prediction) == len(measured)

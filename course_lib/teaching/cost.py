@@ -35,7 +35,7 @@ use it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -186,7 +186,9 @@ def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
     return ALGORITHMS[algorithm](count("ranks", ranks), at_least("size_bytes", size_bytes))
 
 
-def cheapest(ranks: int, size_bytes: float, link: Link, among=tuple(ALGORITHMS)) -> str:
+def cheapest(
+    ranks: int, size_bytes: float, link: Link, among: Sequence[str] = tuple(ALGORITHMS)
+) -> str:
     """Return the name of the algorithm with the least predicted time; of equals, the first.
 
     Raises:

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -31,7 +32,7 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def read_source(path: Path):
+def read_source(path: Path) -> Any:
     """Return the notebook of a source, not executed."""
     import jupytext
 

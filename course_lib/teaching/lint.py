@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import lessons
 from .catalogue import all_exercises
@@ -73,7 +73,7 @@ def lint(path: Path) -> list[Problem]:
     return found
 
 
-def code_problems(cell) -> list[str]:
+def code_problems(cell: Any) -> list[str]:
     """Return what would keep a code cell from running, or its failure from being seen."""
     lines = cell.source.split("\n")
     found = []
@@ -99,7 +99,7 @@ def _length(source: str) -> int:
         return 0  # said elsewhere
 
 
-def _exercise_problems(cells, index: int, number: str) -> list[str]:
+def _exercise_problems(cells: list, index: int, number: str) -> list[str]:
     cell = cells[index]
     id = cell.metadata["exercise"]
     known = all_exercises().get(id)
@@ -144,7 +144,7 @@ def _raises_not_implemented(node: ast.stmt) -> bool:
     return isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
 
 
-def _lesson_problems(cells, number: str) -> list[str]:
+def _lesson_problems(cells: list, number: str) -> list[str]:
     first = cells[0].source if cells and cells[0].cell_type == "markdown" else ""
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     found = []
@@ -183,7 +183,7 @@ def pictures_without_words_in_text(text: str) -> Iterator[str]:
             yield drawing[:60]
 
 
-def pictures_without_words(output) -> Iterator[str]:
+def pictures_without_words(output: Any) -> Iterator[str]:
     """Yield the pictures of one output of a notebook that have no alternative text."""
     for kind, content in output.get("data", {}).items():
         if kind in ("text/html", "text/markdown", "image/svg+xml"):

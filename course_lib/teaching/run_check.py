@@ -11,9 +11,13 @@ import importlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .exercise import WrongAnswer
 from .judges.failures import was_kept_waiting
+
+if TYPE_CHECKING:
+    from torch_mpi4py import GuardedComm
 
 # On the ranks, no single wait of a check may take longer than this.
 WAIT_SECONDS = 20.0
@@ -76,7 +80,7 @@ class _Tried:
         self.function = function
         self.error: BaseException | None = None
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.function(*args, **kwargs)
         except Exception as error:
@@ -115,7 +119,7 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
     return verdict
 
 
-def _is_spoiled(comm) -> bool:
+def _is_spoiled(comm: GuardedComm) -> bool:
     """Whether the learner's function left this rank's communication unfit for further use."""
     import torch.distributed as dist
     from torch_mpi4py import MPI, has_ulfm

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
@@ -51,7 +52,7 @@ class Turns:
         self.results: list = [None] * len(functions)
         self.errors: list[BaseException | None] = [None] * len(functions)
         self._functions = functions
-        self.running: int | None = None
+        self.running: Any = None
         self.ending = False
         self._turns: dict[int, _Turn] = {}  # of those that have not ended
         self._caller = getcurrent()
@@ -59,7 +60,7 @@ class Turns:
     def __enter__(self) -> Turns:
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Raise StuckError in every function that waits, so that its ``finally`` blocks run."""
         self.ending = True
         for number in list(self._turns):
@@ -76,8 +77,8 @@ class Turns:
             # Where a kernel shows what is printed depends on such a variable.
             stack.gr_context = contextvars.copy_context()
             self._turns[number] = _Turn(stack)
-        while (number := self._next()) is not None:
-            self._go_on(number)
+        while (ready := self._next()) is not None:
+            self._go_on(ready)
         return list(self._turns)
 
     def wait(self, until: Callable[[], bool], place: int = 0) -> None:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
@@ -91,7 +92,7 @@ def watched_all_reduces(
     calls: list[AllReduce] = []
     works: list[dist.Work] = []
 
-    def all_reduce(*args, **kwargs):
+    def all_reduce(*args: Any, **kwargs: Any) -> dist.Work | None:
         given = signature.bind(*args, **kwargs).arguments
         call = AllReduce(given["tensor"].nbytes, given.get("group") is group, phase())
         calls.append(call)
@@ -117,10 +118,10 @@ class _WatchedWork:
     def __init__(self, work: dist.Work, call: AllReduce, phase: Callable[[], object]) -> None:
         self._work, self._call, self._phase = work, call, phase
 
-    def wait(self, *args):
+    def wait(self, *args: Any) -> Any:
         if self._call.waited is None:
             self._call.waited = self._phase()
         return self._work.wait(*args)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

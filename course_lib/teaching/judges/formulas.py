@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..exercise import WrongAnswer
 
@@ -40,7 +40,7 @@ def judge_formula(
     raise WrongAnswer("wrong-value", f"{told}, not {_rounded(wanted[first])}")
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: Any, other: Any) -> bool:
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_same, one, other))
     if one is None or other is None:

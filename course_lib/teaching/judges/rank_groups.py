@@ -47,7 +47,7 @@ def on_each_rank(
 
 def judge_findings(everyone: Findings) -> None:
     """Raise what the learner's function raised, or say that it hung."""
-    judge_failures([found and found.get("error") for found in everyone])
+    judge_failures([found.get("error") if found else None for found in everyone])
 
 
 def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
@@ -67,7 +67,7 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
     """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``."""
     judge(comm)
-    few = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
+    few: Any = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
     if few == MPI.COMM_NULL:
         return
     with as_mistake(
