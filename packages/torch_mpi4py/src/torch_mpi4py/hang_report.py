@@ -41,7 +41,7 @@ def reach(comm: MPI.Comm, since: float | None = None, dead: Sequence[int] = ()) 
         with _thread_lock, one_at_a_time():
             known = _latest(group, group.born if since is None else since)
             if known is None or not set(dead) <= _dead_in(known.text, group):
-                known = log.board.set_verdict(group.name, report())
+                known = log.set_verdict(group.name, report())
         return known.text
     except Exception:  # the ranks must be freed whatever happens here
         return f"There is no report on the ranks:\n{traceback.format_exc()}"

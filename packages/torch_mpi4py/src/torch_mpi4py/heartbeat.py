@@ -47,7 +47,7 @@ def _show(site: str = "", **changes: Any) -> None:
     with _lock:
         now, cpu = time.perf_counter(), own_cpu_seconds()
         _shown = _shown._replace(time=now, cpu=cpu, site=site, **changes)
-        log.board.set_position(_shown)
+        log.set_position(_shown)
 
 
 def note() -> None:
