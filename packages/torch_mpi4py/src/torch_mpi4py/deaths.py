@@ -11,7 +11,7 @@ import time
 
 from .runtime import MPI
 
-__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm"]
+__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm", "is_revoked"]
 
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
 _PATIENCE_SECONDS = 0.1
@@ -29,6 +29,11 @@ _HAS_ULFM = (
     and hasattr(MPI.Comm, "Revoke")
     and os.environ.get("OMPI_MCA_mpi_ft_enable", "0") == "1"  # noqa: SIM112 Open MPI's name
 )
+
+
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether some rank has revoked ``comm``; False without ULFM."""
+    return _HAS_ULFM and comm != MPI.COMM_NULL and comm.Is_revoked()
 
 
 def failed_ranks(comm: MPI.Comm) -> list[int]:

@@ -18,8 +18,8 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -210,31 +210,25 @@ class Verdict(NamedTuple):
         time: seconds of ``time.perf_counter()``.
         group: name of the group.
         text: the report.
+        dead: the ranks of the group that had died, as numbered in the world.
     """
 
     time: float
     group: str
     text: str
+    dead: Sequence[int] = ()
 
 
-def group_text(name: str, ranks: tuple[int, ...]) -> str:
+def group_text(name: str, ranks: Sequence[int]) -> str:
     """Return a group's name and world ranks as one string, runs of ranks shortened."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return name + "\n" + ",".join(f"{low}-{high}" for low, high in runs)
+    runs = groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    lists = [[rank for _, rank in run] for _, run in runs]
+    return json.dumps([name, [(run[0], run[-1] + 1) for run in lists]])
 
 
 def _group_from(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, runs = text.partition("\n")
-    ranks: list[int] = []
-    for run in filter(None, runs.split(",")):
-        low, high = run.split("-")
-        ranks.extend(range(int(low), int(high) + 1))
-    return name, tuple(ranks)
+    name, runs = json.loads(text) if text else ("", ())
+    return name, tuple(rank for run in runs for rank in range(*run))
 
 
 class Board:
@@ -264,13 +258,10 @@ class Board:
             OSError: if there is no such file.
             ValueError: if it is not a board.
         """
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            if os.fstat(descriptor).st_size < TOTAL:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < TOTAL:
                 raise ValueError(f"{path} is too small for an event board")
-            return cls(mmap.mmap(descriptor, TOTAL, mmap.MAP_SHARED, mmap.PROT_READ))
-        finally:
-            os.close(descriptor)
+            return cls(mmap.mmap(file.fileno(), TOTAL, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def events(self, since: int = 0) -> list[Event]:
         """Return the events that the ring still holds, from number ``since``, in order."""
@@ -526,12 +517,10 @@ class BoardWriter:
         site, outcome = position.site[:_MOST_TEXT], position.outcome[:_MOST_TEXT]
         self._write_note(POSITION_AT, position._replace(site=site, outcome=outcome))
 
-    def set_verdict(self, group: str, text: str) -> Verdict:
+    def set_verdict(self, group: str, text: str, dead: Sequence[int] = ()) -> Verdict:
         """Write why a group was given up, at most 16,384 characters."""
-        verdict = Verdict(time.perf_counter(), group, text)
-        self._write_note(
-            VERDICT_AT, verdict._replace(group=group[:_MOST_TEXT], text=text[:_MOST_REPORT])
-        )
+        verdict = Verdict(time.perf_counter(), group, text[:_MOST_REPORT], dead)
+        self._write_note(VERDICT_AT, verdict)
         return verdict
 
     def _write_note(self, begin: int, fields: list[Any] | tuple[Any, ...]) -> None:

@@ -57,8 +57,7 @@ class RankBoards:
         position, board = self.position(number), self.board(number)
         if position is None or board is None:
             return False
-        silent = time.perf_counter() - position.time
-        return silent > SILENT_S and is_stuck(silent, *seen_since(board.pid, position.cpu))
+        return is_stuck(*_signs(board, position))
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""
@@ -109,13 +108,11 @@ def observe(
     # What the rank waits for comes last.
     still_open = _calls(board.open_operations(), position.renewed, now, numbers)
     still_open.sort(key=lambda event: bool(event.waiting))
-    silent = now - position.time
-    computed, asleep, site = 0.0, False, position.site
-    if alive and position.running and not (still_open and still_open[-1].waiting):
-        if silent > SILENT_S:
-            computed, asleep = seen_since(board.pid, position.cpu)
-        if ask_site is not None and (silent > _FRESH_S or not site):
-            site = ask_site() or site
+    silent, computed, asleep = _signs(board, position)
+    site = position.site
+    computes = alive and position.running and not (still_open and still_open[-1].waiting)
+    if computes and ask_site is not None and (silent > _FRESH_S or not site):
+        site = ask_site() or site
     return Observation(
         rank,
         alive=alive,
@@ -131,6 +128,12 @@ def observe(
         operations=tuple(still_open),
         past=tuple(past[-most_past:]),
     )
+
+
+def _signs(board: Board, position: Position) -> tuple[float, float, bool]:
+    """Return what :func:`~.main_thread.is_stuck` asks for."""
+    silent = time.perf_counter() - position.time
+    return silent, *(seen_since(board.pid, position.cpu) if silent > SILENT_S else (0.0, False))
 
 
 def _calls(

@@ -22,6 +22,7 @@ __all__ = [
     "at",
     "classify",
     "describe",
+    "list_ranks",
     "name_ranks",
     "what_and_where",
 ]
@@ -175,6 +176,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def list_ranks(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 3``: for lists that may be long."""
+    numbers = [str(rank) for rank in sorted(ranks)]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 def at(site: str) -> str:
