@@ -130,7 +130,7 @@ CASES = {
         "Rank 1 has died; rank 0 waited in recv [cell 3, line 2].",
     ),
     "an error": (
-        [waits(0, "barrier"), RankState(1, "raised", error="ValueError: wrong")],
+        [waits(0, "barrier"), RankState(1, "raised", outcome="ValueError: wrong")],
         "Rank 1 raised an error (ValueError), so rank 0 waited in vain in barrier",
     ),
     "nothing": ([finished(0), RankState(1, "idle")], "No rank was waiting for another."),
@@ -151,7 +151,7 @@ def test_one_line_for_a_rank():
     assert describe(waits(1, "Sendrecv: recv"), seconds=False) == (
         "waiting in Sendrecv: recv from any rank [cell 3, line 3]"
     )
-    assert describe(RankState(0, "raised", error="KeyError: 'x'")) == "raised KeyError: 'x'"
+    assert describe(RankState(0, "raised", outcome="KeyError: 'x'")) == "raised KeyError: 'x'"
     assert describe(RankState(0, "computing", site="cell 3, line 9")) == (
         "computing [cell 3, line 9]"
     )

@@ -8,16 +8,16 @@ from dataclasses import asdict, replace
 import pytest
 from torch_mpi4py.event_board import Event
 from torch_mpi4py.rank_report import HangReport
-from torch_mpi4py.rank_states import Observation, classify
+from torch_mpi4py.rank_states import RankState, classify
 
 from tests.torch_mpi4py.calls import call
 
 WAITS = call("recv", peer=1, site="cell 3, line 2", seconds=2.0, ranks=(0, 1))
 ENDED = call("all_reduce", waiting=False, seconds=1.0, outcome="ok", ranks=(0, 1))
 FREED = WAITS._replace(outcome="RevokedError")
-CELL = Observation(0, notebook=True, cell=3, seconds=3.0, site="cell 3, line 9")
+CELL = RankState(0, notebook=True, cell=3, seconds=3.0, site="cell 3, line 9")
 OVER = replace(CELL, running=False)
-PROGRAM = Observation(0, seconds=3.0, site="program.py:9")
+PROGRAM = RankState(0, seconds=3.0, site="program.py:9")
 
 CASES = {
     "waits": (replace(CELL, operations=(WAITS,)), "waiting"),
@@ -55,11 +55,11 @@ CASES = {
     ),
     "a program that was killed": (replace(PROGRAM, alive=False), "dead"),
     "nothing can be seen": (
-        Observation(0, visible=False),
+        RankState(0, visible=False),
         "on another host, or its board cannot be read",
     ),
     "nothing can be seen, but it is known to be dead": (
-        Observation(0, visible=False, alive=False),
+        RankState(0, visible=False, alive=False),
         "dead",
     ),
 }
@@ -72,7 +72,7 @@ def test_states(name: str) -> None:
     state, _ = classify([seen, another])
     assert state.state == expected
     there = json.loads(json.dumps([asdict(seen), asdict(another)]))  # as another host sends it
-    assert HangReport.of(map(Observation.from_dict, there)) == HangReport.of([seen, another])
+    assert HangReport.of(map(RankState.from_dict, there)) == HangReport.of([seen, another])
 
 
 def test_the_sites_of_ranks() -> None:

@@ -57,7 +57,7 @@ def _error(world: World, waits: Waits) -> str:
     raised = _in_state(world, "raised")
     if not raised or not waits:
         return ""
-    kind = world[raised[0]].error.partition(":")[0]
+    kind = world[raised[0]].outcome.partition(":")[0]
     return (
         f"{_subject(raised, 'raised')} an error ({kind}), so {name_ranks(waits)} waited in vain "
         f"in {_common_text(waits)}."

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .event_board import Board, Event, Position
 from .main_thread import SILENT_S, is_stuck, seen_since
-from .rank_states import MOST_PAST, Observation
+from .rank_states import MOST_PAST, RankState
 
 __all__ = ["RankBoards", "is_alive", "observe"]
 
@@ -86,7 +86,7 @@ def observe(
     alive: bool | None = None,
     most_past: int = MOST_PAST,
     ask_site: Callable[[], str] | None = None,
-) -> Observation:
+) -> RankState:
     """Look at one rank of this machine.
 
     Args:
@@ -98,7 +98,7 @@ def observe(
         ask_site: asks it for the line in which its main thread is, if its heartbeat is not fresh.
     """
     if board is None:
-        return Observation(rank, visible=False, alive=alive is not False)
+        return RankState(rank, visible=False, alive=alive is not False)
     now = time.perf_counter()
     position = board.position or Position(now, 0.0, "", 0, True, "")
     alive = is_alive(board.pid) if alive is None else alive
@@ -113,7 +113,7 @@ def observe(
     computes = alive and position.running and not (still_open and still_open[-1].waiting)
     if computes and ask_site is not None and (silent > _FRESH_S or not site):
         site = ask_site() or site
-    return Observation(
+    return RankState(
         rank,
         alive=alive,
         notebook=position.notebook,

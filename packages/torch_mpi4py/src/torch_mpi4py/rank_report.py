@@ -11,7 +11,6 @@ from .diagnosis import diagnose
 from .event_board import WHOLE_GROUPS
 from .rank_states import (
     MOST_PAST,
-    Observation,
     RankState,
     classify,
     describe,
@@ -45,7 +44,7 @@ class HangReport:
     is_settling: bool = False
 
     @classmethod
-    def of(cls, seen: Iterable[Observation]) -> HangReport:
+    def of(cls, seen: Iterable[RankState]) -> HangReport:
         """The report on all ranks, from what was seen of each."""
         seen = list(seen)
         states = classify(seen)
@@ -122,7 +121,7 @@ def _row(state: RankState) -> tuple[str, ...]:
         still_open = state.operations[-1]
         what = "; ".join(filter(None, (what, f"open: {still_open.text()}")))
         site = site or still_open.site
-    what = shorten(what, _WIDEST, placeholder=" ...") if state.error else what
+    what = shorten(what, _WIDEST, placeholder=" ...") if state.state == "raised" else what
     return str(state.rank), state.state, what, site, ""
 
 

@@ -7,7 +7,7 @@ does not matter: see :mod:`.observing` for those of this machine. Nothing knows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .event_board import Event
@@ -17,7 +17,6 @@ __all__ = [
     "FREED",
     "LEFT_IN_VAIN",
     "MOST_PAST",
-    "Observation",
     "RankState",
     "at",
     "classify",
@@ -34,73 +33,53 @@ MOST_PAST = 1000  # operations of one cell that are looked at, of each rank
 
 
 @dataclass(frozen=True)
-class Observation:
+class RankState:
     """What was seen of one rank at one moment; ``dataclasses.asdict`` makes JSON of it.
 
     Attributes:
         rank: which one.
+        state: "finished", "raised", "waiting", "computing", "stuck" (in C code, where no signal
+            reaches it), "dead" or "idle"; empty until :func:`classify` has compared all ranks.
+        operations: calls of communication that were open, the one it waits in last; their ends
+            are this moment, and their ranks those of today's world.
+        past: those of the cell that were over, oldest first.
+        outcome: how its latest cell, or the program, ended: "" if well, or the error.
+        site: the line of the program in which its main thread was, e.g. ``"cell 5, line 2"``.
         visible: whether anything of it could be seen.
         alive: whether its process lived.
         notebook: whether it runs cells, so that it does not end by itself.
         cell: number of its latest cell; 0 where cells are not counted.
         running: whether its cell, or program, was running.
-        outcome: how its latest cell, or the program, ended: "" if well, or the error.
         seconds: since when its cell or program has begun; None if none has.
         silent: seconds since its last sign of life.
         computed: seconds for which its main thread has run on a core since then.
         asleep: whether its main thread waits for something in the system.
-        site: the line of the program in which its main thread was.
-        operations: calls of communication that were open, the one it waits in last; their ends
-            are this moment, and their ranks those of today's world.
-        past: those of the cell that were over, oldest first.
     """
 
     rank: int
+    state: str = ""
+    operations: tuple[Event, ...] = ()
+    past: tuple[Event, ...] = ()
+    outcome: str = ""
+    site: str = ""
     visible: bool = True
     alive: bool = True
     notebook: bool = False
     cell: int = 0
     running: bool = True
-    outcome: str = ""
     seconds: float | None = None
     silent: float = 0.0
     computed: float = 0.0
     asleep: bool = False
-    site: str = ""
-    operations: tuple[Event, ...] = ()
-    past: tuple[Event, ...] = ()
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Observation:
+    def from_dict(cls, fields: Mapping[str, Any]) -> RankState:
         """Make one again of what ``dataclasses.asdict`` has made of it, also by way of JSON."""
-        events = {name: map(Event._make, fields[name]) for name in ("operations", "past")}
-        calls = {
-            name: tuple(event._replace(ranks=tuple(event.ranks)) for event in found)
-            for name, found in events.items()
-        }
+        calls = {}
+        for name in ("operations", "past"):
+            events = map(Event._make, fields[name])
+            calls[name] = tuple(event._replace(ranks=tuple(event.ranks)) for event in events)
         return cls(**{**fields, **calls})
-
-
-@dataclass(frozen=True)
-class RankState:
-    """What one rank was doing.
-
-    Attributes:
-        rank: which one.
-        state: "finished", "raised", "waiting", "computing", "stuck" (in C code, where no signal
-            reaches it), "dead" or "idle".
-        operations: open operations, the one it waits in last.
-        past: operations of this cell that are over, oldest first.
-        error: ``"ValueError: wrong"`` of a rank that raised.
-        site: where it computes or is stuck, e.g. ``"cell 5, line 2"``.
-    """
-
-    rank: int
-    state: str
-    operations: tuple[Event, ...] = ()
-    past: tuple[Event, ...] = ()
-    error: str = ""
-    site: str = ""
 
     @property
     def waits_in(self) -> Event | None:
@@ -110,43 +89,40 @@ class RankState:
 
     @property
     def unattended(self) -> list[Event]:
-        """Events it has started and waits for nowhere."""
+        """Operations it has started and waits for nowhere."""
         return [op for op in self.operations if not op.waiting]
 
 
-def classify(seen: Iterable[Observation]) -> list[RankState]:
+def classify(seen: Iterable[RankState]) -> list[RankState]:
     """Return what every rank was doing."""
     seen = list(seen)
     latest = max((one.cell for one in seen), default=0)
-    return [_state_of(one, latest) for one in seen]
+    return [_classified(one, latest) for one in seen]
 
 
-def _state_of(one: Observation, latest_cell: int) -> RankState:
-    calls = (one.operations, one.past)
+def _classified(one: RankState, latest_cell: int) -> RankState:
     if not one.alive and (one.running or one.notebook):
-        return RankState(one.rank, "dead", *calls)
+        return replace(one, state="dead")
     if not one.visible:
-        return RankState(one.rank, "on another host, or its board cannot be read")
+        return replace(one, state="on another host, or its board cannot be read")
     if one.notebook and not one.running and (one.seconds is None or one.cell != latest_cell):
-        return RankState(one.rank, "idle")
+        return replace(one, state="idle", operations=(), past=())
     if not one.running:
-        return _state_after_the_end(one)
+        return _after_the_end(one)
     if any(op.waiting for op in one.operations):
-        return RankState(one.rank, "waiting", *calls)
+        return replace(one, state="waiting")
     stuck = is_stuck(one.silent, one.computed, one.asleep)
-    return RankState(one.rank, "stuck" if stuck else "computing", *calls, site=one.site)
+    return replace(one, state="stuck" if stuck else "computing")
 
 
-def _state_after_the_end(one: Observation) -> RankState:
-    calls = (one.operations, one.past)
+def _after_the_end(one: RankState) -> RankState:
     if not one.outcome:
-        state = "finished" if one.notebook or one.past else "idle"
-        return RankState(one.rank, state, *calls)
+        return replace(one, state="finished" if one.notebook or one.past else "idle")
     if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
         freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
         if freed:  # what it did was to wait, until it was freed
-            return RankState(one.rank, "waiting", (*one.operations, freed[-1]), one.past)
-    return RankState(one.rank, "raised", *calls, error=one.outcome)
+            return replace(one, state="waiting", operations=(*one.operations, freed[-1]))
+    return replace(one, state="raised")
 
 
 def describe(state: RankState, seconds: bool = True) -> str:
@@ -167,7 +143,9 @@ def what_and_where(state: RankState) -> tuple[str, str]:
         return f"{'in ' * (state.state == 'dead')}{waits[-1].text()}", waits[-1].site
     if state.state == "stuck":
         return "in C code, where no signal reaches it", state.site
-    return state.error, state.site
+    if state.state == "computing":
+        return "", state.site
+    return (state.outcome if state.state == "raised" else ""), ""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
