@@ -1,7 +1,5 @@
-"""Every way a cluster can fail is one clear exception, raised once.
-
-:class:`ClusterError` is about the cluster itself, :class:`RemoteCellError` about code that
-ran on it.
+"""The exceptions of a cluster: :class:`ClusterError` is about the cluster itself,
+:class:`RemoteCellError` about code that ran on it.
 """
 
 from __future__ import annotations

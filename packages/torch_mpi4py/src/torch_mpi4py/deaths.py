@@ -1,4 +1,4 @@
-"""Who has died is asked in one place, and with some patience.
+"""Which ranks have died, asked with some patience.
 
 The system tells every rank of a death, but not all at the same moment, and Open MPI takes
 note of it only while it is called for something.
@@ -51,9 +51,9 @@ _waited_at = 0.0
 def await_failed_ranks(comm: MPI.Comm, certain: bool = False) -> list[int]:
     """Return the dead of ``comm`` after it was revoked: a death may be the reason.
 
-    Waits a tenth of a second for news if there are none, but not again within a second: many
+    Waits a tenth of a second for news if there is none, but not again within a second: many
     requests may fail together. Where another rank has seen a death, so that it is ``certain``,
-    the wait is as long as the news may take.
+    it waits for as long as the news may take.
     """
     global _waited_at
     now = time.monotonic()

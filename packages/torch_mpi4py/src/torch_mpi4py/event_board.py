@@ -1,10 +1,10 @@
-"""What a rank does stands in a file that others can read, even when it is stuck.
+"""The event board: a file in which a rank writes what it does, for others to read at any time.
 
-Each process writes its operations into a board: a mapped file with a ring of records of one
-size, a region of strings, and three notes, on who it is, where it is in its program, and why it
-has given a group up. A reader needs nothing from the writer, so it also reads the board of a rank
-that is stuck in C, stopped or dead. Standard library only: a notebook kernel reads boards without
-becoming a rank. Writing down an operation takes half a microsecond, never blocks and never fails.
+It is mapped into memory and has a ring of records of one size, one for each operation, a region
+of strings, and three notes: on who writes it, where it is in its program, and why it has given a
+group up. A reader needs nothing from the writer, so it also reads the board of a rank that is
+stuck in C, stopped or dead. Standard library only: a notebook kernel reads boards without becoming
+a rank. Writing down an operation takes half a microsecond, never blocks and never fails.
 """
 
 from __future__ import annotations

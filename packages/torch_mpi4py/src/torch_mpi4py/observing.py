@@ -1,9 +1,8 @@
 """What can be seen of the ranks on this machine, from outside and without their help.
 
 Their event boards say in which communication call each of them is, and their heartbeats whether
-they compute, are silent, or have ended their cell. The system says who is alive.
-:mod:`.rank_report` makes states and a report of it. Neither MPI nor torch is needed here, so a
-notebook's kernel may look at ranks without becoming one.
+they compute, are silent, or have ended their cell. The system says who is alive. Neither MPI nor
+torch is needed here, so a notebook's kernel may look at ranks without becoming one.
 """
 
 from __future__ import annotations
