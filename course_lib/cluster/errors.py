@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipyparallel import error
-from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, list_ranks
+from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
 
-__all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError"]
+__all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
@@ -118,9 +118,9 @@ class RemoteCellError(error.RemoteError):
         fates: dict[str, list[int]] = {}
         for failure in self.failures[1:]:
             fates.setdefault(self._fate(failure), []).append(failure.rank)
-        lines = [f"{list_ranks(ranks)}: {title}" for title, ranks in fates.items()]
+        lines = [f"{rank_list(ranks)}: {title}" for title, ranks in fates.items()]
         if self.finished:
-            lines.append(f"{list_ranks(self.finished)}: finished")
+            lines.append(f"{rank_list(self.finished)}: finished")
         return lines
 
     def _fate(self, failure: RankFailure) -> str:
@@ -135,9 +135,9 @@ class RemoteCellError(error.RemoteError):
         """The lines shown under a failed cell."""
         dead = [failure.rank for failure in self.failures if failure.ename == DIED]
         if dead and self.report is not None:
-            title = f"{list_ranks(dead)} died: {_ON_DEATH if len(dead) == 1 else _ON_DEATHS}."
+            title = f"{rank_list(dead)} died: {_ON_DEATH if len(dead) == 1 else _ON_DEATHS}."
             told = [f.rank for f in self.failures if f.ename == "RankFailedError"]
-            errors = [f"RankFailedError was raised on {list_ranks(told)}."] if told else []
+            errors = [f"RankFailedError was raised on {rank_list(told)}."] if told else []
             advice = next(f.evalue for f in self.failures if f.ename == DIED).partition(". ")[2]
             return [title, "", *str(self.report).splitlines(), *errors, "", advice]
         traceback = self.traceback or f"{self.ename}: {self.evalue}"

@@ -16,12 +16,12 @@ from IPython import get_ipython
 from torch_mpi4py import launch
 from torch_mpi4py.observing import RankBoards, observe
 from torch_mpi4py.rank_report import HangReport
-from torch_mpi4py.rank_states import list_ranks, name_ranks
+from torch_mpi4py.rank_states import name_ranks
 
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
-from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, rank_list
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
 from .stop_button import StopButton, interruption
@@ -470,7 +470,7 @@ class Cluster:
             self._adopt(dict(enumerate(answers)))
             self._activate()
             go_on = f"{count(self.n)} {'goes' if self.n == 1 else 'go'} on"
-            print(f"{list_ranks(dead)} died; {go_on}, numbered anew, with their variables:")
+            print(f"{rank_list(dead)} died; {go_on}, numbered anew, with their variables:")
             renumbered = enumerate(survivors)
             print("\n".join(f"rank {now}  was rank {before}" for now, before in renumbered))
         return self
@@ -481,7 +481,7 @@ class Cluster:
             raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
         if dead and not self._survives_deaths:
             raise ClusterError(
-                f"{list_ranks(dead)} died, and {self.ranks[0].mpi} cannot go on with the others; "
+                f"{rank_list(dead)} died, and {self.ranks[0].mpi} cannot go on with the others; "
                 "cluster.restart() starts fresh ranks"
             )
         if dead and self._under_way is not None:
@@ -498,7 +498,7 @@ class Cluster:
             self.status()
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"not all of {list_ranks(survivors)} came within {timeout_s:g} s; "
+                    f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
                     "cluster.report() says what they do, cluster.kill(RANK) ends one, and then "
                     "cluster.shrink() goes on"
                 )
@@ -643,7 +643,7 @@ def _answers(asked, survivors: list[int]) -> list[dict]:
     ]
     died = [rank for rank, failure in failed if getattr(failure, "ename", "") == DIED]
     if died:
-        raise ClusterError(f"{list_ranks(died)} died meanwhile; call cluster.shrink() again")
+        raise ClusterError(f"{rank_list(died)} died meanwhile; call cluster.shrink() again")
     if failed:
         rank, failure = failed[0]
         raise ClusterError(
@@ -667,8 +667,8 @@ def _losses(names: dict[int, list[str] | None]) -> str:
     for ranks, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
         shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
         more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
-        parts.append(shown + more + ("" if ranks == answered else f" on {list_ranks(ranks)}"))
+        parts.append(shown + more + ("" if ranks == answered else f" on {rank_list(ranks)}"))
     silent = [rank for rank, known in names.items() if known is None]
     if silent:
-        parts.append(f"whatever was on {list_ranks(silent)}, which no longer answered")
+        parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
     return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")

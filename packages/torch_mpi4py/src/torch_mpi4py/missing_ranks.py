@@ -19,7 +19,7 @@ from . import advice, events
 from .deaths import await_failed_ranks, failed_ranks, has_ulfm
 from .errors import CommunicationError, DeadlineError, RankFailedError
 from .live_groups import live_groups
-from .rank_states import list_ranks
+from .rank_states import rank_list
 from .runtime import MPI
 
 __all__ = ["monitored_barrier", "wait"]
@@ -179,11 +179,11 @@ class _Barrier:
         """Return what to raise if ``dead`` have died, and the others that are missing are late."""
         missing = [rank for rank in self._before if rank not in self._came.union(dead)]
         named = missing if self._wait_all_ranks else missing[:1]
-        late = f"{list_ranks(named)} did not come within {self._seconds:g} s"
+        late = f"{rank_list(named)} did not come within {self._seconds:g} s"
         if dead:
             also = f", and {late}" if missing and self._wait_all_ranks else ""
             return RankFailedError(
-                f"monitored_barrier: {list_ranks(dead)} died{also}. {advice.GO_ON}"
+                f"monitored_barrier: {rank_list(dead)} died{also}. {advice.GO_ON}"
             )
         if not missing:
             late = "a rank gave up before the last one came"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import advice, hang_report
 from .deaths import await_failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, RankFailedError, RevokedError
-from .rank_states import list_ranks
+from .rank_states import rank_list
 from .runtime import MPI
 
 __all__ = ["freed", "translate"]
@@ -67,6 +67,6 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 
 
 def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
-    who = list_ranks(dead) if dead else "a rank"
+    who = rank_list(dead) if dead else "a rank"
     report = hang_report.reach(comm, dead=dead)
     return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{hang_report.ending(report)}")

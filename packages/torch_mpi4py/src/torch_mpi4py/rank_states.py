@@ -21,8 +21,8 @@ __all__ = [
     "at",
     "classify",
     "describe",
-    "list_ranks",
     "name_ranks",
+    "rank_list",
     "what_and_where",
 ]
 
@@ -156,7 +156,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
-def list_ranks(ranks: Iterable[int]) -> str:
+def rank_list(ranks: Iterable[int]) -> str:
     """``rank 2``, ``ranks 0, 1, 3``: for lists that may be long."""
     numbers = [str(rank) for rank in sorted(ranks)]
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
