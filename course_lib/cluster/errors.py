@@ -1,16 +1,13 @@
-"""Every way a cluster can fail is one clear exception, raised once.
-
-:class:`ClusterError` is about the cluster itself, :class:`RemoteCellError` about code that
-ran on it.
+"""The exceptions of a cluster: :class:`ClusterError` is about the cluster itself,
+:class:`RemoteCellError` about code that ran on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipyparallel import error
-from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe
+from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
 
 __all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 
@@ -188,11 +185,3 @@ class HangError(RemoteCellError):
         """The lines shown under the cell."""
         title = f"HangError: {self.reason}."
         return [title, "", *str(self.report).splitlines(), "", self.advice]
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """``rank 2``, ``ranks 0, 1``."""
-    ranks = list(ranks)
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, sorted(ranks)))}"

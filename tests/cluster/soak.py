@@ -59,7 +59,7 @@ from torch_mpi4py import hang_report, peer_boards
 for stream in (1, 2):
     os.write(stream, b"warming up\\n")
 with peer_boards.one_at_a_time():
-    hang_report.report()
+    hang_report.look().text()
 torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(2)).sum().backward()
 """
 

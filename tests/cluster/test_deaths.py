@@ -84,8 +84,8 @@ from torch_mpi4py import hang_report
 
 def die_when_the_others_wait():
     until = time.monotonic() + 30
-    while any(one.state != "waiting" for one in hang_report.states() if one.rank != rank):
-        assert time.monotonic() < until, hang_report.report()
+    while any(one.state != "waiting" for one in hang_report.look().ranks if one.rank != rank):
+        assert time.monotonic() < until, hang_report.look().text()
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """

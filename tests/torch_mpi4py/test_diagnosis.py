@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import pytest
 from torch_mpi4py.diagnosis import diagnose
-from torch_mpi4py.rank_states import Operation, RankState, describe, name_ranks
+from torch_mpi4py.event_board import Event
+from torch_mpi4py.rank_states import RankState, describe, name_ranks
+
+from tests.torch_mpi4py.calls import call
 
 
-def waits(rank: int, kind: str, *earlier: Operation, past=(), **details) -> RankState:
+def waits(rank: int, kind: str, *earlier: Event, past=(), **details) -> RankState:
     details = {"site": f"cell 3, line {rank + 2}", "seconds": 2.0, **details}
-    return RankState(rank, "waiting", (*earlier, Operation(kind, **details)), tuple(past))
+    return RankState(rank, "waiting", (*earlier, call(kind, **details)), tuple(past))
 
 
-def finished(rank: int, *past: Operation, still_open=()) -> RankState:
+def finished(rank: int, *past: Event, still_open=()) -> RankState:
     return RankState(rank, "finished", tuple(still_open), past)
 
 
-def done(kind: str, **details) -> Operation:
-    return Operation(kind, outcome="ok", site="cell 3, line 1", **details)
+def done(kind: str, **details) -> Event:
+    return call(kind, outcome="ok", site="cell 3, line 1", **details)
 
 
-def idle(kind: str, **details) -> Operation:
-    return Operation(kind, waiting=False, site="cell 3, line 1", **details)
+def idle(kind: str, **details) -> Event:
+    return call(kind, waiting=False, site="cell 3, line 1", **details)
 
 
 CASES = {
@@ -87,7 +90,7 @@ CASES = {
     ),
     "skipped in a sub-group": (
         [
-            waits(0, "all_reduce", group="pair", members=(0, 2)),
+            waits(0, "all_reduce", group="pair", ranks=(0, 2)),
             finished(1),
             finished(2),
         ],
@@ -127,7 +130,7 @@ CASES = {
         "Rank 1 has died; rank 0 waited in recv [cell 3, line 2].",
     ),
     "an error": (
-        [waits(0, "barrier"), RankState(1, "raised", error="ValueError: wrong")],
+        [waits(0, "barrier"), RankState(1, "raised", outcome="ValueError: wrong")],
         "Rank 1 raised an error (ValueError), so rank 0 waited in vain in barrier",
     ),
     "nothing": ([finished(0), RankState(1, "idle")], "No rank was waiting for another."),
@@ -148,7 +151,7 @@ def test_one_line_for_a_rank():
     assert describe(waits(1, "Sendrecv: recv"), seconds=False) == (
         "waiting in Sendrecv: recv from any rank [cell 3, line 3]"
     )
-    assert describe(RankState(0, "raised", error="KeyError: 'x'")) == "raised KeyError: 'x'"
+    assert describe(RankState(0, "raised", outcome="KeyError: 'x'")) == "raised KeyError: 'x'"
     assert describe(RankState(0, "computing", site="cell 3, line 9")) == (
         "computing [cell 3, line 9]"
     )

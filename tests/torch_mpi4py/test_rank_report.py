@@ -6,15 +6,18 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from torch_mpi4py.rank_report import HangReport, Observation, classify
-from torch_mpi4py.rank_states import Operation
+from torch_mpi4py.event_board import Event
+from torch_mpi4py.rank_report import HangReport
+from torch_mpi4py.rank_states import RankState, classify
 
-WAITS = Operation("recv", peer=1, site="cell 3, line 2", seconds=2.0, members=(0, 1))
-ENDED = Operation("all_reduce", waiting=False, seconds=1.0, outcome="ok", members=(0, 1))
-FREED = replace(WAITS, outcome="RevokedError")
-CELL = Observation(0, notebook=True, cell=3, seconds=3.0, site="cell 3, line 9")
+from tests.torch_mpi4py.calls import call
+
+WAITS = call("recv", peer=1, site="cell 3, line 2", seconds=2.0, ranks=(0, 1))
+ENDED = call("all_reduce", waiting=False, seconds=1.0, outcome="ok", ranks=(0, 1))
+FREED = WAITS._replace(outcome="RevokedError")
+CELL = RankState(0, notebook=True, cell=3, seconds=3.0, site="cell 3, line 9")
 OVER = replace(CELL, running=False)
-PROGRAM = Observation(0, seconds=3.0, site="program.py:9")
+PROGRAM = RankState(0, seconds=3.0, site="program.py:9")
 
 CASES = {
     "waits": (replace(CELL, operations=(WAITS,)), "waiting"),
@@ -24,7 +27,7 @@ CASES = {
     ),
     "computes": (CELL, "computing"),
     "computes while a call is open": (
-        replace(CELL, operations=(replace(WAITS, waiting=False),)),
+        replace(CELL, operations=(WAITS._replace(waiting=False),)),
         "computing",
     ),
     "in C code that computes": (replace(CELL, silent=1.1, computed=0.3), "stuck"),
@@ -52,11 +55,11 @@ CASES = {
     ),
     "a program that was killed": (replace(PROGRAM, alive=False), "dead"),
     "nothing can be seen": (
-        Observation(0, visible=False),
+        RankState(0, visible=False),
         "on another host, or its board cannot be read",
     ),
     "nothing can be seen, but it is known to be dead": (
-        Observation(0, visible=False, alive=False),
+        RankState(0, visible=False, alive=False),
         "dead",
     ),
 }
@@ -69,7 +72,7 @@ def test_states(name: str) -> None:
     state, _ = classify([seen, another])
     assert state.state == expected
     there = json.loads(json.dumps([asdict(seen), asdict(another)]))  # as another host sends it
-    assert HangReport.of(map(Observation.from_dict, there)) == HangReport.of([seen, another])
+    assert HangReport.of(map(RankState.from_dict, there)) == HangReport.of([seen, another])
 
 
 def test_the_sites_of_ranks() -> None:
@@ -78,8 +81,8 @@ def test_the_sites_of_ranks() -> None:
     assert waits.waits_in == WAITS
 
 
-def world(**details) -> Operation:
-    return Operation(**{"kind": "send", "waiting": False, "outcome": "ok", **details})
+def world(**details) -> Event:
+    return call(**{"kind": "send", "waiting": False, "outcome": "ok", **details})
 
 
 @pytest.mark.parametrize(
@@ -88,8 +91,10 @@ def world(**details) -> Operation:
         ([world(peer=1)], [world(kind="recv", peer=0)], False),
         ([world(peer=1)], [], True),
         ([world(peer=1, group="pair")], [], False),
-        ([world(kind="barrier", members=(0, 1))], [world(kind="barrier", members=(0, 1))], False),
-        ([world(kind="barrier", members=(0, 1))], [], True),
+        ([world(kind="barrier", ranks=(0, 1))], [world(kind="barrier", ranks=(0, 1))], False),
+        ([world(kind="barrier", ranks=(0, 1))], [], True),
+        ([world(peer=1)], [world(kind="Probe", peer=0), world(kind="Recv", peer=0)], False),
+        ([world(kind="monitored_barrier", ranks=(0, 1))], [], False),
     ],
 )
 def test_ranks_are_out_of_step_when_messages_or_calls_are_left(of_0, of_1, expected) -> None:
@@ -98,7 +103,7 @@ def test_ranks_are_out_of_step_when_messages_or_calls_are_left(of_0, of_1, expec
 
 
 def test_a_call_from_before_the_cell_is_nobodys_fault() -> None:
-    queued = replace(WAITS, kind="all_reduce", waiting=False, peer=-1, seconds=2.0)
+    queued = WAITS._replace(kind="all_reduce", waiting=False, peer=-1)
     mine, earlier = replace(OVER, operations=(queued,)), replace(OVER, operations=(queued,))
     earlier = replace(earlier, seconds=1.0)
     assert HangReport.of([mine]).is_out_of_step

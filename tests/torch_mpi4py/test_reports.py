@@ -68,9 +68,9 @@ elif rank == 0:
     while not any(event.tag == 77 and event.waiting for event in board.open_operations()):
         time.sleep(1e-3)
     os.kill(board.pid, signal.SIGKILL)
-    while hang_report.states()[2].state != "dead":
+    while hang_report.look().ranks[2].state != "dead":
         time.sleep(1e-3)
-    (folder / "dead").write_text(hang_report.report())
+    (folder / "dead").write_text(hang_report.look().text())
 """
 
 

@@ -305,7 +305,7 @@ def case_the_end_of_a_program_is_not_written_over(rank: int, size: int) -> None:
     board, outcome = peer_boards.board_of(rank), ""
 
     def ends_meanwhile(frame: object) -> str:
-        heartbeat.raised(ValueError("the reason"))
+        heartbeat.ended(ValueError("the reason"))
         return "program.py:1"
 
     try:

@@ -221,7 +221,7 @@ def interrupt_soon(seconds: float = 0.3) -> None:
 
     def strike() -> None:
         deadline = time.monotonic() + SLACK
-        while not deadlines.under_way() and time.monotonic() < deadline:
+        while not any(deadlines.under_way()) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
         os.kill(os.getpid(), signal.SIGINT)

@@ -48,7 +48,7 @@ def install() -> None:
         if os.getpid() != rank_pid:  # a child that the program has forked is no rank
             previous(kind, error, traceback)
             return
-        heartbeat.raised(error)
+        heartbeat.ended(error)
         previous(kind, error, traceback)
         _free_the_others()
 

@@ -17,10 +17,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from typing import Any
 
 from . import advice, hang_report, heartbeat
-from .deaths import failed_ranks, has_ulfm
+from .deaths import failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
 from .runtime import MPI
@@ -132,11 +133,13 @@ def forget(runner: Runner) -> None:
     _runners.discard(runner)
 
 
-def under_way() -> list[Operation]:
-    """Return the calls in which this process is."""
+def under_way() -> Iterator[Operation]:
+    """Yield the calls in which this process is, but none that ends while one is looked at."""
     # Copied in one go: other threads add and take away.
     running = [runner.running for runner in list(_runners)]
-    return [one for one in (*list(_single), *running) if one is not None and one.in_mpi]
+    for one in (*list(_single), *running):
+        if one is not None and one.in_mpi:
+            yield one
 
 
 def revoke(comm: MPI.Comm) -> bool:
@@ -168,7 +171,7 @@ def call(
     """
     __tracebackhide__ = True
     if not has_ulfm() and comm.Get_size() > 1:
-        return _call_on_helper_thread(comm, what, seconds, function, args)
+        return _call_on_helper_thread(comm, what, seconds, function, *args)
     if _watcher is None:
         watch()
     operation = Operation(comm, what, seconds)
@@ -200,45 +203,37 @@ def confirm_sent(comm: MPI.Comm, what: str) -> None:
         raise freed(what, comm)
 
 
-def is_revoked(comm: MPI.Comm) -> bool:
-    """Return whether some rank has revoked ``comm``; False without ULFM."""
-    return has_ulfm() and comm.Is_revoked()
-
-
-def _call_on_helper_thread(
-    comm: MPI.Comm,
-    what: str,
-    seconds: float,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> Any:
-    outcome: list[Any] = []
-    finished = threading.Event()
-    operation = Operation(comm, what, seconds)
+def on_thread(name: str, function: Callable[..., Any], *args: Any) -> Future:
+    """Run ``function(*args)`` on a thread of its own, which may be left to itself in MPI."""
+    future: Future = Future()
 
     def run() -> None:
         try:
-            outcome.append((function(*args), None))
+            future.set_result(function(*args))
         except BaseException as error:
-            outcome.append((None, error))
-        finished.set()
+            future.set_exception(error)
 
-    threading.Thread(target=run, name=f"torch_mpi4py {what}", daemon=True).start()
+    threading.Thread(target=run, name=f"torch_mpi4py {name}", daemon=True).start()
+    return future
+
+
+def _call_on_helper_thread(
+    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
+) -> Any:
+    operation = Operation(comm, what, seconds)
+    future = on_thread(what, function, *args)
     try:
-        in_time = finished.wait(seconds)
-    except BaseException:  # the user's interrupt: the helper stays behind in MPI
-        leave_mpi_unfinalized()
-        raise
-    if not in_time:
-        leave_mpi_unfinalized()
+        wait([future], seconds)
+    finally:  # also after the user's interrupt
+        if not future.done():
+            leave_mpi_unfinalized()
+    if not future.done():
         operation.take_report()
         raise operation.freed_error()
-    result, error = outcome[0]
-    if isinstance(error, MPI.Exception):
+    try:
+        return future.result()
+    except MPI.Exception as error:
         raise translate(error, what, comm) from error
-    if error is not None:
-        raise error
-    return result
 
 
 _stuck = False
@@ -294,9 +289,12 @@ def _watch() -> None:
                 interrupted_at = time.perf_counter()
         else:
             time.sleep(_POLL_SECONDS)
-        _survive(heartbeat.note)
+        try:
+            heartbeat.note()
+        except Exception:  # nothing but this thread can free the rank
+            traceback.print_exc()
         now = time.perf_counter()
-        for operation in _still_under_way():
+        for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
             elif operation.reason is not None and operation.polls_left >= 0:
@@ -304,25 +302,10 @@ def _watch() -> None:
                 if operation.polls_left < 0:
                     operation.give_up()
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
-            for operation in _still_under_way():
+            for operation in under_way():
                 if operation.reason is None and operation.started < interrupted_at:
                     _expire(operation, "interrupt")
             interrupted_at = None
-
-
-def _still_under_way() -> Iterator[Operation]:
-    """Yield the operations under way, but none that ends while another one is given up."""
-    for operation in under_way():
-        if operation.in_mpi:
-            yield operation
-
-
-def _survive(describe: Callable[[], None]) -> None:
-    """Describe something; should that fail, say so, and go on: nothing else can free this rank."""
-    try:
-        describe()
-    except Exception:
-        traceback.print_exc()
 
 
 def _interrupt_arrived() -> bool:
@@ -333,6 +316,6 @@ def _interrupt_arrived() -> bool:
 
 
 def _expire(operation: Operation, reason: str) -> None:
-    _survive(operation.take_report)
+    operation.take_report()
     operation.reason = reason
     operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0

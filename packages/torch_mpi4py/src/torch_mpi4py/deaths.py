@@ -1,4 +1,4 @@
-"""Who has died is asked in one place, and with some patience.
+"""Which ranks have died, asked with some patience.
 
 The system tells every rank of a death, but not all at the same moment, and Open MPI takes
 note of it only while it is called for something.
@@ -11,7 +11,7 @@ import time
 
 from .runtime import MPI
 
-__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm"]
+__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm", "is_revoked"]
 
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
 _PATIENCE_SECONDS = 0.1
@@ -31,6 +31,11 @@ _HAS_ULFM = (
 )
 
 
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Return whether some rank has revoked ``comm``; False without ULFM."""
+    return _HAS_ULFM and comm != MPI.COMM_NULL and comm.Is_revoked()
+
+
 def failed_ranks(comm: MPI.Comm) -> list[int]:
     """Return the ranks of ``comm`` that are known to have died, ascending; none without ULFM."""
     if not _HAS_ULFM or MPI.Is_finalized() or comm == MPI.COMM_NULL:
@@ -46,9 +51,9 @@ _waited_at = 0.0
 def await_failed_ranks(comm: MPI.Comm, certain: bool = False) -> list[int]:
     """Return the dead of ``comm`` after it was revoked: a death may be the reason.
 
-    Waits a tenth of a second for news if there are none, but not again within a second: many
+    Waits a tenth of a second for news if there is none, but not again within a second: many
     requests may fail together. Where another rank has seen a death, so that it is ``certain``,
-    the wait is as long as the news may take.
+    it waits for as long as the news may take.
     """
     global _waited_at
     now = time.monotonic()

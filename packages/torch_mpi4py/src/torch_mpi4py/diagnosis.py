@@ -6,20 +6,12 @@ ones are asked first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .rank_states import (
-    ANY,
-    COLLECTIVES,
-    WHOLE_GROUPS,
-    Operation,
-    RankState,
-    at,
-    describe,
-    name_ranks,
-)
+from .event_board import ANY, WHOLE_GROUPS, Event
+from .rank_states import RankState, at, name_ranks
 
-__all__ = ["COLLECTIVES", "Operation", "RankState", "describe", "diagnose", "name_ranks"]
+__all__ = ["diagnose"]
 
 
 def diagnose(states: Iterable[RankState]) -> str:
@@ -50,37 +42,37 @@ def diagnose(states: Iterable[RankState]) -> str:
 # ---- one function for each bug, the most certain first ---------------------------------------
 
 World = Mapping[int, RankState]
-Waits = Mapping[int, Operation]
+Waits = Mapping[int, Event]
 
 
 def _death(world: World, waits: Waits) -> str:
-    dead = [rank for rank, state in world.items() if state.state == "dead"]
+    dead = _in_state(world, "dead")
     if not dead:
         return ""
     others = f"; {name_ranks(waits)} waited in {_common_text(waits)}" if waits else ""
-    return f"{_capital(name_ranks(dead))} {_has(dead)} died{others}."
+    return f"{_subject(dead, 'has', 'have')} died{others}."
 
 
 def _error(world: World, waits: Waits) -> str:
-    raised = [state for state in world.values() if state.state == "raised"]
+    raised = _in_state(world, "raised")
     if not raised or not waits:
         return ""
-    first = raised[0]
-    what = _common_text(waits)
+    kind = world[raised[0]].outcome.partition(":")[0]
     return (
-        f"{_capital(name_ranks(s.rank for s in raised))} raised an error "
-        f"({first.error.partition(':')[0]}), so {name_ranks(waits)} waited in vain in {what}."
+        f"{_subject(raised, 'raised')} an error ({kind}), so {name_ranks(waits)} waited in vain "
+        f"in {_common_text(waits)}."
     )
 
 
 def _tag_mismatch(world: World, waits: Waits) -> str:
     for rank, op in waits.items():
-        if not op.is_receive or op.peer not in world or op.tag == ANY:
+        peer = op.world_peer
+        if not op.needs_send or peer not in world or op.tag == ANY:
             continue
-        for sent in _sends_to(world[op.peer], rank, op.group):
-            if sent.tag != op.tag and sent.tag != ANY and not _received(world[rank], sent):
+        for sent in _sends_to(world[peer], rank, op.group):
+            if sent.tag not in (op.tag, ANY) and not _received(world[rank], sent):
                 return (
-                    f"The tags do not match: rank {op.peer} sends to rank {rank} with tag "
+                    f"The tags do not match: rank {peer} sends to rank {rank} with tag "
                     f"{sent.tag}{at(sent.site)}, but rank {rank} receives with tag "
                     f"{op.tag}{at(op.site)}. Give both the same tag."
                 )
@@ -90,58 +82,54 @@ def _tag_mismatch(world: World, waits: Waits) -> str:
 def _different_kinds(world: World, waits: Waits) -> str:
     """One rank is in a collective, and its partner waits for a message from it."""
     for rank, op in waits.items():
-        if op.is_collective or op.peer not in waits:
-            continue
-        other = waits[op.peer]
-        if other.is_collective:
+        other = None if op.collective else waits.get(op.world_peer)
+        if other is not None and other.collective:
             return (
-                f"Rank {rank} waits in {op.text()}{at(op.site)}, but rank {op.peer} is in "
-                f"{other.text()}{at(other.site)}: the two wait for different things."
+                f"{_waits_in(rank, op)}, but rank {op.world_peer} is in {_where(other)}: the two "
+                "wait for different things."
             )
     return ""
 
 
 def _cycle(world: World, waits: Waits) -> str:
-    circle = _find_circle({r: op.peer for r, op in waits.items() if not op.is_collective})
+    circle = _find_circle({r: op.world_peer for r, op in waits.items() if not op.collective})
     if not circle:
         return ""
     ops = [waits[rank] for rank in circle]
     if len(circle) == 1:
         (rank,), (op,) = circle, ops
         return (
-            f"Rank {rank} waits for itself in {op.text()}{at(op.site)}: it cannot do the other "
-            f"half of it meanwhile. Correct the {'source' if op.is_receive else 'destination'}, or "
-            "use isend or irecv."
+            f"Rank {rank} waits for itself in {_where(op)}: it cannot do the other half of it "
+            f"meanwhile. Correct the {'source' if op.needs_send else 'destination'}, or use isend "
+            "or irecv."
         )
+    sites = dict.fromkeys(op.site for op in ops if op.site)
+    ranks, where = name_ranks(circle), at("; ".join(sites))
     both = "both" if len(circle) == 2 else "all"
-    where = _sites(ops)
-    if all(op.is_receive for op in ops):
+    if all(op.needs_send for op in ops):
         return (
-            f"Deadlock: {name_ranks(circle)} {both} receive first{where}, so nobody gets to its "
+            f"Deadlock: {ranks} {both} receive first{where}, so nobody gets to its "
             "send. Let one of them send first, or use isend, sendrecv or batch_isend_irecv."
         )
-    if all(op.is_send for op in ops):
+    if all(op.sends for op in ops):
         return (
-            f"Deadlock: {name_ranks(circle)} {both} send first{where}. The message is too large to "
+            f"Deadlock: {ranks} {both} send first{where}. The message is too large to "
             "be buffered, so each send waits for a receive that comes after it. Let one of them "
             "receive first, or use isend, sendrecv or batch_isend_irecv."
         )
     return (
-        f"Deadlock: {name_ranks(circle)} wait for each other in a circle{where}. "
+        f"Deadlock: {ranks} wait for each other in a circle{where}. "
         "Change the order of the calls on one of them."
     )
 
 
 def _lost_to_an_irecv(world: World, waits: Waits) -> str:
     for rank, op in waits.items():
-        if not op.is_receive:
-            continue
-        for earlier in world[rank].unattended:
-            if earlier.is_receive and _may_match(earlier, op):
+        for earlier in world[rank].unattended if op.needs_send else ():
+            if earlier.needs_send and _may_match(earlier, op):
                 return (
-                    f"Rank {rank} waits in {op.text()}{at(op.site)}, but its earlier "
-                    f"{earlier.text()}{at(earlier.site)}, which nobody waits for, comes first "
-                    "and takes the message. Wait for every irecv you start."
+                    f"{_waits_in(rank, op)}, but its earlier {_where(earlier)}, which nobody "
+                    "waits for, comes first and takes the message. Wait for every irecv you start."
                 )
     return ""
 
@@ -152,20 +140,15 @@ def _different_collectives(world: World, waits: Waits) -> str:
         position = len(_collectives_of(world[rank], group))
         kinds: dict[str, list[int]] = {}
         sites: dict[str, str] = {}
-        for other in op.members or tuple(world):
+        for other in filter(world.get, op.ranks):
             # Where it stands now, or what it called when it was there.
-            called = calls.get(other)
-            if called is None and other in world:
-                past = _collectives_of(world[other], group)
-                called = past[position] if position < len(past) else None
+            past = _collectives_of(world[other], group)[position:]
+            called = calls.get(other, past[0] if past else None)
             if called is not None:
                 kinds.setdefault(called.name, []).append(other)
                 sites.setdefault(called.name, called.site)
         if len(kinds) > 1:
-            parts = [
-                f"{name_ranks(ranks)} called {name}{at(sites[name])}"
-                for name, ranks in kinds.items()
-            ]
+            parts = [f"{name_ranks(r)} called {name}{at(sites[name])}" for name, r in kinds.items()]
             return (
                 f"Different collectives on different ranks{_of(group)}: {', '.join(parts)}. "
                 "All ranks must make the same calls in the same order."
@@ -176,13 +159,11 @@ def _different_collectives(world: World, waits: Waits) -> str:
 def _skipped_collective(world: World, waits: Waits) -> str:
     for group, calls in _collectives_by_group(waits).items():
         op = next(iter(calls.values()))
-        members = op.members or tuple(world)
-        missing = [r for r in members if r in world and r not in calls]
-        over = [r for r in missing if world[r].state in ("finished", "idle")]
+        over = [rank for rank in op.ranks if rank not in calls and _is_over(world, rank)]
         if over:
             return (
-                f"{_capital(name_ranks(over))} finished without the {op.kind} in which "
-                f"{name_ranks(calls)} wait{_s(calls)}{at(op.site)}{_of(group)}. "
+                f"{_subject(over, 'finished')} without the {op.kind} in which "
+                f"{_who_wait(calls)}{at(op.site)}{_of(group)}. "
                 f"Every rank of the group must call {op.kind}; look for one inside an if, or "
                 "behind an early end."
             )
@@ -191,43 +172,37 @@ def _skipped_collective(world: World, waits: Waits) -> str:
 
 def _missing_partner(world: World, waits: Waits) -> str:
     for rank, op in waits.items():
-        if op.is_collective:
+        peer = op.world_peer
+        partners = [peer] if peer != ANY else [r for r in world if r != rank]
+        quiet = [r in waits or _is_over(world, r) for r in partners if r in world]
+        if op.collective or not quiet or not all(quiet):
             continue
-        partners = [op.peer] if op.peer != ANY else [r for r in world if r != rank]
-        states = [world[r].state for r in partners if r in world]
-        if not states or any(state not in ("finished", "idle", "waiting") for state in states):
+        if len(waits) > 1 and not _is_over(world, peer):
             continue
-        if len(waits) > 1 and not (op.peer in world and world[op.peer].state != "waiting"):
-            continue
-        if op.is_receive:
-            who = "no rank has sent" if op.peer == ANY else f"rank {op.peer} has not sent"
+        if op.needs_send:
+            who = "no rank has sent" if peer == ANY else f"rank {peer} has not sent"
             return (
-                f"Rank {rank} waits in {op.text()}{at(op.site)}, but {who} such a message"
-                f"{_ended(op, world)}. A receive needs a send."
+                f"{_waits_in(rank, op)}, but {who} such a message{_ended(peer, world)}. "
+                "A receive needs a send."
             )
-        if op.is_send:
-            return (
-                f"Rank {rank} waits in {op.text()}{at(op.site)}, but rank {op.peer} never receives"
-                f" it{_ended(op, world)}. A send too large to be buffered waits for its receive."
-            )
+        return (
+            f"{_waits_in(rank, op)}, but rank {peer} never receives it{_ended(peer, world)}. "
+            "A send too large to be buffered waits for its receive."
+        )
     return ""
 
 
 def _busy(world: World, waits: Waits) -> str:
-    stuck = [state for state in world.values() if state.state == "stuck"]
-    computing = [state for state in world.values() if state.state == "computing"]
-    others = f"; {name_ranks(waits)} wait{_s(waits)} in {_common_text(waits)}" if waits else ""
-    if stuck:
-        first = stuck[0]
+    others = f"; {_who_wait(waits)} in {_common_text(waits)}" if waits else ""
+    if stuck := _in_state(world, "stuck"):
         return (
-            f"{_capital(name_ranks(s.rank for s in stuck))} {_is(stuck)} stuck in C code"
-            f"{at(first.site)}, where no signal reaches it{others}."
+            f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, "
+            f"where no signal reaches it{others}."
         )
-    if computing:
-        first = computing[0]
+    if computing := _in_state(world, "computing"):
         return (
-            f"{_capital(name_ranks(s.rank for s in computing))} {_is(computing)} still computing"
-            f"{at(first.site)}{others}. Either the loop there never ends, or it needs more time."
+            f"{_subject(computing, 'is', 'are')} still computing{at(world[computing[0]].site)}"
+            f"{others}. Either the loop there never ends, or it needs more time."
         )
     return ""
 
@@ -236,7 +211,7 @@ def _unattended(world: World, waits: Waits) -> str:
     for rank, state in world.items():
         for op in state.unattended:
             return (
-                f"Rank {rank} has started {op.text()}{at(op.site)} and waits for it nowhere. "
+                f"Rank {rank} has started {_where(op)} and waits for it nowhere. "
                 "Call wait() on every handle."
             )
     return ""
@@ -245,25 +220,28 @@ def _unattended(world: World, waits: Waits) -> str:
 # ---- parts -------------------------------------------------------------------------------
 
 
-def _sends_to(state: RankState, rank: int, group: str) -> list[Operation]:
+def _in_state(world: World, state: str) -> list[int]:
+    return [rank for rank, one in world.items() if one.state == state]
+
+
+def _is_over(world: World, rank: int) -> bool:
+    return rank in world and world[rank].state in ("finished", "idle")
+
+
+def _sends_to(state: RankState, rank: int, group: str) -> list[Event]:
     """Sends to ``rank`` that are open or were buffered, the latest first."""
-    sends = [*state.past, *state.operations]
-    return [op for op in reversed(sends) if op.is_send and op.peer == rank and op.group == group]
+    sends = [op for op in (*state.past, *state.operations) if op.sends and op.group == group]
+    return [op for op in reversed(sends) if op.world_peer == rank]
 
 
-def _received(state: RankState, sent: Operation) -> bool:
-    return any(op.is_receive and op.tag == sent.tag and op.outcome == "ok" for op in state.past)
+def _received(state: RankState, sent: Event) -> bool:
+    return any(op.needs_send and op.tag == sent.tag and op.outcome == "ok" for op in state.past)
 
 
-def _may_match(earlier: Operation, later: Operation) -> bool:
-    def alike(a: int, b: int) -> bool:
-        return a == b or ANY in (a, b)
-
-    return (
-        earlier.group == later.group
-        and alike(earlier.peer, later.peer)
-        and alike(earlier.tag, later.tag)
-    )
+def _may_match(earlier: Event, later: Event) -> bool:
+    pairs = ((earlier.world_peer, later.world_peer), (earlier.tag, later.tag))
+    alike = all(one == other or ANY in (one, other) for one, other in pairs)
+    return alike and earlier.group == later.group
 
 
 def _find_circle(waits_for: Mapping[int, int]) -> list[int]:
@@ -277,19 +255,38 @@ def _find_circle(waits_for: Mapping[int, int]) -> list[int]:
     return []
 
 
-def _collectives_by_group(waits: Waits) -> dict[str, dict[int, Operation]]:
-    groups: dict[str, dict[int, Operation]] = {}
+def _collectives_by_group(waits: Waits) -> dict[str, dict[int, Event]]:
+    groups: dict[str, dict[int, Event]] = {}
     for rank, op in waits.items():
-        if op.is_collective:
+        if op.collective:
             groups.setdefault(op.group, {})[rank] = op
     return groups
 
 
-def _collectives_of(state: RankState, group: str) -> list[Operation]:
+def _collectives_of(state: RankState, group: str) -> list[Event]:
     """Those of the cell that have ended well, in order."""
-    return [
-        op for op in state.past if op.is_collective and op.group == group and op.outcome == "ok"
-    ]
+    return [op for op in state.past if op.collective and op.group == group and op.outcome == "ok"]
+
+
+# ---- words -------------------------------------------------------------------------------
+
+
+def _subject(ranks: Sequence[int], singular: str, plural: str = "") -> str:
+    """``Rank 2 has``, ``Ranks 0 and 1 have``; without a plural the verb has one form."""
+    verb = singular if len(ranks) == 1 else plural or singular
+    return f"{name_ranks(ranks).capitalize()} {verb}"
+
+
+def _who_wait(ranks: Collection[int]) -> str:
+    return f"{name_ranks(ranks)} wait{'s' if len(ranks) == 1 else ''}"
+
+
+def _where(op: Event) -> str:
+    return f"{op.text()}{at(op.site)}"
+
+
+def _waits_in(rank: int, op: Event) -> str:
+    return f"Rank {rank} waits in {_where(op)}"
 
 
 def _common_text(waits: Waits) -> str:
@@ -298,33 +295,12 @@ def _common_text(waits: Waits) -> str:
     return " or ".join(names) + (at(next(iter(sites))) if len(sites) == 1 else "")
 
 
-def _ended(op: Operation, world: World) -> str:
-    if op.peer in world and world[op.peer].state in ("finished", "idle"):
+def _ended(rank: int, world: World) -> str:
+    if _is_over(world, rank):
         return " and has finished"
-    other = world[op.peer].waits_in if op.peer in world else None
-    return f" and waits itself in {other.text()}{at(other.site)}" if other else ""
-
-
-def _sites(ops: Sequence[Operation]) -> str:
-    sites = list(dict.fromkeys(op.site for op in ops if op.site))
-    return f" [{'; '.join(sites)}]" if sites else ""
+    other = world[rank].waits_in if rank in world else None
+    return f" and waits itself in {_where(other)}" if other else ""
 
 
 def _of(group: str) -> str:
     return "" if group in WHOLE_GROUPS else f" of {group}"
-
-
-def _s(ranks: Sequence | Mapping) -> str:
-    return "s" if len(ranks) == 1 else ""
-
-
-def _is(ranks: Sequence) -> str:
-    return "is" if len(ranks) == 1 else "are"
-
-
-def _has(ranks: Sequence) -> str:
-    return "has" if len(ranks) == 1 else "have"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

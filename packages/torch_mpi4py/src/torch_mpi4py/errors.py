@@ -1,4 +1,4 @@
-"""Every way communication can fail has one exception that says what to do."""
+"""The exceptions of the backend: one for each way in which communication can fail."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""What a rank does stands in a file that others can read, even when it is stuck.
+"""The event board: a file in which a rank writes what it does, for others to read at any time.
 
-Each process writes its operations into a board: a mapped file with a ring of records of one
-size, a region of strings, a place for its position in the program and one for a verdict. A
-reader needs nothing from the writer, so it also reads the board of a rank that is stuck in C,
-stopped or dead. Standard library only: a notebook kernel reads boards without becoming a rank.
-Writing down an operation takes half a microsecond, never blocks and never fails.
+It is mapped into memory and has a ring of records of one size, one for each operation, a region
+of strings, and three notes: on who writes it, where it is in its program, and why it has given a
+group up. A reader needs nothing from the writer, so it also reads the board of a rank that is
+stuck in C, stopped or dead. Standard library only: a notebook kernel reads boards without becoming
+a rank. Writing down an operation takes half a microsecond, never blocks and never fails.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import secrets
@@ -17,7 +18,8 @@ import struct
 import tempfile
 import threading
 import time
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,30 +27,27 @@ __all__ = ["ANY", "Board", "BoardWriter", "Event", "Position", "Token", "Verdict
 
 ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
+WHOLE_GROUPS = ("", "world", "default")
+"""Names of groups that hold every rank."""
 
-MAGIC = b"rbrboard"
-VERSION = 4
+FORMAT = "torch_mpi4py event board 5"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
-VERDICT_BYTES = 16 * 1024
 
-# magic, version, pid, rank, size, records, token, host
-HEADER = struct.Struct("<8sIIIII16s64s")
 # number | kind, group, site, dtype, shape | peer, root, tag | bytes | start, end |
 # outcome, waiting | waited from | number again: a record whose two numbers differ is being written.
 RECORD = struct.Struct("<Q5I3iqddIB3xdQ")
 START = struct.Struct("<d")
 END = struct.Struct("<dI")
 ARRIVED = struct.Struct("<iiiq")  # peer, root, tag, bytes
-# number | time, cpu, began, renewed | site, cell, running, notebook, lost | outcome | number
-POSITION = struct.Struct("<QddddIIBBH256sQ")
-VERDICT = struct.Struct("<QdIIQ")  # number, time, group, bytes of text, number
+PEER_AT, START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 28, 48, 56, 68, 72
+# A note is a list in JSON: number, bytes of text, text, number again.
+NOTE = struct.Struct("<QI")
+NUMBER = struct.Struct("<Q")
+_NOTE_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
+_MOST_TEXT, _MOST_REPORT = 256, 16 * 1024  # characters, of up to six bytes each in a note
 
-START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 48, 56, 68, 72
-PEER_AT = 28
-POSITION_AT = 256
-VERDICT_AT = 1024
-STRINGS_AT = VERDICT_AT + VERDICT_BYTES
+HEADER_AT, POSITION_AT, VERDICT_AT, STRINGS_AT = 0, 4 * 1024, 8 * 1024, 128 * 1024
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 TOTAL = RECORDS_AT + RECORDS * RECORD.size
 
@@ -57,6 +56,9 @@ Token = tuple[int, int]
 
 NOT_WAITING, WAITING, NEVER_WAITS = 0, 1, 2
 _WAITING_VALUES = (False, True, None)
+_NO_COLLECTIVES = ("section", "probe", "mprobe")
+# Both spellings name one collective.
+_SAME = {"allreduce": "all_reduce", "bcast": "broadcast", "allgather": "all_gather"}
 
 
 class Event(NamedTuple):
@@ -113,17 +115,62 @@ class Event(NamedTuple):
         return self.kind.lower().endswith("recv")
 
     @property
+    def needs_send(self) -> bool:
+        """Whether it ends when a message comes, which a probe does, too."""
+        return self.kind.lower().endswith(("recv", "probe"))
+
+    @property
     def collective(self) -> bool:
         """Whether all ranks of the group take part in it."""
-        return not (self.sends or self.receives or self.kind.lower() in _NEITHER)
+        return not (self.sends or self.receives or self.kind.lower() in _NO_COLLECTIVES)
+
+    @property
+    def name(self) -> str:
+        """The kind, equal for calls that match each other."""
+        plain = self.kind.removeprefix("I").lower() if self.collective else self.kind.lower()
+        return _SAME.get(plain, plain)
 
     @property
     def world_peer(self) -> int:
         """The other rank, as numbered in the world; -1 if any or none."""
-        return self.ranks[self.peer] if 0 <= self.peer < len(self.ranks) else ANY
+        return self._in_world(self.peer)
 
+    @property
+    def seconds(self) -> float:
+        """For how long it has been under way, if it has an end."""
+        return 0.0 if self.end is None else self.end - self.start
 
-_NEITHER = {"section", "probe", "mprobe"}
+    def _in_world(self, rank: int) -> int:
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else ANY
+
+    def seen_at(self, now: float, numbers: Mapping[int, int]) -> Event:
+        """Return it as it was at a moment, where it ends if it is open.
+
+        Args:
+            now: the moment, in seconds of ``time.perf_counter()``.
+            numbers: what the ranks are called since some have died, by their first numbers.
+        """
+        ranks = tuple(numbers.get(rank, rank) for rank in self.ranks)
+        return self._replace(ranks=ranks, end=self.end or now)
+
+    def text(self) -> str:
+        """Return ``recv from rank 0, tag 0, (3,) float32``, its ranks as ranks of the world."""
+        words, peer, root = self.kind, self.world_peer, self._in_world(self.root)
+        if self.sends:
+            words += f" to rank {peer}"
+        elif self.needs_send:
+            words += " from any rank" if peer == ANY else f" from rank {peer}"
+        parts = [words]
+        if root != ANY:
+            parts.append(f"root {root}")
+        if self.tag != ANY and not self.collective:
+            parts.append(f"tag {self.tag}")
+        tensor = " ".join(part for part in (self.shape, self.dtype) if part)
+        if tensor:
+            parts.append(tensor)
+        if self.group not in WHOLE_GROUPS:
+            parts.append(f"in {self.group}")
+        return ", ".join(parts)
 
 
 class Position(NamedTuple):
@@ -163,31 +210,25 @@ class Verdict(NamedTuple):
         time: seconds of ``time.perf_counter()``.
         group: name of the group.
         text: the report.
+        dead: the ranks of the group that had died, as numbered in the world.
     """
 
     time: float
     group: str
     text: str
+    dead: Sequence[int] = ()
 
 
-def group_text(name: str, ranks: tuple[int, ...]) -> str:
+def group_text(name: str, ranks: Sequence[int]) -> str:
     """Return a group's name and world ranks as one string, runs of ranks shortened."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return name + "\n" + ",".join(f"{low}-{high}" for low, high in runs)
+    runs = groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    lists = [[rank for _, rank in run] for _, run in runs]
+    return json.dumps([name, [(run[0], run[-1] + 1) for run in lists]])
 
 
 def _group_from(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, runs = text.partition("\n")
-    ranks: list[int] = []
-    for run in filter(None, runs.split(",")):
-        low, high = run.split("-")
-        ranks.extend(range(int(low), int(high) + 1))
-    return name, tuple(ranks)
+    name, runs = json.loads(text) if text else ("", ())
+    return name, tuple(rank for run in runs for rank in range(*run))
 
 
 class Board:
@@ -201,13 +242,11 @@ class Board:
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
-        fields = HEADER.unpack_from(memory)
-        magic, version, self.pid, self.rank, self.world_size, records, token, host = fields
-        if magic != MAGIC or version != VERSION or records != RECORDS:
-            raise ValueError("this file is not an event board of this version")
-        self.token = token.hex()
-        self.host = host.rstrip(b"\0").decode(errors="replace")
         self._memory = memory
+        known, *who = self._note(HEADER_AT) or [""]
+        if known != FORMAT:
+            raise ValueError("this file is not an event board of this version")
+        self.pid, self.rank, self.world_size, self.token, self.host = who
         self._strings: dict[int, str] = {0: ""}
         self._groups: dict[int, tuple[str, tuple[int, ...]]] = {}
 
@@ -219,13 +258,10 @@ class Board:
             OSError: if there is no such file.
             ValueError: if it is not a board.
         """
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            if os.fstat(descriptor).st_size < TOTAL:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < TOTAL:
                 raise ValueError(f"{path} is too small for an event board")
-            return cls(mmap.mmap(descriptor, TOTAL, mmap.MAP_SHARED, mmap.PROT_READ))
-        finally:
-            os.close(descriptor)
+            return cls(mmap.mmap(file.fileno(), TOTAL, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def events(self, since: int = 0) -> list[Event]:
         """Return the events that the ring still holds, from number ``since``, in order."""
@@ -253,28 +289,27 @@ class Board:
     @property
     def position(self) -> Position | None:
         """Where the process last said it was, None if it never has."""
-        fields = self._stable(POSITION, POSITION_AT)
-        if fields is None:
-            return None
-        _, when, cpu, began, renewed, site, cell, running, notebook, lost, outcome, _ = fields
-        text = outcome.rstrip(b"\0").decode(errors="replace")
-        where = self._string(site)
-        return Position(
-            when, cpu, where, cell, bool(running), text, began, renewed, lost, bool(notebook)
-        )
+        note = self._note(POSITION_AT)
+        return None if note is None else Position(*note)
 
     @property
     def verdict(self) -> Verdict | None:
         """The latest report this process wrote, None if it has written none."""
-        fields = self._stable(VERDICT, VERDICT_AT)
-        if fields is None:
-            return None
-        _, when, group, length, _ = fields
-        begin = VERDICT_AT + VERDICT.size
-        text = self._memory[begin : begin + length].decode(errors="replace")
-        if self._stable(VERDICT, VERDICT_AT) != fields:
-            return None
-        return Verdict(when, self._string(group), text)
+        note = self._note(VERDICT_AT)
+        return None if note is None else Verdict(*note)
+
+    def _note(self, begin: int) -> list[Any] | None:
+        """Return what a note says, None if nobody has written it, or it stays half written."""
+        for _ in range(_NOTE_TRIES):
+            number, length = NOTE.unpack_from(self._memory, begin)
+            if number == 0:
+                return None
+            end = begin + NOTE.size + length + NUMBER.size
+            once, again = self._memory[begin:end], self._memory[begin:end]
+            if once == again and once[-NUMBER.size :] == once[: NUMBER.size]:
+                return json.loads(once[NOTE.size : -NUMBER.size])
+            time.sleep(1e-3)
+        return None
 
     def _column(self, format: Literal["d", "Q"], offset: int) -> list[Any]:
         with memoryview(self._memory) as whole:
@@ -282,45 +317,27 @@ class Board:
             return table[offset // 8 :: RECORD.size // 8].tolist()
 
     def _read(self, slots: list[int]) -> list[Event]:
+        """Return the events in these slots, in order, without those that are being written."""
         found = []
         for slot in slots:
-            fields = self._stable(RECORD, RECORDS_AT + slot * RECORD.size)
-            if fields is not None:
-                found.append(self._event(fields))
+            begin = RECORDS_AT + slot * RECORD.size
+            for _ in range(3):
+                once = self._memory[begin : begin + RECORD.size]
+                again = self._memory[begin : begin + RECORD.size]
+                fields = RECORD.unpack(once)
+                if once == again and fields[0] == fields[-1]:
+                    found += [self._event(fields)] if fields[0] else []
+                    break
         return sorted(found)
 
-    def _stable(self, layout: struct.Struct, offset: int) -> tuple[Any, ...] | None:
-        """Return the fields of a record that nobody is writing, None if there is none."""
-        for _ in range(3):
-            once = self._memory[offset : offset + layout.size]
-            again = self._memory[offset : offset + layout.size]
-            fields = layout.unpack(once)
-            if once == again and fields[0] == fields[-1]:
-                return fields if fields[0] else None
-        return None
-
     def _event(self, fields: tuple[Any, ...]) -> Event:
-        number, kind, group, site, dtype, shape = fields[:6]
-        peer, root, tag, size, start, end, outcome, waiting, waited_from, _ = fields[6:]
-        name, ranks = self._group(group)
-        return Event(
-            number,
-            self._string(kind),
-            name,
-            peer,
-            root,
-            tag,
-            size,
-            self._string(dtype),
-            self._string(shape),
-            start,
-            end or None,
-            self._string(site),
-            self._string(outcome),
-            _WAITING_VALUES[waiting],
-            ranks,
-            waited_from or None,
-        )
+        number, kind, group, site, dtype, shape, peer, root, tag, size = fields[:10]
+        start, end, outcome, waiting, waited_from, _ = fields[10:]
+        kind, dtype, shape, site, outcome = map(self._string, (kind, dtype, shape, site, outcome))
+        group, ranks = self._group(group)
+        waits, end, waited_from = _WAITING_VALUES[waiting], end or None, waited_from or None
+        told = (dtype, shape, start, end, site, outcome, waits, ranks, waited_from)
+        return Event._make((number, kind, group, peer, root, tag, size, *told))
 
     def _group(self, offset: int) -> tuple[str, tuple[int, ...]]:
         if offset not in self._groups:
@@ -355,10 +372,10 @@ class BoardWriter:
     def __init__(self, rank: int, size: int, path: Path | None = None) -> None:
         self.temporary = False
         self.path, self._memory = self._allocate(rank, path)
-        self.token = secrets.token_bytes(16)
-        host = socket.gethostname().encode()[:64]
-        HEADER.pack_into(
-            self._memory, 0, MAGIC, VERSION, os.getpid(), rank, size, RECORDS, self.token, host
+        self.token = secrets.token_hex(16)
+        self._serial = count(1)
+        self._write_note(
+            HEADER_AT, [FORMAT, os.getpid(), rank, size, self.token, socket.gethostname()]
         )
         self._lock = threading.Lock()
         self._used = 8  # of the region of strings, under the lock
@@ -367,10 +384,9 @@ class BoardWriter:
         # Counters, which any thread may advance: no two get the same number or slot.
         self._numbers = count(1)
         self._slots = count()
-        self._serial = count(1)
-        # The number of the operation that is open in each slot, 0 if none is. Who begins it writes
-        # its number, and who ends it the 0.
-        self._owners = [0] * RECORDS
+        # The numbers of the open operations, by their places. Who begins one adds it, and who ends
+        # it takes it out.
+        self._open: dict[int, int] = {}
         self.enabled = True
         self.reader = Board(self._memory)
         self._last = 0  # the latest number, roughly: any thread writes it
@@ -443,49 +459,40 @@ class BoardWriter:
         if not self.enabled:
             return None
         number = next(self._numbers)
-        slot = next(self._slots) % RECORDS
-        if self._owners[slot]:
-            slot = self._free_slot(slot)
-        self._owners[slot] = self._last = number
-        offset = RECORDS_AT + slot * RECORD.size
+        place = RECORDS_AT + next(self._slots) % RECORDS * RECORD.size
+        if place in self._open:
+            place = self._free_place(place)
+        self._open[place] = self._last = number
         start = start or time.perf_counter()
         RECORD.pack_into(
-            self._memory, offset, number, kind, group, site, dtype, shape,
-            peer, root, tag, size, start, 0.0, 0, waiting, start if waiting == WAITING else 0.0,
-            number,
+            self._memory, place, number, kind, group, site, dtype, shape, peer, root, tag, size,
+            start, 0.0, 0, waiting, start if waiting == WAITING else 0.0, number,
         )  # fmt: skip
-        return number, offset
+        return number, place
 
-    def _free_slot(self, slot: int) -> int:
+    def _free_place(self, place: int) -> int:
         """Pass over operations that are still open; if all are, the oldest gives way."""
         for _ in range(RECORDS):
-            slot = next(self._slots) % RECORDS
-            if not self._owners[slot]:
-                return slot
-        return slot
+            place = RECORDS_AT + next(self._slots) % RECORDS * RECORD.size
+            if place not in self._open:
+                break
+        return place
 
     def close(self, token: Token, outcome: int, when: float) -> None:
         """Write that an operation has ended; what has ended already stays as it is."""
-        number, offset = token
-        slot = (offset - RECORDS_AT) // RECORD.size
-        if self._owners[slot] == number:
-            self._owners[slot] = 0
-            END.pack_into(self._memory, offset + END_AT, when, outcome)
+        number, place = token
+        if self._open.get(place) == number:
+            self._open.pop(place, None)
+            END.pack_into(self._memory, place + END_AT, when, outcome)
 
     def is_open(self, token: Token | None) -> bool:
         """Return whether this is an operation that has not ended."""
-        if token is None:
-            return False
-        return self._owners[(token[1] - RECORDS_AT) // RECORD.size] == token[0]
+        return token is not None and self._open.get(token[1]) == token[0]
 
     def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""
-        found = []
-        for slot, number in enumerate(self._owners):
-            offset = RECORDS_AT + slot * RECORD.size
-            if number and RECORD.unpack_from(self._memory, offset)[2] == group:
-                found.append((number, offset))
-        return found
+        tokens = [(number, place) for place, number in list(self._open.items())]
+        return [one for one in tokens if RECORD.unpack_from(self._memory, one[1])[2] == group]
 
     def restart(self, token: Token | None, start: float) -> None:
         """Write when an operation that was queued began in truth."""
@@ -507,21 +514,18 @@ class BoardWriter:
 
     def set_position(self, position: Position) -> None:
         """Write where the main thread is."""
-        number = next(self._serial)
-        POSITION.pack_into(
-            self._memory, POSITION_AT, number, position.time, position.cpu, position.began,
-            position.renewed, self.string(position.site), position.cell, position.running,
-            position.notebook, position.lost, position.outcome.encode(errors="replace"), number,
-        )  # fmt: skip
+        site, outcome = position.site[:_MOST_TEXT], position.outcome[:_MOST_TEXT]
+        self._write_note(POSITION_AT, position._replace(site=site, outcome=outcome))
 
-    def set_verdict(self, group: str, text: str) -> Verdict:
-        """Write why a group was given up, at most 16 KiB."""
-        coded = text.encode(errors="replace")[: VERDICT_BYTES - VERDICT.size]
-        number, when = next(self._serial), time.perf_counter()
-        place = self.string(group)
-        begin = VERDICT_AT + VERDICT.size
-        with self._lock:
-            VERDICT.pack_into(self._memory, VERDICT_AT, number, when, place, 0, 0)
-            self._memory[begin : begin + len(coded)] = coded
-            VERDICT.pack_into(self._memory, VERDICT_AT, number, when, place, len(coded), number)
-        return Verdict(when, group, text)
+    def set_verdict(self, group: str, text: str, dead: Sequence[int] = ()) -> Verdict:
+        """Write why a group was given up, at most 16,384 characters."""
+        verdict = Verdict(time.perf_counter(), group, text[:_MOST_REPORT], dead)
+        self._write_note(VERDICT_AT, verdict)
+        return verdict
+
+    def _write_note(self, begin: int, fields: list[Any] | tuple[Any, ...]) -> None:
+        # In one go: whoever is stopped in the middle leaves it unreadable.
+        number = NUMBER.pack(next(self._serial))
+        text = json.dumps(fields, ensure_ascii=False).encode(errors="replace")
+        note = number + len(text).to_bytes(4, "little") + text + number
+        self._memory[begin : begin + len(note)] = note

@@ -60,7 +60,6 @@ class Log(BoardWriter):
     def __init__(self, rank: int, size: int) -> None:
         directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
         super().__init__(rank, size, Path(directory) / str(rank) if directory else None)
-        self.board: BoardWriter = self
         self.listeners: list[Callable[[Event], None]] = []
         # Now, because strings are added under a lock, and a handle may be dropped by a collection
         # of garbage at any time.

@@ -17,10 +17,9 @@ from .events import GroupName, log
 from .observing import observe
 from .peer_boards import board_of, one_at_a_time
 from .rank_report import HangReport
-from .rank_states import RankState
 from .runtime import MPI
 
-__all__ = ["find", "reach", "report", "states", "tells_of_a_death"]
+__all__ = ["find", "look", "reach"]
 
 _SECOND_LOOK_SECONDS = 0.3
 _PAST = 200  # operations that have ended, of each rank
@@ -40,33 +39,22 @@ def reach(comm: MPI.Comm, since: float | None = None, dead: Sequence[int] = ()) 
         group = log.group_of(comm)
         with _thread_lock, one_at_a_time():
             known = _latest(group, group.born if since is None else since)
-            if known is None or not set(dead) <= _dead_in(known.text, group):
-                known = log.board.set_verdict(group.name, report())
+            if known is None or not {group.ranks[rank] for rank in dead} <= set(known.dead):
+                found = look()
+                states = zip(_numbers(), found.ranks, strict=True)
+                gone = {first for first, state in states if state.state == "dead"}
+                known = log.set_verdict(group.name, found.text(), list(gone & set(group.ranks)))
         return known.text
     except Exception:  # the ranks must be freed whatever happens here
         return f"There is no report on the ranks:\n{traceback.format_exc()}"
 
 
-def find(comm: MPI.Comm) -> str:
-    """Return the report that came with the end of ``comm``, "" if there is none."""
+def find(comm: MPI.Comm) -> Verdict | None:
+    """Return the report that came with the end of ``comm``, None if there is none."""
     if comm == MPI.COMM_NULL:
-        return ""
+        return None
     group = log.group_of(comm)
-    known = _latest(group, group.born)
-    return "" if known is None else known.text
-
-
-def tells_of_a_death(comm: MPI.Comm) -> bool:
-    """Return whether that report has a rank of ``comm`` among the dead."""
-    text = find(comm)
-    return bool(text) and bool(_dead_in(text, log.group_of(comm)))
-
-
-def _dead_in(text: str, group: GroupName) -> set[int]:
-    """Return the ranks of a group that are dead by a report."""
-    now_called = _numbers()
-    members = enumerate(group.ranks)
-    return {rank for rank, first in members if f"  rank {now_called.get(first)}: dead" in text}
+    return _latest(group, group.born)
 
 
 def ending(text: str) -> str:
@@ -81,17 +69,8 @@ def _latest(group: GroupName, since: float) -> Verdict | None:
     return max(fitting, default=None)
 
 
-def report() -> str:
-    """Return what every rank is doing, a line for each, and what is wrong as far as it shows."""
-    return _look().text()
-
-
-def states() -> list[RankState]:
+def look() -> HangReport:
     """Return what every rank is doing; ranks on other machines cannot be seen."""
-    return list(_look().ranks)
-
-
-def _look() -> HangReport:
     found = _look_once()
     if any(state.state == "stuck" for state in found.ranks):  # or all were stopped for a while
         time.sleep(_SECOND_LOOK_SECONDS)

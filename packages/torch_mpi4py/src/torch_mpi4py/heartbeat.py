@@ -28,7 +28,6 @@ __all__ = [
     "end_cell",
     "ended",
     "note",
-    "raised",
     "renewed",
     "runs_cells",
 ]
@@ -47,7 +46,7 @@ def _show(site: str = "", **changes: Any) -> None:
     with _lock:
         now, cpu = time.perf_counter(), own_cpu_seconds()
         _shown = _shown._replace(time=now, cpu=cpu, site=site, **changes)
-        log.board.set_position(_shown)
+        log.set_position(_shown)
 
 
 def note() -> None:
@@ -67,22 +66,13 @@ def note() -> None:
 # ---- a program -------------------------------------------------------------------------------
 
 
-def raised(error: BaseException) -> None:
-    """Write that this program ends by ``error``."""
-    _end(_text(error))
-
-
-def ended() -> None:
-    """Write that this program has come to its end."""
-    if not _over:
-        _end("")
-
-
-def _end(outcome: str) -> None:
+def ended(error: BaseException | None = None) -> None:
+    """Write that this program has come to its end, or ends by ``error``; the first word counts."""
     global _over
     with _lock:
-        _over = True
-        _show(running=False, outcome=outcome, cell=0, notebook=False)
+        if not _over:
+            _over = True
+            _show(running=False, outcome=_text(error), cell=0, notebook=False)
 
 
 # ---- a notebook's cells ----------------------------------------------------------------------
@@ -137,9 +127,8 @@ def _begin_of_cell(info: Any) -> None:
 
 
 def _end_of_cell(result: Any) -> None:
-    error = result.error_before_exec or result.error_in_exec
-    end_cell("" if error is None else _text(error))
+    end_cell(_text(result.error_before_exec or result.error_in_exec))
 
 
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+def _text(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]

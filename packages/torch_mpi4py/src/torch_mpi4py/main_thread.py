@@ -1,4 +1,4 @@
-"""How long the main thread of a rank has computed, asked from inside and from outside.
+"""Tell a rank that is stuck in C code from one that only has no core.
 
 A Python thread of every rank gives signs of life. They stop while C code on the main thread keeps
 the interpreter's lock, but also while the machine has no core for the rank. The difference shows

@@ -19,6 +19,7 @@ from . import advice, events
 from .deaths import await_failed_ranks, failed_ranks, has_ulfm
 from .errors import CommunicationError, DeadlineError, RankFailedError
 from .live_groups import live_groups
+from .rank_states import rank_list
 from .runtime import MPI
 
 __all__ = ["monitored_barrier", "wait"]
@@ -79,7 +80,9 @@ def wait(
         try:
             barrier.pass_through()
         except _STORE_ERRORS as error:  # it has gone, with the rank that served it
-            barrier.raise_if_dead()
+            dead = await_failed_ranks(comm, certain=True) if has_ulfm() else []
+            if dead:
+                raise barrier.error(dead) from None
             text = f"monitored_barrier: no answer from the store: {error}"
             raise CommunicationError(text) from error
         finally:
@@ -87,11 +90,7 @@ def wait(
 
 
 class _Barrier:
-    """One call on one rank.
-
-    Attributes:
-        came: the ranks that were seen waiting at some time during this call.
-    """
+    """One call on one rank."""
 
     def __init__(
         self, comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ranks: bool
@@ -104,14 +103,14 @@ class _Barrier:
         self._call = next(_calls)
         self._deadline = time.monotonic() + seconds
         self._pause = 1e-4
-        self.came = {self._rank}
-        self._before: dict[int, str] = {}
+        self._came = {self._rank}  # the ranks that were seen waiting at some time during this call
+        self._before: dict[int, str] = {}  # what the others' entries were when it began
 
     def pass_through(self) -> None:
         """Sign in, and return when all have; otherwise raise."""
-        others = (rank for rank in range(self._comm.Get_size()) if rank != self._rank)
+        others = [rank for rank in range(self._comm.Get_size()) if rank != self._rank]
         self._before = {rank: self._entry(rank) for rank in others}
-        self._note(self._before)
+        self._look()
         self._store.set(self._key(self._rank), self._says("waits"))
         if self._rank == 0:
             self._decide()
@@ -123,32 +122,23 @@ class _Barrier:
         with contextlib.suppress(*_STORE_ERRORS):
             self._change(self._rank, self._says("waits"), self._says("left"))
 
-    def raise_if_dead(self) -> None:
-        """Raise RankFailedError if a rank of the group has died; the news may take a moment."""
-        dead = await_failed_ranks(self._comm, certain=True) if has_ulfm() else []
-        if dead:
-            raise self._error(dead)
-
     def _decide(self) -> None:
         """Let all through once they wait; give up when that cannot happen any more."""
         while True:
-            entries = {rank: self._entry(rank) for rank in self._before}
-            self._note(entries)
-            dead = failed_ranks(self._comm)
-            all_wait = all(entry.endswith(" waits") for entry in entries.values())
-            if all_wait and not dead:
+            entries, dead = self._look(), failed_ranks(self._comm)
+            if not dead and all(entry.endswith(" waits") for entry in entries.values()):
                 if self._let_through(entries):
                     return
                 break
-            all_came = len(self.came.union(dead)) == self._comm.Get_size()
-            if all_came or (dead and not self._wait_all_ranks) or self._is_late():
+            all_came = len(self._came.union(dead)) == self._comm.Get_size()
+            if all_came or self._gives_up(dead):
                 break
             self._rest()
-        error = self._error(dead)
-        kind = type(error).__name__
+        error = self.error(dead)
         for rank, entry in entries.items():
             if entry.endswith((" waits", " may pass")):
-                self._change(rank, entry, f"{entry.split()[0]} failed {kind} {error}")
+                answer = f"{entry.split()[0]} failed {type(error).__name__} {error}"
+                self._change(rank, entry, answer)
         raise error
 
     def _let_through(self, entries: dict[int, str]) -> bool:
@@ -172,23 +162,29 @@ class _Barrier:
                 kind, text = answer
                 raise _ERRORS[kind](text)
             dead = failed_ranks(self._comm)
-            given_up = self._is_late() or (dead and not self._wait_all_ranks)
             if state == "may" and time.monotonic() > self._deadline + _ANSWER_SECONDS:
-                raise self._error(dead or [0])
-            if state == "waits" and given_up:
+                raise self.error(dead or [0])
+            if state == "waits" and self._gives_up(dead):
                 left = self._says("left")
                 if self._change(self._rank, self._says("waits"), left) == left:
-                    self._note({rank: self._entry(rank) for rank in self._before})
-                    raise self._error(dead)
+                    self._look()
+                    raise self.error(dead)
             self._rest()
 
-    def _error(self, dead: list[int]) -> CommunicationError:
-        missing = [rank for rank in self._before if rank not in self.came.union(dead)]
+    def _gives_up(self, dead: list[int]) -> bool:
+        is_late = time.monotonic() > self._deadline
+        return is_late or (bool(dead) and not self._wait_all_ranks)
+
+    def error(self, dead: list[int]) -> CommunicationError:
+        """Return what to raise if ``dead`` have died, and the others that are missing are late."""
+        missing = [rank for rank in self._before if rank not in self._came.union(dead)]
         named = missing if self._wait_all_ranks else missing[:1]
-        late = f"{_ranks(named)} did not come within {self._seconds:g} s"
+        late = f"{rank_list(named)} did not come within {self._seconds:g} s"
         if dead:
             also = f", and {late}" if missing and self._wait_all_ranks else ""
-            return RankFailedError(f"monitored_barrier: {_ranks(dead)} died{also}. {advice.GO_ON}")
+            return RankFailedError(
+                f"monitored_barrier: {rank_list(dead)} died{also}. {advice.GO_ON}"
+            )
         if not missing:
             late = "a rank gave up before the last one came"
         elif len(missing) > len(named):
@@ -197,11 +193,15 @@ class _Barrier:
             f"monitored_barrier: Timed out: {late}. The group is as usable as before."
         )
 
-    def _note(self, entries: dict[int, str]) -> None:
-        """Remember who waits, or has waited since this rank came."""
-        for rank, entry in entries.items():
-            if entry.endswith(" waits") or entry != self._before[rank]:
-                self.came.add(rank)
+    def _look(self) -> dict[int, str]:
+        """Return the others' entries; remember who waits, or has waited since this rank came."""
+        entries = {rank: self._entry(rank) for rank in self._before}
+        self._came.update(
+            rank
+            for rank, entry in entries.items()
+            if entry.endswith(" waits") or entry != self._before[rank]
+        )
+        return entries
 
     def _entry(self, rank: int) -> str:
         key = self._key(rank)
@@ -217,13 +217,6 @@ class _Barrier:
     def _says(self, state: str) -> str:
         return f"{self._call} {state}"
 
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
-
     def _rest(self) -> None:
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -6,8 +6,9 @@ A rank that another one has freed finds out why: whether a rank has died, and wh
 from __future__ import annotations
 
 from . import advice, hang_report
-from .deaths import await_failed_ranks
+from .deaths import await_failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, RankFailedError, RevokedError
+from .rank_states import rank_list
 from .runtime import MPI
 
 __all__ = ["freed", "translate"]
@@ -33,12 +34,10 @@ def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationE
     code = error.Get_error_class()
     if code in _FAILED:
         return _rank_failed(what, await_failed_ranks(comm), comm)
-    if code in _REVOKED:
-        return freed(what, comm)
-    if _REVOKED and comm != MPI.COMM_NULL and comm.Is_revoked():
+    if code in _REVOKED or is_revoked(comm):
         return freed(what, comm)
     # Open MPI's barrier reports a revoked communicator, and a death, as MPI_ERR_OTHER.
-    if _REVOKED and code == MPI.ERR_OTHER and (await_failed_ranks(comm) or comm.Is_revoked()):
+    if has_ulfm() and code == MPI.ERR_OTHER and (await_failed_ranks(comm) or is_revoked(comm)):
         return freed(what, comm)
     if code == MPI.ERR_TRUNCATE:
         return CommunicationError(
@@ -56,16 +55,18 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 
     If that is because of a death, the error names the dead, as on the rank that noticed first.
     """
-    dead = await_failed_ranks(comm, certain=hang_report.tells_of_a_death(comm))
+    told = hang_report.find(comm)
+    dead = await_failed_ranks(comm, certain=told is not None and bool(told.dead))
     if dead:
         return _rank_failed(what, dead, comm)
+    told = hang_report.find(comm)  # it may have come meanwhile
     return RevokedError(
         f"{what}: this rank was freed because another rank gave up or failed. {advice.START_AGAIN}"
-        f"{hang_report.ending(hang_report.find(comm))}"
+        f"{hang_report.ending('' if told is None else told.text)}"
     )
 
 
 def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
-    who = f"rank{'s' if len(dead) > 1 else ''} {', '.join(map(str, dead))}" if dead else "a rank"
+    who = rank_list(dead) if dead else "a rank"
     report = hang_report.reach(comm, dead=dead)
     return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{hang_report.ending(report)}")

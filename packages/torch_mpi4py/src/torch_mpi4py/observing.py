@@ -1,9 +1,8 @@
 """What can be seen of the ranks on this machine, from outside and without their help.
 
 Their event boards say in which communication call each of them is, and their heartbeats whether
-they compute, are silent, or have ended their cell. The system says who is alive.
-:mod:`.rank_report` makes states and a report of it. Neither MPI nor torch is needed here, so a
-notebook's kernel may look at ranks without becoming one.
+they compute, are silent, or have ended their cell. The system says who is alive. Neither MPI nor
+torch is needed here, so a notebook's kernel may look at ranks without becoming one.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from .event_board import Board, Position
+from .event_board import Board, Event, Position
 from .main_thread import SILENT_S, is_stuck, seen_since
-from .rank_report import MOST_PAST, Observation
-from .rank_states import operation_of
+from .rank_states import MOST_PAST, RankState
 
 __all__ = ["RankBoards", "is_alive", "observe"]
 
-_WRITTEN_WITHIN_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
 _FRESH_S = 0.2  # an older heartbeat may be from before the line that runs now
 
 
@@ -47,7 +44,7 @@ class RankBoards:
     def position(self, number: int) -> Position | None:
         """What a rank showed last, None if it has not shown anything."""
         board = self.board(number)
-        return None if board is None else position_of(board)
+        return None if board is None else board.position
 
     def is_busy(self, number: int) -> bool:
         """Whether a rank is running a cell."""
@@ -59,21 +56,18 @@ class RankBoards:
         position, board = self.position(number), self.board(number)
         if position is None or board is None:
             return False
-        silent = time.perf_counter() - position.time
-        if silent <= SILENT_S:
-            return False
-        return is_stuck(silent, *seen_since(board.pid, position.cpu))
+        return is_stuck(*_signs(board, position))
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""
         found: dict[int, int | None] = {}
         for number in numbers:
             position, board = self.position(number), self.board(number)
-            calls = []
+            found[number] = None
             if position is not None and board is not None and position.running:
-                still_open = board.open_operations()
-                calls = [e.number for e in still_open if e.waiting and e.start > position.renewed]
-            found[number] = calls[-1] if calls else None
+                for event in board.open_operations():
+                    if event.waiting and event.start > position.renewed:
+                        found[number] = event.number
         return found
 
     def last_movement(self, numbers: Iterable[int]) -> float:
@@ -81,15 +75,6 @@ class RankBoards:
         boards = filter(None, map(self.board, numbers))
         latest = filter(None, (board.latest() for board in boards))
         return max((event.end or 0.0 for event in latest), default=0.0)
-
-
-def position_of(board: Board) -> Position | None:
-    """What a process showed last, also while it is being written."""
-    for _ in range(_WRITTEN_WITHIN_TRIES):
-        if (position := board.position) is not None:
-            return position
-        time.sleep(1e-3)
-    return None
 
 
 def observe(
@@ -100,7 +85,7 @@ def observe(
     alive: bool | None = None,
     most_past: int = MOST_PAST,
     ask_site: Callable[[], str] | None = None,
-) -> Observation:
+) -> RankState:
     """Look at one rank of this machine.
 
     Args:
@@ -112,26 +97,22 @@ def observe(
         ask_site: asks it for the line in which its main thread is, if its heartbeat is not fresh.
     """
     if board is None:
-        return Observation(rank, visible=False, alive=alive is not False)
-    now, position = time.perf_counter(), position_of(board)
+        return RankState(rank, visible=False, alive=alive is not False)
+    now = time.perf_counter()
+    position = board.position or Position(now, 0.0, "", 0, True, "")
     alive = is_alive(board.pid) if alive is None else alive
-    if position is None:
-        position = Position(now, 0.0, "", 0, True, "")
     latest = board.latest()
     events = board.events(latest.number - most_past) if latest is not None else []
-    past = [e for e in events if e.end is not None and e.start >= position.began]
-    past = [e for e in past if e.kind != "section" and numbers.keys() >= set(e.ranks)][-most_past:]
-    still_open = [e for e in board.open_operations() if e.start > position.renewed]
-    still_open = [e for e in still_open if e.kind != "section" and numbers.keys() >= set(e.ranks)]
-    silent = now - position.time
-    waits = any(e.waiting for e in still_open)
-    computed, asleep, site = 0.0, False, position.site
-    if alive and position.running and not waits:
-        if silent > SILENT_S:
-            computed, asleep = seen_since(board.pid, position.cpu)
-        if ask_site is not None and (silent > _FRESH_S or not site):
-            site = ask_site() or site
-    return Observation(
+    past = _calls([e for e in events if e.end is not None], position.began, now, numbers)
+    # What the rank waits for comes last.
+    still_open = _calls(board.open_operations(), position.renewed, now, numbers)
+    still_open.sort(key=lambda event: bool(event.waiting))
+    silent, computed, asleep = _signs(board, position)
+    site = position.site
+    computes = alive and position.running and not (still_open and still_open[-1].waiting)
+    if computes and ask_site is not None and (silent > _FRESH_S or not site):
+        site = ask_site() or site
+    return RankState(
         rank,
         alive=alive,
         notebook=position.notebook,
@@ -143,12 +124,23 @@ def observe(
         computed=computed,
         asleep=asleep,
         site=site,
-        # What the rank waits for comes last.
-        operations=tuple(
-            operation_of(e, now, numbers) for e in sorted(still_open, key=lambda e: bool(e.waiting))
-        ),
-        past=tuple(operation_of(e, now, numbers) for e in past),
+        operations=tuple(still_open),
+        past=tuple(past[-most_past:]),
     )
+
+
+def _signs(board: Board, position: Position) -> tuple[float, float, bool]:
+    """Return what :func:`~.main_thread.is_stuck` asks for."""
+    silent = time.perf_counter() - position.time
+    return silent, *(seen_since(board.pid, position.cpu) if silent > SILENT_S else (0.0, False))
+
+
+def _calls(
+    events: list[Event], since: float, now: float, numbers: Mapping[int, int]
+) -> list[Event]:
+    """Return the calls of communication that began after ``since`` among ranks that live."""
+    calls = [event for event in events if event.kind != "section" and event.start > since]
+    return [event.seen_at(now, numbers) for event in calls if numbers.keys() >= set(event.ranks)]
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from .event_board import Board
 from .events import log
@@ -24,15 +23,8 @@ __all__ = ["board_of", "exchange", "one_at_a_time"]
 
 _LOCK_SECONDS = 5.0  # a report takes milliseconds, on a machine that does not stall in its middle
 
-
-class _Address(NamedTuple):
-    """Where a rank's board is: on which host, in which file, with which token inside."""
-
-    rank: int
-    host: str
-    path: str | None
-    token: str
-
+Address = tuple[int, str, str, str]
+"""Whose board it is, on which host, in which file ("" if none), and with which token inside."""
 
 _directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
 _boards: dict[int, Board] = {MPI.COMM_WORLD.Get_rank(): log.reader}
@@ -44,37 +36,31 @@ def needs_exchange() -> bool:
     return _directory is None
 
 
-def address() -> tuple:
+def address() -> Address:
     """Return where this rank's board is, for :func:`exchange`."""
-    rank = MPI.COMM_WORLD.Get_rank()
-    return tuple(_Address(rank, socket.gethostname(), log.board.path, log.board.token.hex()))
+    return MPI.COMM_WORLD.Get_rank(), socket.gethostname(), log.path or "", log.token
 
 
-def exchange(addresses: list[tuple]) -> None:
+def exchange(addresses: list[Address]) -> None:
     """Open the boards of the ranks whose :func:`address` is given, as far as they are here."""
-    here = [_Address(*given) for given in addresses]
-    here = [one for one in here if one.host == socket.gethostname() and one.path is not None]
-    for one in here:
-        if one.rank not in _boards or _boards[one.rank].token != one.token:
-            with contextlib.suppress(OSError, ValueError):  # as good as on another host
-                board = Board.open(one.path)
-                if board.token == one.token:
-                    _boards[one.rank] = board
-    _open_lock(here)
-
-
-def _open_lock(here: list[_Address]) -> None:
     global _lock_file
+    here = [one for one in sorted(addresses) if one[1] == socket.gethostname() and one[2]]
+    for rank, _, path, token in here:
+        if rank not in _boards or _boards[rank].token != token:
+            with contextlib.suppress(OSError, ValueError):  # as good as on another host
+                board = Board.open(path)
+                if board.token == token:
+                    _boards[rank] = board
     if _lock_file < 0 and here:
         with contextlib.suppress(OSError):
-            _lock_file = os.open(min(here).path, os.O_RDONLY | os.O_CLOEXEC)
+            _lock_file = os.open(here[0][2], os.O_RDONLY | os.O_CLOEXEC)
 
 
 def forget_path() -> None:
     """Remove the file of this rank's board, which all others have opened by now."""
-    if log.board.temporary and log.board.path is not None:
-        Path(log.board.path).unlink(missing_ok=True)
-        log.board.temporary = False
+    if log.temporary and log.path is not None:
+        Path(log.path).unlink(missing_ok=True)
+        log.temporary = False
 
 
 def board_of(rank: int) -> Board | None:

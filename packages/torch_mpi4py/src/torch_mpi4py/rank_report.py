@@ -1,116 +1,28 @@
-"""From what was seen of every rank to what each was doing, and what is wrong.
-
-Everything here is a function of plain data. Who has looked at the ranks, and on which host, does
-not matter: see :mod:`.observing` for those of this machine.
-"""
+"""A report on all ranks: what each was doing, and what is wrong, as data and as text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import shorten
-from typing import Any
 
 from .diagnosis import diagnose
-from .main_thread import is_stuck
-from .rank_states import LEFT_IN_VAIN, WHOLE_GROUPS, Operation, RankState, describe, name_ranks
+from .event_board import WHOLE_GROUPS
+from .rank_states import (
+    MOST_PAST,
+    RankState,
+    classify,
+    describe,
+    name_ranks,
+    what_and_where,
+)
 
-__all__ = ["HangReport", "Observation", "classify"]
+__all__ = ["HangReport"]
 
-MOST_PAST = 1000  # operations of one cell, of each rank
 _WIDEST = 90  # of what an error says
 _TITLES = ("rank", "state", "what", "where", "for")
 _MOST_LINES = 16
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What was seen of one rank at one moment; ``dataclasses.asdict`` makes JSON of it.
-
-    Attributes:
-        rank: which one.
-        visible: whether anything of it could be seen.
-        alive: whether its process lived.
-        notebook: whether it runs cells, so that it does not end by itself.
-        cell: number of its latest cell; 0 where cells are not counted.
-        running: whether its cell, or program, was running.
-        outcome: how its latest cell, or the program, ended: "" if well, or the error.
-        seconds: since when its cell or program has begun; None if none has.
-        silent: seconds since its last sign of life.
-        computed: seconds for which its main thread has run on a core since then.
-        asleep: whether its main thread waits for something in the system.
-        site: the line of the program in which its main thread was.
-        operations: calls of communication that were open, the one it waits in last.
-        past: those of the cell that were over, oldest first.
-    """
-
-    rank: int
-    visible: bool = True
-    alive: bool = True
-    notebook: bool = False
-    cell: int = 0
-    running: bool = True
-    outcome: str = ""
-    seconds: float | None = None
-    silent: float = 0.0
-    computed: float = 0.0
-    asleep: bool = False
-    site: str = ""
-    operations: tuple[Operation, ...] = ()
-    past: tuple[Operation, ...] = ()
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Observation:
-        """Make one again of what ``dataclasses.asdict`` has made of it, also by way of JSON."""
-        calls = {
-            name: tuple(
-                Operation(**(op | {"members": tuple(op["members"])})) for op in fields[name]
-            )
-            for name in ("operations", "past")
-        }
-        return cls(**{**fields, **calls})
-
-
-# ---- what each was doing ---------------------------------------------------------------------
-
-
-def classify(seen: Iterable[Observation]) -> list[RankState]:
-    """Return what every rank was doing."""
-    seen = list(seen)
-    latest = max((one.cell for one in seen), default=0)
-    return [_state_of(one, latest) for one in seen]
-
-
-def _state_of(one: Observation, latest_cell: int) -> RankState:
-    calls = (one.operations, one.past)
-    if not one.alive and (one.running or one.notebook):
-        return RankState(one.rank, "dead", *calls)
-    if not one.visible:
-        return RankState(one.rank, "on another host, or its board cannot be read")
-    if one.notebook and not one.running and (one.seconds is None or one.cell != latest_cell):
-        return RankState(one.rank, "idle")
-    if not one.running:
-        return _state_after_the_end(one)
-    if any(op.waiting for op in one.operations):
-        return RankState(one.rank, "waiting", *calls)
-    stuck = is_stuck(one.silent, one.computed, one.asleep)
-    return RankState(one.rank, "stuck" if stuck else "computing", *calls, site=one.site)
-
-
-def _state_after_the_end(one: Observation) -> RankState:
-    calls = (one.operations, one.past)
-    if not one.outcome:
-        state = "finished" if one.notebook or one.past else "idle"
-        return RankState(one.rank, state, *calls)
-    if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
-        freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
-        if freed:  # what it did was to wait, until it was freed
-            return RankState(one.rank, "waiting", (*one.operations, freed[-1]), one.past)
-    return RankState(one.rank, "raised", *calls, error=one.outcome)
-
-
-# ---- what is wrong ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -132,7 +44,7 @@ class HangReport:
     is_settling: bool = False
 
     @classmethod
-    def of(cls, seen: Iterable[Observation]) -> HangReport:
+    def of(cls, seen: Iterable[RankState]) -> HangReport:
         """The report on all ranks, from what was seen of each."""
         seen = list(seen)
         states = classify(seen)
@@ -145,9 +57,7 @@ class HangReport:
         ]
         forgotten = any(len(state.past) == MOST_PAST for state in states)
         out_of_step = bool(still_open) or (not forgotten and _is_uneven(states))
-        settling = bool(still_open) and all(
-            op.is_collective and not op.waiting for op in still_open
-        )
+        settling = bool(still_open) and all(op.collective and not op.waiting for op in still_open)
         return cls(tuple(states), diagnose(states), out_of_step, settling)
 
     @property
@@ -188,14 +98,14 @@ def _is_uneven(states: Sequence[RankState]) -> bool:
     calls: dict[tuple[str, tuple[int, ...]], Counter] = {}
     for state in states:
         for op in state.past:
-            if op.group not in WHOLE_GROUPS:
-                continue  # it is lost alone
-            if op.is_collective:
-                calls.setdefault((op.group, op.members), Counter())[state.rank] += 1
-            elif op.outcome == "ok" and op.is_send:
-                messages[op.group, state.rank, op.peer] += 1
-            elif op.outcome == "ok" and op.is_receive:
-                messages[op.group, op.peer, state.rank] -= 1
+            if op.group not in WHOLE_GROUPS or op.kind == "monitored_barrier":
+                continue  # the group is lost alone, and this barrier takes no part of MPI
+            if op.collective:
+                calls.setdefault((op.group, op.ranks), Counter())[state.rank] += 1
+            elif op.outcome == "ok" and op.sends:
+                messages[op.group, state.rank, op.world_peer] += 1
+            elif op.outcome == "ok" and op.receives:
+                messages[op.group, op.world_peer, state.rank] -= 1
     uneven = any(len({count[r] for r in key[1]}) > 1 for key, count in calls.items())
     return uneven or any(messages.values())
 
@@ -204,19 +114,15 @@ def _is_uneven(states: Sequence[RankState]) -> bool:
 
 
 def _row(state: RankState) -> tuple[str, ...]:
-    op = state.waits_in or next(reversed(state.operations), None)
-    if state.state == "raised":
-        return str(state.rank), "raised", shorten(state.error, _WIDEST, placeholder=" ..."), "", ""
-    if state.state == "dead":
-        what = f"in {op.text()}" if op is not None and op.waiting else ""
-        return str(state.rank), "dead", what, op.site if what and op else "", ""
-    if (waits := state.waits_in) is not None:
-        return str(state.rank), "waiting", waits.text(), waits.site, f"{waits.seconds:.1f} s"
-    what = {"stuck": "in C code, where no signal reaches it"}.get(state.state, "")
-    if op is not None:
-        what = f"{what}; " if what else ""
-        what += f"open: {op.text()}"
-    return str(state.rank), state.state, what, state.site or (op.site if op else ""), ""
+    what, site = what_and_where(state)
+    if state.waits_in is not None:
+        return str(state.rank), state.state, what, site, f"{state.waits_in.seconds:.1f} s"
+    if state.operations and state.state not in ("dead", "raised"):
+        still_open = state.operations[-1]
+        what = "; ".join(filter(None, (what, f"open: {still_open.text()}")))
+        site = site or still_open.site
+    what = shorten(what, _WIDEST, placeholder=" ...") if state.state == "raised" else what
+    return str(state.rank), state.state, what, site, ""
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

@@ -1,172 +1,151 @@
-"""What a rank was doing, as plain data and as one line of text.
+"""From what was seen of every rank to what each was doing.
 
-Nothing here knows of MPI, so a notebook's kernel may use it as well as the ranks themselves.
+Everything here is plain data and functions of it. Who has looked at the ranks, and on which host,
+does not matter: see :mod:`.observing` for those of this machine. Nothing knows of MPI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from .event_board import Event
+from .main_thread import is_stuck
 
 __all__ = [
-    "ANY",
-    "COLLECTIVES",
     "FREED",
     "LEFT_IN_VAIN",
-    "WHOLE_GROUPS",
-    "Operation",
+    "MOST_PAST",
     "RankState",
     "at",
+    "classify",
     "describe",
     "name_ranks",
-    "operation_of",
+    "rank_list",
+    "what_and_where",
 ]
 
-COLLECTIVES = (
-    *("all_reduce", "allreduce", "broadcast", "bcast", "reduce", "all_gather", "allgather"),
-    *("gather", "scatter", "reduce_scatter", "all_to_all", "all_to_all_single", "alltoall"),
-    *("barrier", "scan", "exscan", "allgatherv", "gatherv", "scatterv", "alltoallv"),
-    *("alltoallw", "reduce_scatter_block"),
-    # All of them take part in making a group, too.
-    *("init_process_group", "new_group", "dup", "split", "split_type", "create", "create_group"),
-)
-# Both spellings name one collective.
-_SAME = {"allreduce": "all_reduce", "bcast": "broadcast", "allgather": "all_gather"}
-ANY = -1
 # What a rank raises that somebody freed, and what one raises as well that waited for a dead rank.
 FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
 LEFT_IN_VAIN = (*FREED, "RankFailedError")
-# Names of groups that hold every rank.
-WHOLE_GROUPS = ("", "world", "default")
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One communication call of a rank, under way or over.
-
-    Attributes:
-        kind: the call, e.g. ``"recv"``, ``"Sendrecv: recv"`` or ``"all_reduce"``.
-        group: the name of its group.
-        peer: the other rank, as a rank of the world; -1 for any or none.
-        root: root of the collective, as a rank of the world; -1 for none.
-        tag: tag of the message; -1 for any or none.
-        shape: of the tensor, as text, e.g. ``"(3,)"``; empty where unknown.
-        dtype: of the tensor; empty where unknown.
-        site: where the caller's code calls it, e.g. ``"cell 5, line 2"``.
-        seconds: for how long it has been under way.
-        waiting: whether the rank waits for it; an ``irecv`` may be open with nobody waiting.
-        outcome: empty while open, ``"ok"``, or the class name of the error.
-        members: the ranks of its group; empty where unknown (then: everybody).
-    """
-
-    kind: str
-    group: str = "world"
-    peer: int = ANY
-    root: int = ANY
-    tag: int = ANY
-    shape: str = ""
-    dtype: str = ""
-    site: str = ""
-    seconds: float = 0.0
-    waiting: bool = True
-    outcome: str = ""
-    members: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The kind, equal for calls that match each other."""
-        plain = self.kind.lower()
-        if plain.startswith("i") and plain[1:] in COLLECTIVES:
-            plain = plain[1:]
-        return _SAME.get(plain, plain)
-
-    @property
-    def is_collective(self) -> bool:
-        return self.name in COLLECTIVES
-
-    @property
-    def is_send(self) -> bool:
-        return "send" in self.kind.lower() and not self.is_receive
-
-    @property
-    def is_receive(self) -> bool:
-        return self.kind.lower().endswith(("recv", "probe"))
-
-    def text(self) -> str:
-        """``recv from rank 0, tag 0, (3,) float32``."""
-        words = self.kind
-        if self.is_send:
-            words += f" to rank {self.peer}"
-        elif self.is_receive:
-            words += " from any rank" if self.peer == ANY else f" from rank {self.peer}"
-        elif self.peer != ANY:
-            words += f" with rank {self.peer}"
-        parts = [words]
-        if self.root != ANY:
-            parts.append(f"root {self.root}")
-        if self.tag != ANY and not self.is_collective:
-            parts.append(f"tag {self.tag}")
-        tensor = " ".join(part for part in (self.shape, self.dtype) if part)
-        if tensor:
-            parts.append(tensor)
-        if self.group not in WHOLE_GROUPS:
-            parts.append(f"in {self.group}")
-        return ", ".join(parts)
+MOST_PAST = 1000  # operations of one cell that are looked at, of each rank
 
 
 @dataclass(frozen=True)
 class RankState:
-    """What one rank was doing.
+    """What was seen of one rank at one moment; ``dataclasses.asdict`` makes JSON of it.
 
     Attributes:
         rank: which one.
         state: "finished", "raised", "waiting", "computing", "stuck" (in C code, where no signal
-            reaches it), "dead" or "idle".
-        operations: open operations, the one it waits in last.
-        past: operations of this cell that are over, oldest first.
-        error: ``"ValueError: wrong"`` of a rank that raised.
-        site: where it computes or is stuck, e.g. ``"cell 5, line 2"``.
+            reaches it), "dead" or "idle"; empty until :func:`classify` has compared all ranks.
+        operations: calls of communication that were open, the one it waits in last; their ends
+            are this moment, and their ranks those of today's world.
+        past: those of the cell that were over, oldest first.
+        outcome: how its latest cell, or the program, ended: "" if well, or the error.
+        site: the line of the program in which its main thread was, e.g. ``"cell 5, line 2"``.
+        visible: whether anything of it could be seen.
+        alive: whether its process lived.
+        notebook: whether it runs cells, so that it does not end by itself.
+        cell: number of its latest cell; 0 where cells are not counted.
+        running: whether its cell, or program, was running.
+        seconds: since when its cell or program has begun; None if none has.
+        silent: seconds since its last sign of life.
+        computed: seconds for which its main thread has run on a core since then.
+        asleep: whether its main thread waits for something in the system.
     """
 
     rank: int
-    state: str
-    operations: tuple[Operation, ...] = ()
-    past: tuple[Operation, ...] = ()
-    error: str = ""
+    state: str = ""
+    operations: tuple[Event, ...] = ()
+    past: tuple[Event, ...] = ()
+    outcome: str = ""
     site: str = ""
+    visible: bool = True
+    alive: bool = True
+    notebook: bool = False
+    cell: int = 0
+    running: bool = True
+    seconds: float | None = None
+    silent: float = 0.0
+    computed: float = 0.0
+    asleep: bool = False
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> RankState:
+        """Make one again of what ``dataclasses.asdict`` has made of it, also by way of JSON."""
+        calls = {}
+        for name in ("operations", "past"):
+            events = map(Event._make, fields[name])
+            calls[name] = tuple(event._replace(ranks=tuple(event.ranks)) for event in events)
+        return cls(**{**fields, **calls})
 
     @property
-    def waits_in(self) -> Operation | None:
+    def waits_in(self) -> Event | None:
         """The operation that keeps it, if it waits."""
-        if self.state != "waiting":
-            return None
-        return next((op for op in reversed(self.operations) if op.waiting), None)
+        waits = [op for op in self.operations if op.waiting and self.state == "waiting"]
+        return waits[-1] if waits else None
 
     @property
-    def unattended(self) -> list[Operation]:
+    def unattended(self) -> list[Event]:
         """Operations it has started and waits for nowhere."""
         return [op for op in self.operations if not op.waiting]
 
 
+def classify(seen: Iterable[RankState]) -> list[RankState]:
+    """Return what every rank was doing."""
+    seen = list(seen)
+    latest = max((one.cell for one in seen), default=0)
+    return [_classified(one, latest) for one in seen]
+
+
+def _classified(one: RankState, latest_cell: int) -> RankState:
+    if not one.alive and (one.running or one.notebook):
+        return replace(one, state="dead")
+    if not one.visible:
+        return replace(one, state="on another host, or its board cannot be read")
+    if one.notebook and not one.running and (one.seconds is None or one.cell != latest_cell):
+        return replace(one, state="idle", operations=(), past=())
+    if not one.running:
+        return _after_the_end(one)
+    if any(op.waiting for op in one.operations):
+        return replace(one, state="waiting")
+    stuck = is_stuck(one.silent, one.computed, one.asleep)
+    return replace(one, state="stuck" if stuck else "computing")
+
+
+def _after_the_end(one: RankState) -> RankState:
+    if not one.outcome:
+        return replace(one, state="finished" if one.notebook or one.past else "idle")
+    if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
+        freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
+        if freed:  # what it did was to wait, until it was freed
+            return replace(one, state="waiting", operations=(*one.operations, freed[-1]))
+    return replace(one, state="raised")
+
+
 def describe(state: RankState, seconds: bool = True) -> str:
     """What one rank was doing, in one line: ``waiting in recv from rank 0 [cell 5, line 2]``."""
-    if state.state == "raised":
-        return f"raised {state.error}"
+    what, site = what_and_where(state)
     operation = state.waits_in
     if operation is not None:
         since = f", for {operation.seconds:.1f} s" if seconds else ""
-        return f"waiting in {operation.text()}{at(operation.site)}{since}"
-    if state.state == "waiting":
-        return f"waiting{at(state.site)}"
-    if state.state == "computing":
-        return f"computing{at(state.site)}"
+        return f"waiting in {what}{at(site)}{since}"
+    comma = "," if what and state.state == "dead" else ""
+    return f"{state.state}{comma} {what}".rstrip() + at(site)
+
+
+def what_and_where(state: RankState) -> tuple[str, str]:
+    """What there is to say of a rank beside its state, and the line in which it was."""
+    waits = [op for op in state.operations if op.waiting]
+    if waits and state.state in ("waiting", "dead"):
+        return f"{'in ' * (state.state == 'dead')}{waits[-1].text()}", waits[-1].site
     if state.state == "stuck":
-        return f"stuck in C code, where no signal reaches it{at(state.site)}"
-    if state.state == "dead" and state.operations:
-        return f"dead, in {state.operations[-1].text()}{at(state.operations[-1].site)}"
-    return state.state
+        return "in C code, where no signal reaches it", state.site
+    if state.state == "computing":
+        return "", state.site
+    return (state.outcome if state.state == "raised" else ""), ""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -177,35 +156,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
+def rank_list(ranks: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0, 1, 3``: for lists that may be long."""
+    numbers = [str(rank) for rank in sorted(ranks)]
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+
+
 def at(site: str) -> str:
     """`` [cell 5, line 2]``, or nothing where the site is unknown."""
     return f" [{site}]" if site else ""
-
-
-def operation_of(event: Event, now: float, numbers: Mapping[int, int] | None = None) -> Operation:
-    """Return an entry of the event log with its ranks as ranks of the world.
-
-    Args:
-        event: the entry.
-        now: seconds of ``time.perf_counter()``, the end of what has not ended.
-        numbers: what the ranks are called since some have died, by their first numbers.
-    """
-    ranks = event.ranks if numbers is None else tuple(numbers.get(r, r) for r in event.ranks)
-
-    def in_world(rank: int) -> int:
-        return ranks[rank] if 0 <= rank < len(ranks) else ANY
-
-    return Operation(
-        kind=event.kind,
-        group=event.group,
-        peer=in_world(event.peer),
-        root=in_world(event.root),
-        tag=event.tag,
-        shape=event.shape,
-        dtype=event.dtype,
-        site=event.site,
-        seconds=(event.end or now) - event.start,
-        waiting=bool(event.waiting),
-        outcome=event.outcome,
-        members=ranks,
-    )

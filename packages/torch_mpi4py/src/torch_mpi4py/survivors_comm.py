@@ -6,8 +6,7 @@ taken up again by the next one.
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from concurrent.futures import Future, wait
 
 from . import advice, deadlines
 from .base_comm import base, replace_base
@@ -30,37 +29,14 @@ def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
     """
     before = base()
     fresh = shrunk_copy(before, seconds, "shrink")
-    survivors = _ranks_in(before, fresh)
+    survivors = list(MPI.Group.Translate_ranks(fresh.Get_group(), None, before.Get_group()))
     dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
     if dead:
         replace_base(fresh)
     return dead, survivors
 
 
-def _ranks_in(before: MPI.Intracomm, after: MPI.Intracomm) -> list[int]:
-    return list(MPI.Group.Translate_ranks(after.Get_group(), None, before.Get_group()))
-
-
-class _Shrinking:
-    """One call of ``MPI_Comm_shrink``, on a thread, because nothing can interrupt it."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self.result: Any = None
-        self.error: MPI.Exception | None = None
-        self.ended = threading.Event()
-        threading.Thread(
-            name="torch_mpi4py shrink", target=self._run, args=(comm,), daemon=True
-        ).start()
-
-    def _run(self, comm: MPI.Intracomm) -> None:
-        try:
-            self.result = comm.Shrink()
-        except MPI.Exception as error:
-            self.error = error
-        self.ended.set()
-
-
-_unfinished: dict[int, _Shrinking] = {}
+_unfinished: dict[int, Future] = {}
 
 
 def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm:
@@ -77,18 +53,20 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
         )
     key = comm.handle
     if key not in _unfinished:
-        _unfinished[key] = _Shrinking(comm)
+        _unfinished[key] = deadlines.on_thread("shrink", comm.Shrink)
     shrinking = _unfinished[key]
-    if not shrinking.ended.wait(seconds):
+    if not wait([shrinking], seconds).done:
         raise DeadlineError(
             f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
             "it on all of them; this rank goes on where it stopped when it is called again."
         )
     del _unfinished[key]
-    if shrinking.error is not None:
-        raise translate(shrinking.error, what, comm) from shrinking.error
-    shrinking.result.Set_errhandler(MPI.ERRORS_RETURN)
-    return shrinking.result
+    try:
+        fresh = shrinking.result()
+    except MPI.Exception as error:
+        raise translate(error, what, comm) from error
+    fresh.Set_errhandler(MPI.ERRORS_RETURN)
+    return fresh
 
 
 def is_half_shrunk() -> bool:
