@@ -20,7 +20,7 @@ from .die_with_parent import tie_to_parent
 from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
 from .keeper_client import KeeperClient
 from .rank_functions import lost_flags, namespace
-from .runtime_dir import EVENTS_VARIABLE, RuntimeDir
+from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -61,7 +61,7 @@ def _run(stopping: list) -> None:
     app.stopping = stopping
     # Taken out now that the board is made: what a cell starts is not this rank, and would put a
     # board of its own in the place of this rank's.
-    app.events = Path(os.environ.pop(EVENTS_VARIABLE))
+    app.events = Path(os.environ.pop("TORCH_MPI4PY_EVENTS_DIR"))
     app.initialize(
         [
             f"--profile-dir={directory.profile}",

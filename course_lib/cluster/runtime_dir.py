@@ -29,8 +29,8 @@ _SHARED_MEMORY = launch.SHARED_MEMORY
 # By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
 _SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
 _YOUNG_S = 1.0
-EVENTS_VARIABLE = "TORCH_MPI4PY_EVENTS_DIR"
-"""Names the folder of a rank's event board; whatever a rank starts inherits it."""
+CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
+"""Names the directory of the cluster; whatever a rank starts inherits it."""
 
 
 class RuntimeDir:
@@ -123,7 +123,7 @@ class RuntimeDir:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is not ours
-                if process.environ().get(EVENTS_VARIABLE) == str(self.events):
+                if process.environ().get(CLUSTER_VARIABLE) == str(self.path):
                     found.append(process.pid)
         return [pid for pid in found if started(pid) is not None]
 
