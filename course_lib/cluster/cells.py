@@ -20,7 +20,7 @@ from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
 
-__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "take_limit", "unfinished"]
+__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "unfinished"]
 
 DEFAULT_LIMIT_S = 60.0
 
@@ -33,8 +33,6 @@ _FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
 _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
-_OPTION = re.compile(r"(?:^|\s)--limit(?:=|\s+)(\S+)")
-_FIRST_OPTION = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 # IPython's name for the source of a cell, in the message of a SyntaxError.
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
@@ -80,17 +78,6 @@ class Limit:
         return f"{self.seconds:g} s" + (" without progress" if self.without_progress else "")
 
 
-def take_limit(line: str, first: bool = False) -> tuple[str | None, str]:
-    """Return the value of ``--limit`` in the options of a magic, and the line without it.
-
-    Args:
-        first: only at the beginning, where code follows.
-    """
-    pattern = _FIRST_OPTION if first else _OPTION
-    found = pattern.search(line)
-    return (found[1], pattern.sub("", line, count=1)) if found else (None, line)
-
-
 def cell_number() -> int:
     """The number of the notebook's cell that is running; 0 where nobody counts."""
     shell = get_ipython()
@@ -118,7 +105,7 @@ class Cell:
     """
 
     def __init__(self, cluster, result, limit: Limit):
-        self.ranks: list[int] = [cluster.rank_of(engine) for engine in result._targets]
+        self.ranks: list[int] = [cluster.who.rank_of(engine) for engine in result._targets]
         self.output = CellOutput(result, self.ranks, cluster.n)
         self.end = ""
         self.late: list[int] = []
@@ -269,7 +256,7 @@ def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list
             position = cluster.boards.position(engine)
             if position and position.running and position.began > signalled.get(engine, 0.0):
                 signalled[engine] = time.perf_counter()
-                cluster.signal(signum, [cluster.rank_of(engine)])
+                cluster.signal(signum, [cluster.who.rank_of(engine)])
         waited = time.perf_counter() - began
         if waited > _STUCK_AFTER_S and all(map(cluster.boards.is_stuck, going_on)):
             break

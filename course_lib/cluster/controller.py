@@ -75,10 +75,10 @@ def main() -> None:
     directory = RuntimeDir(sys.argv[1])
 
     def sweep_and_end() -> None:
-        directory.sweep(spare=os.getpid())
+        directory.sweep()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    KeeperClient(str(directory.socket), "controller", when_cut=sweep_and_end)
+    KeeperClient(directory.socket, when_cut=sweep_and_end)
     Controller.launch_instance(
         [
             f"--profile-dir={directory.profile}",

@@ -7,11 +7,11 @@ imports torch while the controller starts, registers under its rank, and offers 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from . import stack_dump
 from .die_with_parent import tie_to_parent
 from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
 from .keeper_client import KeeperClient
-from .rank_functions import lost_flags, namespace
+from .rank_functions import describe, lost_flags, namespace
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
@@ -37,25 +37,26 @@ def rank_from_environment() -> int:
 
 def main() -> None:
     """Run one engine."""
-    stopping = []
-    with as_a_death(lambda: bool(stopping)):
+    stopping = threading.Event()
+    with as_a_death(stopping.is_set):
         _run(stopping)
 
 
-def _run(stopping: list) -> None:
+def _run(stopping: threading.Event) -> None:
     directory = RuntimeDir(sys.argv[1])
     rank = rank_from_environment()
     _write_to(directory.rank_log(rank))
     _restore_temporary_directory()
     tie_to_parent(signal.SIGKILL)
-    keeper = KeeperClient(str(directory.socket), "engine", rank)
+    keeper = KeeperClient(directory.socket)
+    keeper.tell(rank, "started")
 
     import torch
     from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel would)
 
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    keeper.tell(stage="imported torch")
+    keeper.tell(rank, "imported torch")
     app = _engine_class().instance()
     app.keeper = keeper
     app.stopping = stopping
@@ -100,11 +101,11 @@ def _engine_class():
     class Engine(IPEngine):
         name = "ipengine"
         keeper: KeeperClient
-        stopping: list
+        stopping: threading.Event
         events: Path
 
         def _signal_stop(self, *args):
-            self.stopping.append(args)
+            self.stopping.set()
             super()._signal_stop(*args)
 
         def load_connection_file(self):
@@ -120,12 +121,14 @@ def _engine_class():
 
         async def complete_registration(self, *args):
             await super().complete_registration(*args)
-            shell = self.kernel.shell
+            shell, rank = self.kernel.shell, rank_from_environment()
             names = namespace()
+            if not rank == names["rank"] == self.id:
+                raise RuntimeError(f"engine {self.id}, rank {rank}, is {names['rank']} for MPI")
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
-            stack_dump.answer(self.events, rank_from_environment(), shell)
+            stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
@@ -135,7 +138,7 @@ def _engine_class():
             _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request
             look_after_children(self.keeper.let_go, self._signal_stop)
-            self.keeper.tell(stage="registered")
+            self.keeper.tell(rank, "registered", describe(names["device"]))
 
     return Engine
 
@@ -200,10 +203,8 @@ def _write_to(path) -> None:
 def _restore_temporary_directory() -> None:
     # mpiexec was given a private one so that its session files go with the cluster;
     # a learner's temporary files belong where the learner expects them.
-    with contextlib.suppress(KeyError):
-        del os.environ["TMPDIR"]
-    original = os.environ.pop("COURSE_TMPDIR", None)
-    if original:
+    del os.environ["TMPDIR"]
+    if original := os.environ.pop("COURSE_TMPDIR"):
         os.environ["TMPDIR"] = original
 
 

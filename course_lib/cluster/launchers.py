@@ -8,7 +8,7 @@ from pathlib import Path
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 from torch_mpi4py import launch
 
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python
+from .runtime_dir import RuntimeDir, python
 
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 # A notebook's own variables that mean nothing, or the wrong thing, on an engine.
@@ -62,7 +62,6 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     variables["TMPDIR"] = str(directory.temporary)
     # Each rank keeps its log of events there, where the notebook can read it at any time.
     variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
-    variables[CLUSTER_VARIABLE] = str(directory.path)
     if directory.shared_memory is not None:
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
         variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)

@@ -62,21 +62,18 @@ def _device(rank: int):
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
-def describe() -> dict:
-    """One row of the rank table."""
+def describe(device) -> dict:
+    """What a :class:`~course_lib.cluster.rank_table.Rank` says of this one, but for its numbers."""
     import torch
     import torch_mpi4py as mpi
 
-    comm = mpi.world()
     return {
-        "rank": comm.Get_rank(),
-        "world_size": comm.Get_size(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "device": str(_device(comm.Get_rank())),
+        "device": str(device),
         "threads": torch.get_num_threads(),
         "mpi": mpi.library(),
         "survives_deaths": mpi.has_ulfm(),
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
     }
 
 
@@ -286,11 +283,10 @@ def init_process_group(timeout_s: float) -> None:
         )
 
 
-def shrink(timeout_s: float) -> dict:
+def shrink(timeout_s: float) -> None:
     """Go on with the ranks that live; each of them calls this."""
     import torch_mpi4py as mpi
 
     shrunk = mpi.shrink(timeout_s)
     # The device stays: that is where this rank's tensors are.
     get_ipython().user_ns.update(rank=shrunk.rank, world_size=shrunk.world_size, comm=mpi.world())
-    return describe()
