@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from . import stack_dump
 from .die_with_parent import tie_to_parent
@@ -93,7 +94,7 @@ def _advise() -> None:
     advice.RESTART = "Start again, in a notebook with cluster.restart()."
 
 
-def _engine_class():
+def _engine_class() -> Any:
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
     from torch_mpi4py import deadlines, heartbeat
@@ -104,11 +105,11 @@ def _engine_class():
         stopping: threading.Event
         events: Path
 
-        def _signal_stop(self, *args):
+        def _signal_stop(self, *args: Any) -> None:
             self.stopping.set()
             super()._signal_stop(*args)
 
-        def load_connection_file(self):
+        def load_connection_file(self) -> None:
             # The controller writes the file in place: wait until it is whole.
             deadline = time.monotonic() + 5
             while True:
@@ -119,7 +120,7 @@ def _engine_class():
                         raise
                     time.sleep(0.02)
 
-        async def complete_registration(self, *args):
+        async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
             shell, rank = self.kernel.shell, rank_from_environment()
             names = namespace()
@@ -143,13 +144,13 @@ def _engine_class():
     return Engine
 
 
-def _run_cells(kernel) -> None:
+def _run_cells(kernel: Any) -> None:
     """Do what belongs to every cell: number it, show that it runs, and how it ends."""
     from torch_mpi4py import heartbeat
 
     execute, engine = kernel.do_execute, os.getpid()
 
-    async def do_execute(*args, **kwargs):
+    async def do_execute(*args: Any, **kwargs: Any) -> dict:
         label = kernel.get_parent("shell")["metadata"].get("label")
         if label and str(label).isdigit():  # the number it has in the notebook, for tracebacks
             kernel.shell.execution_count = int(label)
@@ -167,7 +168,7 @@ def _run_cells(kernel) -> None:
     kernel.do_execute = do_execute
 
 
-def _abort_nothing(kernel) -> None:
+def _abort_nothing(kernel: Any) -> None:
     """Run a cell that comes right after one that failed.
 
     By default a kernel aborts what arrives until it is done with the failed cell. A notebook
@@ -176,23 +177,24 @@ def _abort_nothing(kernel) -> None:
     """
     execute = kernel.shell_handlers["execute_request"]
 
-    def execute_request(stream, ident, parent):
+    def execute_request(stream: Any, ident: Any, parent: dict) -> Any:
         parent["content"]["stop_on_error"] = False
         return execute(stream, ident, parent)
 
     kernel.shell_handlers["execute_request"] = execute_request
 
 
-async def _signal_request(stream, ident, parent):
+async def _signal_request(stream: Any, ident: Any, parent: dict) -> None:
     """What ipyparallel's nanny process does for ``Client.send_signal``, without the process."""
     from ipykernel.kernelbase import Kernel
 
     signum = parent["content"]["sig"]
     os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
-    Kernel.instance().session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
+    session: Any = Kernel.instance().session
+    session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
 
 
-def _write_to(path) -> None:
+def _write_to(path: Path) -> None:
     """Send everything this process prints by itself to its own log file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):

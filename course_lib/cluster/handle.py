@@ -64,7 +64,7 @@ class Cluster:
     current: Cluster | None = None
     """The cluster that this notebook's cells run on."""
 
-    client: ipp.Client | None = None
+    client: Any = None
     view: ipp.DirectView
 
     def __init__(self, keeper: NotebookClient, settings: dict[str, Any]):
@@ -101,7 +101,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @property
@@ -295,7 +295,7 @@ class Cluster:
         return self._limit
 
     @limit.setter
-    def limit(self, value) -> None:
+    def limit(self, value: Any) -> None:
         self._limit = Limit.of(value)
 
     def report(self) -> HangReport:
@@ -416,7 +416,7 @@ class Cluster:
 
     # ---- after a death -------------------------------------------------------------------
 
-    def shrink(self, timeout_s: float = 30.0):
+    def shrink(self, timeout_s: float = 30.0) -> Cluster:
         """Go on with the ranks that live, after one has died; their variables are kept.
 
         They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
@@ -478,7 +478,7 @@ class Cluster:
             self._require_idle("it shrinks")
         return dead
 
-    def _await(self, asked, survivors: list[int], timeout_s: float) -> None:
+    def _await(self, asked: Any, survivors: list[int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s + _MORE_THAN_THE_RANKS_S
         while not asked.wait(_ASK_EVERY_S):
             self.status()
@@ -560,7 +560,7 @@ class Cluster:
             activate(shell, self)
 
 
-def _recover(view, always: bool = False) -> tuple[str, bool]:
+def _recover(view: Any, always: bool = False) -> tuple[str, bool]:
     """Renew what was lost on the ranks of ``view``, which are all idle.
 
     Args:
@@ -598,7 +598,7 @@ def _recover(view, always: bool = False) -> tuple[str, bool]:
     return "", False
 
 
-def _require_success(asked, survivors: list[int]) -> None:
+def _require_success(asked: Any, survivors: list[int]) -> None:
     """Raise ClusterError unless all survivors have done their part of a shrink."""
     failed = [
         (rank, child.result())
@@ -627,10 +627,10 @@ def _losses(names: dict[int, list[str] | None]) -> str:
         together.setdefault(tuple(ranks), []).append(name)
     answered = tuple(rank for rank, known in names.items() if known is not None)
     parts = []
-    for ranks, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
+    for who, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
         shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
         more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
-        parts.append(shown + more + ("" if ranks == answered else f" on {rank_list(ranks)}"))
+        parts.append(shown + more + ("" if who == answered else f" on {rank_list(who)}"))
     silent = [rank for rank, known in names.items() if known is None]
     if silent:
         parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")

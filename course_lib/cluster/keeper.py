@@ -204,7 +204,7 @@ class Keeper:
 
     # ---- connections -------------------------------------------------------------------
 
-    async def _connected(self, reader, writer) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = None
         try:
             while line := await reader.readline():
@@ -224,7 +224,9 @@ class Keeper:
                 self._orphan()
             writer.close()
 
-    def _engine_says(self, number: int, pid: int, stage: str, description=None) -> None:
+    def _engine_says(
+        self, number: int, pid: int, stage: str, description: dict[str, Any] | None
+    ) -> None:
         if number not in self.engines:
             self.engines[number] = KnownEngine(pid, started(pid))
         self.engines[number].stage = stage
@@ -232,7 +234,7 @@ class Keeper:
         if self.state == "starting" and not self._missing():
             self.state = "ready"
 
-    def _obey(self, operation: str, message: dict, writer) -> None:
+    def _obey(self, operation: str, message: dict, writer: asyncio.StreamWriter) -> None:
         if operation == "own":
             log.info("owned by process %s", message["pid"])
             self._owner_writer, self._owner_pid = writer, message["pid"]
@@ -262,7 +264,7 @@ class Keeper:
         }
 
     @staticmethod
-    def _reply(writer, number: int | None, **content) -> None:
+    def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
         writer.write(json.dumps({"id": number, **content}).encode() + b"\n")
 
     def _orphan(self) -> None:
@@ -326,7 +328,7 @@ def unregister(directory: RuntimeDir, rank: int) -> None:
         packer=info["pack"],
         unpacker=info["unpack"],
     )
-    registration = zmq.Context.instance().socket(zmq.DEALER)
+    registration: zmq.Socket = zmq.Context.instance().socket(zmq.DEALER)
     registration.LINGER = 3000  # ms
     util.connect(registration, f"{info['interface']}:{info['registration']}")
     session.send(registration, "unregistration_request", content={"id": rank})

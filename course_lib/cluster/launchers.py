@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 from torch_mpi4py import launch
@@ -18,37 +19,39 @@ _OF_THE_NOTEBOOK = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
 class _InRuntimeDir:
     """Mixin: keep the output until the runtime directory goes, so that errors can quote it."""
 
+    profile_dir: str
+
     @property
     def directory(self) -> RuntimeDir:
         return RuntimeDir(Path(self.profile_dir).parent)
 
-    def _log_output(self, stop_data=None):
+    def _log_output(self, stop_data: Any = None) -> None:
         """ipyparallel would print and delete the log here."""
 
 
 class ControllerLauncher(_InRuntimeDir, LocalControllerLauncher):
     """Starts :mod:`course_lib.cluster.controller`."""
 
-    def _output_file_default(self):
+    def _output_file_default(self) -> str:
         return str(self.directory.logs / "controller.log")
 
-    def find_args(self):
+    def find_args(self) -> list[str]:
         return python("-m", "course_lib.cluster.controller", str(self.directory.path))
 
 
 class EngineSetLauncher(_InRuntimeDir, MPIEngineSetLauncher):
     """Starts :mod:`course_lib.cluster.engine` on every rank, by mpiexec."""
 
-    def _output_file_default(self):
+    def _output_file_default(self) -> str:
         return str(self.directory.logs / "mpiexec.log")
 
-    def find_args(self):
+    def find_args(self) -> list[str]:
         engine = python("-m", "course_lib.cluster.engine", str(self.directory.path))
         # If the keeper is killed, mpiexec gets SIGTERM, on which it ends its ranks and tidies up.
         tied = python("-S", str(_DIE_WITH_PARENT), "SIGTERM")
         return [*tied, *launch.mpiexec(self.n, *engine)]
 
-    def get_env(self):
+    def get_env(self) -> dict[str, str]:
         return super().get_env() | engine_environment(self.directory)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import signal
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
 
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython.core.error import UsageError
@@ -21,13 +23,16 @@ from .completion import complete_on_engines
 from .errors import ClusterError, HangError, RemoteCellError
 from .stop_button import StopButton, interruption
 
+if TYPE_CHECKING:
+    from .handle import Cluster
+
 _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
 class CourseMagics(ParallelMagics):
     """ipyparallel's magics, bound to a :class:`~course_lib.cluster.Cluster`."""
 
-    def __init__(self, shell, cluster):
+    def __init__(self, shell: Any, cluster: Cluster) -> None:
         self.cluster = cluster
         super().__init__(shell, cluster.view)
 
@@ -41,7 +46,7 @@ class CourseMagics(ParallelMagics):
         "report of what every rank was doing; ``60+`` counts only time without progress, "
         "``none`` is no limit",
     )
-    def cell_px(self, line="", cell=None):
+    def cell_px(self, line: str = "", cell: str = "") -> Any:
         """Run the cell on all ranks."""
         args = self.cell_px.parser.parse_argstring(line)
         before = self.view.targets
@@ -57,7 +62,7 @@ class CourseMagics(ParallelMagics):
             self.view.targets = before
 
     @no_var_expand
-    def px(self, line=""):
+    def px(self, line: str = "") -> Any:
         """Run the line on all ranks; ``%px --limit SECONDS CODE`` as for ``%%px``."""
         args = self.cell_px.parser.parse_argstring("")
         given = _LIMIT_OF_A_LINE.match(line)
@@ -67,7 +72,7 @@ class CourseMagics(ParallelMagics):
 
     @magic_arguments()
     @output_args
-    def result(self, line=""):
+    def result(self, line: str = "") -> None:
         """Wait for the last ``%%px --noblock``, and show what the ranks have produced."""
         if self.last_result is None:
             raise UsageError(NO_LAST_RESULT)
@@ -79,7 +84,7 @@ class CourseMagics(ParallelMagics):
         with StopButton() as button:
             self._run_to_end(button, self.last_result, args)
 
-    def _run(self, cell: str, args):
+    def _run(self, cell: str, args: Namespace) -> Any:
         """Run a cell on the targets, with the options of ``%%px``."""
         block = self.view.block if args.block is None else args.block
         self._limit(args)  # is it one at all?
@@ -92,18 +97,21 @@ class CourseMagics(ParallelMagics):
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             if block and not args.local:
-                return self._run_to_end(button, result, args)
+                self._run_to_end(button, result, args)
+                return None
         here = self.shell.run_cell(cell) if args.local else None
         if not block:
             return result
         with StopButton() as button:
             self._run_to_end(button, result, args)
-        here.raise_error()  # what fails here fails the cell, too
+        if here is not None:
+            here.raise_error()  # what fails here fails the cell, too
+        return None
 
-    def _limit(self, args) -> Limit:
+    def _limit(self, args: Namespace) -> Limit:
         return Limit.of(args.limit or self.cluster.limit)
 
-    def _run_to_end(self, button: StopButton, result, args) -> None:
+    def _run_to_end(self, button: StopButton, result: Any, args: Namespace) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
         cluster, limit = self.cluster, self._limit(args)
         live = self.stream_output if args.stream is None else args.stream
@@ -116,7 +124,7 @@ class CourseMagics(ParallelMagics):
         cell.output.show(args.groupby)
         failures, finished = cell.outcome()
         if cell.end == "interrupted":
-            raise _interrupted(cell, cluster.after_failure(cell.report, cell.stuck)) from None
+            raise _interrupted(cell, cluster) from None
         if not failures and cell.end != "limit":
             cluster.mend()
             return
@@ -132,7 +140,7 @@ class CourseMagics(ParallelMagics):
             raise HangError(reason, report, failures, finished, cell.stuck, advice)
         raise RemoteCellError(failures, finished, report)
 
-    def _eval_target_str(self, ts):
+    def _eval_target_str(self, ts: str) -> list[int]:
         return self.cluster.who.engines_of(parse_targets(ts, self.cluster.n))
 
 
@@ -171,7 +179,9 @@ def _more_time(limit: Limit, moving: bool) -> str:
     return f" If the cell only needs more time: {way}."
 
 
-def _interrupted(cell: Cell, advice: str) -> KeyboardInterrupt:
+def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
+    assert cell.report is not None
+    advice = cluster.after_failure(cell.report, cell.stuck)
     message = "the cell was interrupted on all ranks"
     if cell.stuck:
         message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"
@@ -181,14 +191,14 @@ def _interrupted(cell: Cell, advice: str) -> KeyboardInterrupt:
     return interruption(message, details)
 
 
-def _signal_number(given) -> int:
+def _signal_number(given: Any) -> int:
     """The number of the signal in the value of ``--signal-on-interrupt``."""
     if isinstance(given, str):
         return int(given) if given.isdigit() else signal.Signals[given]
     return given or 0
 
 
-def activate(shell, cluster) -> None:
+def activate(shell: Any, cluster: Cluster) -> None:
     """Make ``%px`` and ``%%px`` run on ``cluster``, and Tab complete names of its ranks."""
     shell.magics_manager.register(CourseMagics(shell, cluster))
     complete_on_engines(shell, cluster)

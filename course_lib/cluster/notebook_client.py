@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from .errors import ClusterError, StartError
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, python, tail
@@ -31,7 +32,7 @@ class NotebookClient:
         process: the keeper, if we started it.
     """
 
-    def __init__(self, connection: socket.socket, directory: RuntimeDir, process=None):
+    def __init__(self, connection: socket.socket, directory: RuntimeDir, process: Any = None):
         self.directory = directory
         self.process: subprocess.Popen | None = process
         self._socket = connection
@@ -118,7 +119,7 @@ class NotebookClient:
                 raise StartError(f"the cluster did not start: {status['progress']}")
             time.sleep(_POLL_S)
 
-    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content) -> dict:
+    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content: Any) -> dict:
         """Send a request and return the answer.
 
         Raises:
@@ -146,7 +147,7 @@ class NotebookClient:
             f"the cluster has ended: {self.why_it_ended()}\nstart_cluster() starts a fresh one"
         )
 
-    def _send(self, operation: str, **content) -> None:
+    def _send(self, operation: str, **content: Any) -> None:
         self._number += 1
         message = {"op": operation, "id": self._number, **content}
         # A keeper that is gone cannot be told, but what it said last is still to be read.

@@ -9,6 +9,7 @@ import atexit
 import operator
 import os
 import time
+from typing import Any
 
 import psutil
 from IPython import get_ipython
@@ -91,7 +92,7 @@ def current_cluster() -> Cluster | None:
     )
 
 
-def checked(n) -> int:
+def checked(n: Any) -> int:
     """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
     try:
         if isinstance(n, bool):
