@@ -6,6 +6,8 @@
 prints the table of ranks and makes ``%%px`` run a cell on all of them.
 """
 
+from typing import Any
+
 __all__ = [
     "Cluster",
     "ClusterError",
@@ -29,7 +31,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     # Imported on first use: the keeper and the engines import this package too, and must come
     # up before (and quicker than) anything of ipyparallel.
     if name not in _HOMES:

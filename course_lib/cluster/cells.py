@@ -10,7 +10,9 @@ import math
 import re
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ipyparallel import error
 from IPython import get_ipython
@@ -19,8 +21,12 @@ from torch_mpi4py.rank_report import HangReport
 from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
+from .stop_button import StopButton
 
-__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "take_limit", "unfinished"]
+if TYPE_CHECKING:
+    from .handle import Cluster
+
+__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "unfinished"]
 
 DEFAULT_LIMIT_S = 60.0
 
@@ -33,8 +39,6 @@ _FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
 _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
-_OPTION = re.compile(r"(?:^|\s)--limit(?:=|\s+)(\S+)")
-_FIRST_OPTION = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 # IPython's name for the source of a cell, in the message of a SyntaxError.
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
@@ -53,7 +57,7 @@ class Limit:
     without_progress: bool = False
 
     @classmethod
-    def of(cls, value) -> Limit:
+    def of(cls, value: Any) -> Limit:
         """Read ``5``, ``"5"``, ``"60+"`` (60 s without progress), ``None`` (no limit).
 
         Raises:
@@ -78,17 +82,6 @@ class Limit:
         if math.isinf(self.seconds):
             return "none"
         return f"{self.seconds:g} s" + (" without progress" if self.without_progress else "")
-
-
-def take_limit(line: str, first: bool = False) -> tuple[str | None, str]:
-    """Return the value of ``--limit`` in the options of a magic, and the line without it.
-
-    Args:
-        first: only at the beginning, where code follows.
-    """
-    pattern = _FIRST_OPTION if first else _OPTION
-    found = pattern.search(line)
-    return (found[1], pattern.sub("", line, count=1)) if found else (None, line)
 
 
 def cell_number() -> int:
@@ -117,8 +110,8 @@ class Cell:
         moved_lately: whether ranks had shown progress in the second half of the limit.
     """
 
-    def __init__(self, cluster, result, limit: Limit):
-        self.ranks: list[int] = [cluster.rank_of(engine) for engine in result._targets]
+    def __init__(self, cluster: Cluster, result: Any, limit: Limit) -> None:
+        self.ranks: list[int] = [cluster.who.rank_of(engine) for engine in result._targets]
         self.output = CellOutput(result, self.ranks, cluster.n)
         self.end = ""
         self.late: list[int] = []
@@ -135,7 +128,9 @@ class Cell:
         self._waits_since = self._began
 
     @classmethod
-    def of_function(cls, cluster, limit: Limit, function, *arguments) -> Cell:
+    def of_function(
+        cls, cluster: Cluster, limit: Limit, function: Callable[..., Any], *arguments: Any
+    ) -> Cell:
         """Have all ranks call a function, as if a cell did.
 
         Raises:
@@ -146,7 +141,13 @@ class Cell:
         result = cluster.view.apply_async(run_as_cell, cell_number(), function, *arguments)
         return cls(cluster, result, limit)
 
-    def run(self, button, live=False, progress_after: float = -1, signum=signal.SIGINT) -> None:
+    def run(
+        self,
+        button: StopButton,
+        live: bool = False,
+        progress_after: float = -1,
+        signum: int = signal.SIGINT,
+    ) -> None:
         """Wait until it is over, and free the ranks that have not ended it.
 
         Args:
@@ -244,17 +245,17 @@ class Cell:
         return None not in waits.values() and now - self._waits_since >= patience
 
 
-def unfinished(result, ranks: list[int]) -> list[int]:
+def unfinished(result: Any, ranks: list[int]) -> list[int]:
     """The ranks that have not ended the cell."""
     return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
 
 
-def _going_on(result) -> list[int]:
+def _going_on(result: Any) -> list[int]:
     """The engines that have not ended the cell."""
     return unfinished(result, result._targets)
 
 
-def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list[int]:
+def free(cluster: Cluster, result: Any, ranks: list[int], signum: int = signal.SIGINT) -> list[int]:
     """Get all ranks out of a cell; return those that do not come.
 
     One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
@@ -269,7 +270,7 @@ def free(cluster, result, ranks: list[int], signum: int = signal.SIGINT) -> list
             position = cluster.boards.position(engine)
             if position and position.running and position.began > signalled.get(engine, 0.0):
                 signalled[engine] = time.perf_counter()
-                cluster.signal(signum, [cluster.rank_of(engine)])
+                cluster.signal(signum, [cluster.who.rank_of(engine)])
         waited = time.perf_counter() - began
         if waited > _STUCK_AFTER_S and all(map(cluster.boards.is_stuck, going_on)):
             break

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from IPython.core.completer import SimpleCompletion, context_matcher
 
 from .rank_functions import complete
+
+if TYPE_CHECKING:
+    from .handle import Cluster
 
 _IDENTIFIER = "course_lib.engines"
 _WITHIN_S = 0.5
 
 
-def complete_on_engines(shell, cluster) -> None:
+def complete_on_engines(shell: Any, cluster: Cluster) -> None:
     """Let the completer of ``shell`` ask rank 0 of ``cluster``, instead of any cluster before."""
 
     @context_matcher(identifier=_IDENTIFIER)
-    def engine_matcher(context):
+    def engine_matcher(context: Any) -> dict[str, Any]:
         found = _ask(cluster, context.token) if _is_parallel(context) else []
         completions = [SimpleCompletion(text=text, type="engine") for text in found]
         return {"completions": completions, "suppress": False}
@@ -24,12 +29,12 @@ def complete_on_engines(shell, cluster) -> None:
     matchers.append(engine_matcher)
 
 
-def _is_parallel(context) -> bool:
+def _is_parallel(context: Any) -> bool:
     text = context.full_text.lstrip()
     return text.startswith("%%px") or context.line_with_cursor.lstrip().startswith("%px ")
 
 
-def _ask(cluster, token: str) -> list[str]:
+def _ask(cluster: Cluster, token: str) -> list[str]:
     client = cluster.client
     if client is None or client._closed or client.outstanding:
         return []  # a rank that is busy cannot answer

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+from typing import Any
 
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import start_heartmonitor
@@ -42,14 +43,14 @@ class Controller(IPController):
 
     name = "ipcontroller"
 
-    def next_port(self, pool_name="common"):
+    def next_port(self, pool_name: str = "common") -> int:
         return free_port()
 
-    def init_hub(self):
+    def init_hub(self) -> None:
         super().init_hub()
-        process = self.heartmonitor_process
-        self.heartmonitor_process = _HeartMonitorThread(
-            target=start_heartmonitor, kwargs=process._kwargs, name="heartmonitor", daemon=True
+        arguments = self.heartmonitor_process._kwargs
+        self.heartmonitor_process: Any = _HeartMonitorThread(
+            target=start_heartmonitor, kwargs=arguments, name="heartmonitor", daemon=True
         )
 
 
@@ -75,10 +76,10 @@ def main() -> None:
     directory = RuntimeDir(sys.argv[1])
 
     def sweep_and_end() -> None:
-        directory.sweep(spare=os.getpid())
+        directory.sweep()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    KeeperClient(str(directory.socket), "controller", when_cut=sweep_and_end)
+    KeeperClient(directory.socket, when_cut=sweep_and_end)
     Controller.launch_instance(
         [
             f"--profile-dir={directory.profile}",

@@ -7,20 +7,21 @@ imports torch while the controller starts, registers under its rank, and offers 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from . import stack_dump
 from .die_with_parent import tie_to_parent
 from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
 from .keeper_client import KeeperClient
-from .rank_functions import lost_flags, namespace
-from .runtime_dir import EVENTS_VARIABLE, RuntimeDir
+from .rank_functions import describe, lost_flags, namespace
+from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -37,31 +38,32 @@ def rank_from_environment() -> int:
 
 def main() -> None:
     """Run one engine."""
-    stopping = []
-    with as_a_death(lambda: bool(stopping)):
+    stopping = threading.Event()
+    with as_a_death(stopping.is_set):
         _run(stopping)
 
 
-def _run(stopping: list) -> None:
+def _run(stopping: threading.Event) -> None:
     directory = RuntimeDir(sys.argv[1])
     rank = rank_from_environment()
     _write_to(directory.rank_log(rank))
     _restore_temporary_directory()
     tie_to_parent(signal.SIGKILL)
-    keeper = KeeperClient(str(directory.socket), "engine", rank)
+    keeper = KeeperClient(directory.socket)
+    keeper.tell(rank, "started")
 
     import torch
     from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel would)
 
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    keeper.tell(stage="imported torch")
+    keeper.tell(rank, "imported torch")
     app = _engine_class().instance()
     app.keeper = keeper
     app.stopping = stopping
     # Taken out now that the board is made: what a cell starts is not this rank, and would put a
     # board of its own in the place of this rank's.
-    app.events = Path(os.environ.pop(EVENTS_VARIABLE))
+    app.events = Path(os.environ.pop("TORCH_MPI4PY_EVENTS_DIR"))
     app.initialize(
         [
             f"--profile-dir={directory.profile}",
@@ -92,7 +94,7 @@ def _advise() -> None:
     advice.RESTART = "Start again, in a notebook with cluster.restart()."
 
 
-def _engine_class():
+def _engine_class() -> Any:
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
     from torch_mpi4py import deadlines, heartbeat
@@ -100,14 +102,14 @@ def _engine_class():
     class Engine(IPEngine):
         name = "ipengine"
         keeper: KeeperClient
-        stopping: list
+        stopping: threading.Event
         events: Path
 
-        def _signal_stop(self, *args):
-            self.stopping.append(args)
+        def _signal_stop(self, *args: Any) -> None:
+            self.stopping.set()
             super()._signal_stop(*args)
 
-        def load_connection_file(self):
+        def load_connection_file(self) -> None:
             # The controller writes the file in place: wait until it is whole.
             deadline = time.monotonic() + 5
             while True:
@@ -118,14 +120,16 @@ def _engine_class():
                         raise
                     time.sleep(0.02)
 
-        async def complete_registration(self, *args):
+        async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
-            shell = self.kernel.shell
+            shell, rank = self.kernel.shell, rank_from_environment()
             names = namespace()
+            if not rank == names["rank"] == self.id:
+                raise RuntimeError(f"engine {self.id}, rank {rank}, is {names['rank']} for MPI")
             shell.user_ns.update(names)
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
-            stack_dump.answer(self.events, rank_from_environment(), shell)
+            stack_dump.answer(self.events, rank, shell)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
@@ -135,18 +139,18 @@ def _engine_class():
             _abort_nothing(self.kernel)
             self.kernel.control_handlers["signal_request"] = _signal_request
             look_after_children(self.keeper.let_go, self._signal_stop)
-            self.keeper.tell(stage="registered")
+            self.keeper.tell(rank, "registered", describe(names["device"]))
 
     return Engine
 
 
-def _run_cells(kernel) -> None:
+def _run_cells(kernel: Any) -> None:
     """Do what belongs to every cell: number it, show that it runs, and how it ends."""
     from torch_mpi4py import heartbeat
 
     execute, engine = kernel.do_execute, os.getpid()
 
-    async def do_execute(*args, **kwargs):
+    async def do_execute(*args: Any, **kwargs: Any) -> dict:
         label = kernel.get_parent("shell")["metadata"].get("label")
         if label and str(label).isdigit():  # the number it has in the notebook, for tracebacks
             kernel.shell.execution_count = int(label)
@@ -164,7 +168,7 @@ def _run_cells(kernel) -> None:
     kernel.do_execute = do_execute
 
 
-def _abort_nothing(kernel) -> None:
+def _abort_nothing(kernel: Any) -> None:
     """Run a cell that comes right after one that failed.
 
     By default a kernel aborts what arrives until it is done with the failed cell. A notebook
@@ -173,23 +177,24 @@ def _abort_nothing(kernel) -> None:
     """
     execute = kernel.shell_handlers["execute_request"]
 
-    def execute_request(stream, ident, parent):
+    def execute_request(stream: Any, ident: Any, parent: dict) -> Any:
         parent["content"]["stop_on_error"] = False
         return execute(stream, ident, parent)
 
     kernel.shell_handlers["execute_request"] = execute_request
 
 
-async def _signal_request(stream, ident, parent):
+async def _signal_request(stream: Any, ident: Any, parent: dict) -> None:
     """What ipyparallel's nanny process does for ``Client.send_signal``, without the process."""
     from ipykernel.kernelbase import Kernel
 
     signum = parent["content"]["sig"]
     os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
-    Kernel.instance().session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
+    session: Any = Kernel.instance().session
+    session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
 
 
-def _write_to(path) -> None:
+def _write_to(path: Path) -> None:
     """Send everything this process prints by itself to its own log file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
@@ -200,10 +205,8 @@ def _write_to(path) -> None:
 def _restore_temporary_directory() -> None:
     # mpiexec was given a private one so that its session files go with the cluster;
     # a learner's temporary files belong where the learner expects them.
-    with contextlib.suppress(KeyError):
-        del os.environ["TMPDIR"]
-    original = os.environ.pop("COURSE_TMPDIR", None)
-    if original:
+    del os.environ["TMPDIR"]
+    if original := os.environ.pop("COURSE_TMPDIR"):
         os.environ["TMPDIR"] = original
 
 

@@ -19,6 +19,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from IPython.core.autocall import IPyAutocall
 
@@ -51,7 +52,7 @@ def as_a_death(told_to_stop: Callable[[], bool]) -> Iterator[None]:
                 os.kill(engine, signal.SIGKILL)
         usual(status)
 
-    os._exit = die
+    os._exit = die  # type: ignore[assignment]
     try:
         yield
     except BaseException:
@@ -70,7 +71,7 @@ class NoExit(IPyAutocall):
         raise RuntimeError(f"exit() {_INSTEAD}")
 
 
-def explain_exits(shell) -> None:
+def explain_exits(shell: Any) -> None:
     """Give ``exit`` and ``quit`` in cells their meaning on a rank."""
     names = {"exit": NoExit(), "quit": NoExit()}
     shell.user_ns.update(names)
@@ -125,7 +126,8 @@ def end_forked_child(engine: int, reply: dict) -> None:
     if os.getpid() == engine:
         return
     for stream in (sys.__stdout__, sys.__stderr__):
-        stream.flush()
+        if stream is not None:
+            stream.flush()
     os._exit(_status(reply))
 
 

@@ -1,4 +1,4 @@
-"""What a notebook holds of a cluster, to ask it, mend it and stop it.
+"""The :class:`Cluster` that a notebook holds, to run cells on it, ask it, mend it and stop it.
 
 The cluster itself lives in processes of its own (:mod:`.keeper`). :mod:`.starting` is how a
 notebook gets one.
@@ -7,13 +7,14 @@ notebook gets one.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from functools import partial
+from typing import Any
 
 import ipyparallel as ipp
 from IPython import get_ipython
-from torch_mpi4py import launch
 from torch_mpi4py.observing import RankBoards, observe
 from torch_mpi4py.rank_report import HangReport
 from torch_mpi4py.rank_states import name_ranks
@@ -38,8 +39,7 @@ _SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on
 _LOOK_AGAIN_S = 0.01
 _MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
 _BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
-_NAMES_WITHIN_S = 0.5
-_IDLE_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
+_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
 _NAMES_SHOWN = 8  # of those that share a fate
 
 
@@ -64,19 +64,20 @@ class Cluster:
     current: Cluster | None = None
     """The cluster that this notebook's cells run on."""
 
-    def __init__(self, keeper: NotebookClient, n: int, settings: dict):
-        self.who = RankTable(range(n))
-        self.client: ipp.Client | None = None
-        self.view: ipp.DirectView | None = None
-        self.boards = RankBoards(keeper.directory.events)
-        self.keeper = keeper
+    client: Any = None
+    view: ipp.DirectView
+
+    def __init__(self, keeper: NotebookClient, settings: dict[str, Any]):
         self._settings = settings
         self._limit = Limit(DEFAULT_LIMIT_S)
-        self._survives_deaths = False
-        self._begin_afresh()
+        self._begin_with(keeper)
 
-    def _begin_afresh(self) -> None:
-        """Forget what has become of ranks that are no more."""
+    def _begin_with(self, keeper: NotebookClient) -> None:
+        """Take over a cluster that is ready, and forget what has become of any before."""
+        status = keeper.ask("status")
+        self.keeper = keeper
+        self.who = RankTable(status["members"], status["descriptions"])
+        self.boards = RankBoards(keeper.directory.events)
         self._killed: set[int] = set()  # engines that were killed on request
         self._stuck: tuple[int, ...] = ()  # engines that could not be freed
         self._owes_recovery = False
@@ -95,13 +96,12 @@ class Cluster:
 
     def __repr__(self) -> str:
         ended = self.keeper.why_it_ended()
-        state = "stopped" if ended else f"on {self.ranks[0].mpi}" if self.ranks else "starting"
-        return f"<Cluster of {count(self.n)}, {state}>"
+        return f"<Cluster of {count(self.n)}, {'stopped' if ended else f'on {self._mpi}'}>"
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     @property
@@ -119,9 +119,13 @@ class Cluster:
         """A row of the table for each rank."""
         return self.who.rows
 
-    def rank_of(self, engine_id: int) -> int:
-        """The rank of an engine by ipyparallel's number; the number itself of one left out."""
-        return self.who.rank_of(engine_id)
+    @property
+    def _mpi(self) -> str:
+        return self.ranks[0].mpi
+
+    @property
+    def _survives_deaths(self) -> bool:
+        return self.ranks[0].survives_deaths
 
     @property
     def is_running(self) -> bool:
@@ -149,17 +153,14 @@ class Cluster:
         if dead:
             have = "has" if len(dead) == 1 else "have"
             others = "cluster.shrink() goes on with the others and their variables, "
+            unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
+            why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}"
             raise ClusterError(
                 f"{name_ranks(dead)} {have} ended; "
                 f"{others if self._survives_deaths and len(dead) < self.n else ''}"
-                f"cluster.restart() starts fresh ranks{self._about_deaths(dead)}"
+                f"cluster.restart() starts fresh ranks\n\n{self.report().table()}"
+                f"{why if unasked else ''}"
             )
-
-    def _about_deaths(self, dead: list[int]) -> str:
-        """What every rank is doing, and why some may have died unless :meth:`kill` did it."""
-        unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
-        why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}" if unasked else ""
-        return f"\n\n{self.report().table()}{why}"
 
     def after_a_death(self) -> str:
         """What can be done once a rank has died."""
@@ -168,24 +169,18 @@ class Cluster:
                 "cluster.shrink() goes on with the other ranks and their variables, "
                 "cluster.restart() starts fresh ones."
             )
-        return (
-            f"{self.ranks[0].mpi} ends all ranks when one dies; cluster.restart() starts fresh "
-            "ones."
-        )
+        return f"{self._mpi} ends all ranks when one dies; cluster.restart() starts fresh ones."
 
     # ---- start and end -----------------------------------------------------------------
 
     def stop(self) -> None:
         """Stop all ranks and remove every trace of the cluster. Twice does no harm."""
-        if self.client is not None:
-            self.client.close(linger=0)
+        self._disconnect()
         self.keeper.stop()
 
-    def let_go(self) -> None:
-        """Leave the cluster running, for whoever comes for it within its grace time."""
+    def _disconnect(self) -> None:
         if self.client is not None:
             self.client.close(linger=0)
-        self.keeper.close()
 
     def restart(self) -> Cluster:
         """End all ranks at once and start fresh ones, with the same settings.
@@ -195,14 +190,12 @@ class Cluster:
         began = time.monotonic()
         lost = self._losses()
         before = self.keeper
-        before.begin_stop()
-        if self.client is not None:
-            self.client.close(linger=0)
+        before.begin_stop(politely=False)
+        self._disconnect()
         try:
-            self.keeper = NotebookClient.start(**self._settings)
+            self._begin_with(NotebookClient.start(**self._settings))
         finally:
             before.stop()
-        self._begin_afresh()
         self.open()
         seconds = time.monotonic() - began
         print(f"{count(self.n, 'fresh ')} in {seconds:.1f} s; {lost}")
@@ -218,18 +211,14 @@ class Cluster:
     def _names(self) -> dict[int, list[str] | None]:
         """The learner's names on each rank; None where nobody answers."""
         dead = self.status()["dead"]
-        living = [rank for rank in self.ids if rank not in dead]
-        names = dict.fromkeys(self.ids)
-        if not living:
+        idle = [rank for rank in self.ids if rank not in {*dead, *self._busy(self.ids)}]
+        names: dict[int, list[str] | None] = dict.fromkeys(self.ids)
+        if not idle:
             return names
-        view = self.client.direct_view(self.who.engines_of(living))
+        view = self.client.direct_view(self.who.engines_of(idle))
         asked = view.apply_async(on_rank.learners_names)
-        until = time.monotonic() + _IDLE_NAMES_WITHIN_S
-        while not asked.wait(_NAMES_WITHIN_S) and time.monotonic() < until:
-            silent = unfinished(asked, living)
-            if self._busy(silent) == silent:
-                break
-        for rank, child in zip(living, asked._children, strict=True):
+        asked.wait(_NAMES_WITHIN_S)
+        for rank, child in zip(idle, asked._children, strict=True):
             # A rank that has died meanwhile answers with an error, as a result.
             if child.done() and isinstance(child.result(), list):
                 names[rank] = child.result()
@@ -306,7 +295,7 @@ class Cluster:
         return self._limit
 
     @limit.setter
-    def limit(self, value) -> None:
+    def limit(self, value: Any) -> None:
         self._limit = Limit.of(value)
 
     def report(self) -> HangReport:
@@ -395,8 +384,6 @@ class Cluster:
             self.client.wait(timeout=_BUSY_AFTER_S)
         self.mend(out_of_step=bool(self._stuck))
         self._stuck = ()
-        if not self._owes_recovery:  # nobody is busy
-            self.know_ranks()
 
     def mend(self, out_of_step: bool = False) -> None:
         """Renew communication if it was lost, once all ranks are idle, and say so.
@@ -429,7 +416,7 @@ class Cluster:
 
     # ---- after a death -------------------------------------------------------------------
 
-    def shrink(self, timeout_s: float = 30.0):
+    def shrink(self, timeout_s: float = 30.0) -> Cluster:
         """Go on with the ranks that live, after one has died; their variables are kept.
 
         They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
@@ -463,11 +450,10 @@ class Cluster:
                     "goes on with it"
                 ) from None
             self._under_way = None
-            answers = _answers(asked, survivors)
-            self.keeper.ask("shrunk", members=members)
-            self.who = RankTable(members)
+            _require_success(asked, survivors)
+            status = self.keeper.ask("shrunk", members=members)
+            self.who = RankTable(members, status["descriptions"])
             self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
-            self._adopt(dict(enumerate(answers)))
             self._activate()
             go_on = f"{count(self.n)} {'goes' if self.n == 1 else 'go'} on"
             print(f"{rank_list(dead)} died; {go_on}, numbered anew, with their variables:")
@@ -481,7 +467,7 @@ class Cluster:
             raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
         if dead and not self._survives_deaths:
             raise ClusterError(
-                f"{rank_list(dead)} died, and {self.ranks[0].mpi} cannot go on with the others; "
+                f"{rank_list(dead)} died, and {self._mpi} cannot go on with the others; "
                 "cluster.restart() starts fresh ranks"
             )
         if dead and self._under_way is not None:
@@ -492,7 +478,7 @@ class Cluster:
             self._require_idle("it shrinks")
         return dead
 
-    def _await(self, asked, survivors: list[int], timeout_s: float) -> None:
+    def _await(self, asked: Any, survivors: list[int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s + _MORE_THAN_THE_RANKS_S
         while not asked.wait(_ASK_EVERY_S):
             self.status()
@@ -512,32 +498,23 @@ class Cluster:
             found: it has variables; when interrupted, leave it to be found again.
         """
         try:
-            self._connect()
+            self.client = self._client_of_all()
             self._activate()
+            if found:
+                self._free_from_old_cell()
         except BaseException as error:
-            if found and isinstance(error, KeyboardInterrupt):
-                self.let_go()
-            else:
-                self.stop()
+            self._disconnect()
+            if not found or not isinstance(error, KeyboardInterrupt):
+                self.keeper.stop()
+            self.keeper.close()
             raise
         Cluster.current = self
 
-    def _connect(self) -> None:
-        """Connect a client and check that engine ids are ranks."""
-        self.who = RankTable(self.keeper.ask("status")["members"])
-        self.boards = RankBoards(self.keeper.directory.events)
-        self.client = self._client_of_all()
-        self.view = self.client.direct_view(self.who.engines)
-        self.view.block = True
-        asked = self.view.apply_async(on_rank.describe)
-        stuck = [] if asked.wait(_OLD_CELL_MAY_END_S) else self._free_from_old_cell(asked)
-        children = enumerate(asked._children)
-        self._adopt({rank: child.result() for rank, child in children if rank not in stuck})
-        if stuck:
-            print(self.note_stuck(stuck))
-
-    def _free_from_old_cell(self, asked) -> list[int]:
-        """Interrupt a cell of the kernel before this one; return the ranks that do not stop."""
+    def _free_from_old_cell(self) -> None:
+        """Interrupt what a kernel before this one has left on the ranks; say who does not stop."""
+        asked = self.view.apply_async(os.getpid)
+        if asked.wait(_OLD_CELL_MAY_END_S):
+            return
         silent = self.ids
         if self._busy(self.ids):
             self._owes_recovery = True
@@ -546,7 +523,9 @@ class Cluster:
         while time.monotonic() < deadline:
             stuck = self._busy(silent)
             if set(unfinished(asked, self.ids)) <= set(stuck):
-                return stuck
+                if stuck:
+                    print(self.note_stuck(stuck))
+                return
             asked.wait(_POLL_S)
         raise ClusterError("not all ranks answer; start_cluster(replace=True) starts fresh ones")
 
@@ -570,26 +549,10 @@ class Cluster:
                 if time.monotonic() > deadline:
                     raise ClusterError(f"not all engines have registered: {error}") from None
 
-    def know_ranks(self) -> None:
-        """Ask the ranks again who they are, if one could not be asked before; all are free."""
-        if not self.who.is_complete:
-            self._adopt(dict(enumerate(self.view.apply_sync(on_rank.describe))))
-
-    def _adopt(self, answers: dict[int, dict]) -> None:
-        """Take over what the ranks said of themselves, and a view on them."""
-        for expected, answer in answers.items():
-            if isinstance(answer, Exception):
-                raise answer
-            if answer["rank"] != expected or answer.pop("world_size") != self.n:
-                raise ClusterError(f"engine {expected} is rank {answer['rank']}: please report")
-        # Of ranks that all are stuck nobody can be asked; the launcher knows what they run on.
-        able = [answer.pop("survives_deaths") for answer in answers.values()]
-        self._survives_deaths = all(able) if able else launch.family() == "openmpi"
-        self.who = RankTable(self.who.engines, answers)
+    def _activate(self) -> None:
+        """Make a view on all ranks, and run this notebook's ``%%px`` cells on it."""
         self.view = self.client.direct_view(self.who.engines)
         self.view.block = True
-
-    def _activate(self) -> None:
         shell = get_ipython()
         if shell is not None:
             from .magics import activate
@@ -597,7 +560,7 @@ class Cluster:
             activate(shell, self)
 
 
-def _recover(view, always: bool = False) -> tuple[str, bool]:
+def _recover(view: Any, always: bool = False) -> tuple[str, bool]:
     """Renew what was lost on the ranks of ``view``, which are all idle.
 
     Args:
@@ -635,7 +598,8 @@ def _recover(view, always: bool = False) -> tuple[str, bool]:
     return "", False
 
 
-def _answers(asked, survivors: list[int]) -> list[dict]:
+def _require_success(asked: Any, survivors: list[int]) -> None:
+    """Raise ClusterError unless all survivors have done their part of a shrink."""
     failed = [
         (rank, child.result())
         for rank, child in zip(survivors, asked._children, strict=True)
@@ -650,7 +614,6 @@ def _answers(asked, survivors: list[int]) -> list[dict]:
             f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
             "if it fails again, only cluster.restart() helps"
         )
-    return asked.get()
 
 
 def _losses(names: dict[int, list[str] | None]) -> str:
@@ -664,10 +627,10 @@ def _losses(names: dict[int, list[str] | None]) -> str:
         together.setdefault(tuple(ranks), []).append(name)
     answered = tuple(rank for rank, known in names.items() if known is not None)
     parts = []
-    for ranks, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
+    for who, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
         shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
         more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
-        parts.append(shown + more + ("" if ranks == answered else f" on {rank_list(ranks)}"))
+        parts.append(shown + more + ("" if who == answered else f" on {rank_list(who)}"))
     silent = [rank for rank, known in names.items() if known is None]
     if silent:
         parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")

@@ -1,8 +1,7 @@
-"""One detached process owns the cluster, and ends it when nobody wants it.
+"""The process behind a cluster: it starts controller and engines, watches them, and ends them.
 
 ``python -m course_lib.cluster.keeper CONFIG`` runs in a session of its own, so neither a
-restart nor the death of the notebook's kernel takes it along. It starts controller and
-engines through ipyparallel's ``Cluster``, and listens on a Unix socket:
+restart nor the death of the notebook's kernel takes it along. It listens on a Unix socket:
 
 - the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
   within the grace time, everything is stopped and every trace removed;
@@ -23,6 +22,8 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
+from typing import Any
 
 from .runtime_dir import RuntimeDir, kill, started, tail
 
@@ -35,48 +36,57 @@ _KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
 _TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
 
 
+@dataclass
+class KnownEngine:
+    """What is known of an engine.
+
+    Attributes:
+        pid: its process.
+        started: when that process started; another may have the same number later.
+        stage: how far its own start has got.
+        description: what it says of itself once it is registered.
+        lives: whether it has not ended.
+    """
+
+    pid: int
+    started: float | None
+    stage: str = "started"
+    description: dict[str, Any] | None = None
+    lives: bool = True
+
+
 class Keeper:
     """Owns one cluster.
 
     Args:
         directory: its runtime directory.
         n: number of ranks.
-        owner: the inherited socket of the process that started us.
+        owner_fd: the inherited socket of the process that started us.
         owner_pid: that process.
         grace: seconds to wait for another owner once the connection is gone.
         timeout: seconds until a start counts as failed.
     """
 
     def __init__(
-        self,
-        directory: RuntimeDir,
-        n: int,
-        owner: socket.socket,
-        owner_pid: int,
-        grace: float,
-        timeout: float,
+        self, directory: str, n: int, owner_fd: int, owner_pid: int, grace: float, timeout: float
     ):
-        self.directory = directory
+        self.directory = RuntimeDir(directory)
         self.n = n
         self.grace = grace
         self.timeout = timeout
         self.state = "starting"
         self.error = ""
-        self.stages: dict[int, str] = {}  # rank -> how far its start got
-        self.engines: dict[int, int] = {}  # rank -> pid of the living
-        self._born: dict[int, float | None] = {}  # rank -> when that process started
+        self.engines: dict[int, KnownEngine] = {}  # those that have come, by number
+        self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
+        self.cluster: Any = None
         self._looked_at_engines = 0.0
         self._ranks_over: float | None = None  # since when there is nobody left to run cells
-        self.dead: list[int] = []
-        self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
-        self.cluster = None
-        self._owner_socket = owner
+        self._owner_socket = socket.socket(fileno=owner_fd)
         self._owner_pid: int | None = owner_pid
         self._owner_writer: asyncio.StreamWriter | None = None
         self._orphaned_at: float | None = None
         self._stop = asyncio.Event()
         self._politely = True
-        self._waiting_for_stop: list[tuple[asyncio.StreamWriter, int]] = []
         self._connections: set[asyncio.Task] = set()
 
     async def run(self) -> None:
@@ -88,7 +98,7 @@ class Keeper:
         self.directory.socket.chmod(0o600)
         reader, writer = await asyncio.open_unix_connection(sock=self._owner_socket)
         self._owner_writer = writer
-        self._connections.add(asyncio.create_task(self._connected(reader, writer, owns=True)))
+        self._connections.add(asyncio.create_task(self._connected(reader, writer)))
         began = time.monotonic()
         try:
             await self._start()
@@ -125,7 +135,6 @@ class Keeper:
         except Exception as error:
             log.exception("could not start")
             self._fail(f"{type(error).__name__}: {error}")
-        self._note_processes()
 
     def _watch(self, began: float) -> None:
         """Look at everything that may have ended."""
@@ -138,31 +147,33 @@ class Keeper:
             self._stop.set()
         if self.state == "starting" and now - began > self.timeout:
             self._fail(f"not ready after {self.timeout:g} s ({self._progress()})")
-        if self.state in ("starting", "ready"):
-            if self.cluster.controller.state == "after":
-                # Once it has come up its log is full of what went well.
-                came_up = self.state == "ready"
-                lines = "" if came_up else tail(self.directory.logs / "controller.log")
-                self._fail("the controller ended", lines)
-            elif self.cluster.engine_set.state == "after" and self._have_told(now):
-                self._fail("mpiexec ended", self._engine_lines())
+        if self.state == "failed":
+            return
         if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
             self._looked_at_engines = now
             self._look_at_engines()
-        if self.state == "ready" and not self.engines and self._have_told(now):
-            self._fail("all ranks have ended", self._engine_lines())
+        ready = self.state == "ready"
+        if self.cluster.controller.state == "after":
+            # Once it has come up its log is full of what went well.
+            lines = "" if ready else tail(self.directory.logs / "controller.log")
+            self._fail("the controller ended", lines)
+        elif self.cluster.engine_set.state == "after":
+            self._ranks_have_ended("mpiexec ended", now)
+        elif ready and not any(engine.lives for engine in self.engines.values()):
+            self._ranks_have_ended("all ranks have ended", now)
 
-    def _have_told(self, now: float) -> bool:
-        """Whether the notebook has had time to hear of the deaths of all ranks."""
+    def _ranks_have_ended(self, how: str, now: float) -> None:
+        """Give the notebook time to hear of the deaths of all ranks before the cluster ends."""
         if self._ranks_over is None:
             self._ranks_over = now
-        return self.state == "starting" or now - self._ranks_over >= _TELL_FOR_S
+        if self.state == "starting" or now - self._ranks_over >= _TELL_FOR_S:
+            self._fail(how)
 
     def _look_at_engines(self) -> None:
         """Find those whose connection is held by somebody else, like a child forked in C."""
-        for rank, pid in list(self.engines.items()):
-            if started(pid) != self._born[rank]:
-                self._engine_ended(rank)
+        for number, engine in self.engines.items():
+            if engine.lives and started(engine.pid) != engine.started:
+                self._engine_ended(number)
 
     def _fail(self, reason: str, lines: str | None = None) -> None:
         lines = self._engine_lines() if lines is None else lines
@@ -171,15 +182,21 @@ class Keeper:
         log.error("%s", self.error)
         self._stop.set()
 
+    def _missing(self) -> dict[int, str]:
+        """The engines that are not registered yet, and how far each has got."""
+        stages = dict.fromkeys(range(self.n), "not started")
+        stages |= {number: engine.stage for number, engine in self.engines.items()}
+        return {number: stage for number, stage in stages.items() if stage != "registered"}
+
     def _progress(self) -> str:
-        waiting = [rank for rank in range(self.n) if self.stages.get(rank) != "registered"]
-        stages = {self.stages.get(rank, "not started") for rank in waiting}
-        return f"waiting for ranks {waiting}, which got as far as: {', '.join(sorted(stages))}"
+        missing = self._missing()
+        far = ", ".join(sorted(set(missing.values())))
+        return f"waiting for ranks {list(missing)}, which got as far as: {far}"
 
     def _engine_lines(self) -> str:
         """The last lines of the rank that is to blame, or else of mpiexec."""
-        suspects = [*self.dead, *(r for r in range(self.n) if self.stages.get(r) != "registered")]
-        for rank in suspects:
+        dead = [number for number, engine in self.engines.items() if not engine.lives]
+        for rank in [*dead, *self._missing()]:
             lines = tail(self.directory.rank_log(rank))
             if lines:
                 return f"(rank {rank})\n{lines}"
@@ -187,116 +204,98 @@ class Keeper:
 
     # ---- connections -------------------------------------------------------------------
 
-    async def _connected(self, reader, writer, owns: bool = False) -> None:
-        rank = None
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = None
         try:
             while line := await reader.readline():
                 message = json.loads(line)
-                operation = message.get("op")
+                operation = message.pop("op")
                 if operation == "engine":
-                    rank = message["rank"]
-                    self.engines[rank] = message["pid"]
-                    self._born[rank] = started(message["pid"])
-                    self.stages[rank] = "started"
-                    self._note_processes()
-                elif "stage" in message:
-                    self._reached(rank, message["stage"])
-                elif operation == "own":
-                    owns = True
-                    self._adopt(writer, message["pid"])
-                    self._reply(writer, message, **self._status())
-                elif operation is not None:
+                    number = message["number"]
+                    self._engine_says(**message)
+                else:
                     self._obey(operation, message, writer)
         except ConnectionError:
             pass  # the other side was killed: the same as closing
         finally:
-            if rank is not None:
-                self._engine_ended(rank)
-            if owns and writer is self._owner_writer:
+            if number is not None:
+                self._engine_ended(number)
+            if writer is self._owner_writer:
                 self._orphan()
             writer.close()
 
-    def _obey(self, operation: str, message: dict, writer) -> None:
-        if operation == "status":
-            self._reply(writer, message, **self._status())
+    def _engine_says(
+        self, number: int, pid: int, stage: str, description: dict[str, Any] | None
+    ) -> None:
+        if number not in self.engines:
+            self.engines[number] = KnownEngine(pid, started(pid))
+        self.engines[number].stage = stage
+        self.engines[number].description = description
+        if self.state == "starting" and not self._missing():
+            self.state = "ready"
+
+    def _obey(self, operation: str, message: dict, writer: asyncio.StreamWriter) -> None:
+        if operation == "own":
+            log.info("owned by process %s", message["pid"])
+            self._owner_writer, self._owner_pid = writer, message["pid"]
+            self._orphaned_at = None
         elif operation == "signal":
-            for engine in message["engines"]:
-                if engine in self.engines:
-                    kill(self.engines[engine], message["signum"])
-            self._reply(writer, message)
+            for engine in map(self.engines.get, message["engines"]):
+                if engine is not None and engine.lives:
+                    kill(engine.pid, message["signum"])
         elif operation == "shrunk":
             self.members = message["members"]
-            self._reply(writer, message, **self._status())
-        elif operation == "release":
-            self.grace = message["grace"]
-        elif operation == "stop":
-            self._waiting_for_stop.append((writer, message["id"]))
-            self._politely = message.get("politely", self._politely)
+        elif operation == "stop":  # which is answered when nothing is left
+            self._politely &= message["politely"]
             self._stop.set()
+            return
+        self._reply(writer, message["id"], **self._status())
 
     def _status(self) -> dict:
+        members = [self.engines.get(number) for number in self.members]
         return {
-            "members": self.members,
             "state": self.state,
             "error": self.error,
             "progress": self._progress(),
-            "dead": [rank for rank, engine in enumerate(self.members) if engine in self.dead],
+            "dead": [rank for rank, one in enumerate(members) if one is not None and not one.lives],
             "pid": os.getpid(),
+            "members": self.members,
+            "descriptions": [one and one.description for one in members],
         }
 
     @staticmethod
-    def _reply(writer, message: dict, **content) -> None:
-        writer.write(json.dumps({"id": message["id"], **content}).encode() + b"\n")
-
-    def _adopt(self, writer, pid: int) -> None:
-        log.info("owned by process %s", pid)
-        self._owner_writer, self._owner_pid = writer, pid
-        self._orphaned_at = None
+    def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
+        writer.write(json.dumps({"id": number, **content}).encode() + b"\n")
 
     def _orphan(self) -> None:
         log.info("the owner is gone")
         self._owner_writer = self._owner_pid = None
         self._orphaned_at = time.monotonic()
 
-    def _reached(self, rank: int, stage: str) -> None:
-        self.stages[rank] = stage
-        everybody = list(self.stages.values())
-        if self.state == "starting" and everybody.count("registered") == self.n:
-            self.state = "ready"
-
-    def _engine_ended(self, rank: int) -> None:
-        if self._stop.is_set() or rank not in self.engines:
+    def _engine_ended(self, number: int) -> None:
+        engine = self.engines[number]
+        if self._stop.is_set() or not engine.lives:
             return
-        log.warning("rank %s (process %s) has ended", rank, self.engines.pop(rank))
-        self.dead.append(rank)
+        log.warning("rank %s (process %s) has ended", number, engine.pid)
+        engine.lives = False
         if self.state == "starting":
-            self._fail(f"rank {rank} ended while starting (it had {self.stages[rank]})")
+            self._fail(f"rank {number} ended while starting (it had {engine.stage})")
         else:
-            unregister(self.directory, rank)
+            unregister(self.directory, number)
 
     # ---- the end -----------------------------------------------------------------------
-
-    def _note_processes(self) -> None:
-        self.directory.note_processes(self._processes())
-
-    def _processes(self) -> list[int]:
-        pids = list(self.engines.values())
-        if self.cluster is not None:
-            launchers = [self.cluster.engine_set, self.cluster.controller]
-            pids += [item.pid for item in launchers if item is not None and item.pid > 0]
-        return pids
 
     async def _teardown(self) -> None:
         if self.state != "failed":
             self.state = "stopping"
         with contextlib.suppress(FileNotFoundError):
             self.directory.socket.unlink()
-        everything = with_descendants(self._processes())
+        everything: list[int] = []
         for signum, patience in (
             (signal.SIGTERM, _TERM_PATIENCE_S if self._politely else 0.0),
             (signal.SIGKILL, _KILL_PATIENCE_S),
         ):
-            everything = list({*everything, *self.directory.strays()})
+            everything = list({*everything, *self.directory.processes()})
             for pid in everything:
                 kill(pid, signum)
             deadline = time.monotonic() + patience
@@ -305,27 +304,11 @@ class Keeper:
                 everything = [pid for pid in everything if started(pid) is not None]
         if everything:
             log.error("processes %s cannot be killed", everything)
-        report = {"stopped": True, "state": self.state, "error": self.error}
         self.directory.remove()
-        for writer, number in self._waiting_for_stop:
-            self._reply(writer, {"id": number}, **report)
         if self._owner_writer is not None:
-            self._reply(self._owner_writer, {"id": None}, **report)
+            self._reply(self._owner_writer, None, stopped=True, error=self.error)
             with contextlib.suppress(ConnectionError):
                 await self._owner_writer.drain()
-
-
-def with_descendants(pids: list[int]) -> list[int]:
-    """The living among ``pids``, and their children, and theirs."""
-    import psutil
-
-    found = {}
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            found[pid] = None
-            found.update((child.pid, None) for child in process.children(recursive=True))
-    return list(found)
 
 
 def unregister(directory: RuntimeDir, rank: int) -> None:
@@ -345,7 +328,7 @@ def unregister(directory: RuntimeDir, rank: int) -> None:
         packer=info["pack"],
         unpacker=info["unpack"],
     )
-    registration = zmq.Context.instance().socket(zmq.DEALER)
+    registration: zmq.Socket = zmq.Context.instance().socket(zmq.DEALER)
     registration.LINGER = 3000  # ms
     util.connect(registration, f"{info['interface']}:{info['registration']}")
     session.send(registration, "unregistration_request", content={"id": rank})
@@ -355,16 +338,7 @@ def unregister(directory: RuntimeDir, rank: int) -> None:
 def main() -> None:
     """Run a keeper configured by the JSON object in the first argument."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
-    config = json.loads(sys.argv[1])
-    keeper = Keeper(
-        directory=RuntimeDir(config["directory"]),
-        n=config["n"],
-        owner=socket.socket(fileno=config["owner_fd"]),
-        owner_pid=config["owner_pid"],
-        grace=config["grace"],
-        timeout=config["timeout"],
-    )
-    asyncio.run(keeper.run())
+    asyncio.run(Keeper(**json.loads(sys.argv[1])).run())
 
 
 if __name__ == "__main__":

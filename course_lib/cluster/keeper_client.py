@@ -13,33 +13,29 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 
 class KeeperClient:
-    """A connection to the keeper's socket, announcing who we are and how far we got.
+    """A connection to the keeper's socket.
 
     Args:
         path: the keeper's Unix socket.
-        role: ``"engine"`` or ``"controller"``.
-        rank: rank of an engine.
-        when_cut: called in the watching thread once the keeper is gone.
+        when_cut: called in the watching thread once the keeper is gone; by default this process
+            ends.
     """
 
-    def __init__(
-        self,
-        path: str,
-        role: str,
-        rank: int | None = None,
-        when_cut: Callable[[], None] | None = None,
-    ):
+    def __init__(self, path: Path, when_cut: Callable[[], None] | None = None):
         self._when_cut = when_cut or _end_now
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
-        self.tell(op=role, rank=rank, pid=os.getpid())
+        self._socket.connect(str(path))
         threading.Thread(target=self._watch, name="keeper client", daemon=True).start()
 
-    def tell(self, **message) -> None:
-        """Send one message to the keeper."""
+    def tell(self, number: int, stage: str, description: dict[str, Any] | None = None) -> None:
+        """Say how far the start of this engine has got, and at its end what it is."""
+        message = {"number": number, "pid": os.getpid(), "stage": stage}
+        message |= {"op": "engine", "description": description}
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def let_go(self) -> None:

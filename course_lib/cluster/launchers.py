@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from ipyparallel.cluster.launcher import LocalControllerLauncher, MPIEngineSetLauncher
 from torch_mpi4py import launch
 
-from .runtime_dir import EVENTS_VARIABLE, RuntimeDir, python
+from .runtime_dir import RuntimeDir, python
 
 _DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 # A notebook's own variables that mean nothing, or the wrong thing, on an engine.
@@ -18,37 +19,39 @@ _OF_THE_NOTEBOOK = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
 class _InRuntimeDir:
     """Mixin: keep the output until the runtime directory goes, so that errors can quote it."""
 
+    profile_dir: str
+
     @property
     def directory(self) -> RuntimeDir:
         return RuntimeDir(Path(self.profile_dir).parent)
 
-    def _log_output(self, stop_data=None):
+    def _log_output(self, stop_data: Any = None) -> None:
         """ipyparallel would print and delete the log here."""
 
 
 class ControllerLauncher(_InRuntimeDir, LocalControllerLauncher):
     """Starts :mod:`course_lib.cluster.controller`."""
 
-    def _output_file_default(self):
+    def _output_file_default(self) -> str:
         return str(self.directory.logs / "controller.log")
 
-    def find_args(self):
+    def find_args(self) -> list[str]:
         return python("-m", "course_lib.cluster.controller", str(self.directory.path))
 
 
 class EngineSetLauncher(_InRuntimeDir, MPIEngineSetLauncher):
     """Starts :mod:`course_lib.cluster.engine` on every rank, by mpiexec."""
 
-    def _output_file_default(self):
+    def _output_file_default(self) -> str:
         return str(self.directory.logs / "mpiexec.log")
 
-    def find_args(self):
+    def find_args(self) -> list[str]:
         engine = python("-m", "course_lib.cluster.engine", str(self.directory.path))
         # If the keeper is killed, mpiexec gets SIGTERM, on which it ends its ranks and tidies up.
         tied = python("-S", str(_DIE_WITH_PARENT), "SIGTERM")
         return [*tied, *launch.mpiexec(self.n, *engine)]
 
-    def get_env(self):
+    def get_env(self) -> dict[str, str]:
         return super().get_env() | engine_environment(self.directory)
 
 
@@ -61,7 +64,7 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
     # Each rank keeps its log of events there, where the notebook can read it at any time.
-    variables[EVENTS_VARIABLE] = str(directory.events)
+    variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
     if directory.shared_memory is not None:
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
         variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)

@@ -7,135 +7,124 @@ reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod
 
 from __future__ import annotations
 
+import re
 import signal
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
 
-from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics
+from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.rank_states import FREED, name_ranks
 
-from .cells import Cell, Limit, cell_number, take_limit
+from .cells import Cell, Limit, cell_number
 from .completion import complete_on_engines
 from .errors import ClusterError, HangError, RemoteCellError
 from .stop_button import StopButton, interruption
 
-_LIMIT_HELP = """
-        ``--limit SECONDS``: end the cell after so long (60 by default, ``cluster.limit``), with a
-        report of what every rank was doing; ``--limit 60+`` counts only time without progress,
-        ``--limit none`` is no limit.
-        """
+if TYPE_CHECKING:
+    from .handle import Cluster
+
+_LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
 class CourseMagics(ParallelMagics):
     """ipyparallel's magics, bound to a :class:`~course_lib.cluster.Cluster`."""
 
-    def __init__(self, shell, cluster):
+    def __init__(self, shell: Any, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._limit_given: str | None = None
         super().__init__(shell, cluster.view)
 
-    def parallel_execute(
-        self,
-        cell,
-        block=None,
-        groupby="type",
-        save_name=None,
-        stream_output=None,
-        progress_after=None,
-        signal_on_interrupt=None,
-    ):
-        """Run a cell on the targets; what ``%px`` and ``%%px`` have in common."""
-        block = self.view.block if block is None else block
-        stream_output = self.stream_output if stream_output is None else stream_output
-        progress_after = self.progress_after_seconds if progress_after is None else progress_after
-        limit = Limit.of(self._limit_given or self.cluster.limit)
+    @magic_arguments()
+    @exec_args
+    @output_args
+    @argument("--local", action="store_true", help="run the cell in the notebook, too")
+    @argument(
+        "--limit",
+        help="end the cell after so many seconds (60 by default, ``cluster.limit``), with a "
+        "report of what every rank was doing; ``60+`` counts only time without progress, "
+        "``none`` is no limit",
+    )
+    def cell_px(self, line: str = "", cell: str = "") -> Any:
+        """Run the cell on all ranks."""
+        args = self.cell_px.parser.parse_argstring(line)
+        before = self.view.targets
+        if args.targets:
+            self.view.targets = self._eval_target_str(args.targets)
+        # A traceback then has the line numbers of the notebook's cell. A cell magic has to
+        # stay in the first line, though.
+        if not cell.lstrip().startswith("%%"):
+            cell = f"# %%px {line}".rstrip() + "\n" + cell
+        try:
+            return self._run(cell, args)
+        finally:
+            self.view.targets = before
+
+    @no_var_expand
+    def px(self, line: str = "") -> Any:
+        """Run the line on all ranks; ``%px --limit SECONDS CODE`` as for ``%%px``."""
+        args = self.cell_px.parser.parse_argstring("")
+        given = _LIMIT_OF_A_LINE.match(line)
+        if given:
+            args.limit, line = given[1], line[given.end() :]
+        return self._run(line, args)
+
+    @magic_arguments()
+    @output_args
+    def result(self, line: str = "") -> None:
+        """Wait for the last ``%%px --noblock``, and show what the ranks have produced."""
+        if self.last_result is None:
+            raise UsageError(NO_LAST_RESULT)
+        args = self.cell_px.parser.parse_argstring(line)
+        if args.save_name:
+            self.shell.user_ns[args.save_name] = self.last_result
+            return
+        args.stream = False
+        with StopButton() as button:
+            self._run_to_end(button, self.last_result, args)
+
+    def _run(self, cell: str, args: Namespace) -> Any:
+        """Run a cell on the targets, with the options of ``%%px``."""
+        block = self.view.block if args.block is None else args.block
+        self._limit(args)  # is it one at all?
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
             result = self.view.execute(cell, silent=False, block=False, label=str(cell_number()))
             result._fname = "%px"
             self.last_result = result
-            if save_name:
-                self.shell.user_ns[save_name] = result
-            if not block:
-                return result
-            live = (stream_output, progress_after)
-            self._run_to_end(button, result, limit, groupby, *live, signal_on_interrupt)
-
-    def cell_px(self, line="", cell=None):
-        # A traceback then has the line numbers of the notebook's cell. A cell magic has to
-        # stay in the first line, though.
-        if not cell.lstrip().startswith("%%"):
-            cell = f"# %%px {line}".rstrip() + "\n" + cell
-        self._limit_given, line = take_limit(line)
-        try:
-            if "--local" not in line.split():
-                return super().cell_px(line, cell)
-            return self._px_local(line, cell)
-        finally:
-            self._limit_given = None
-
-    cell_px.__doc__ = ParallelMagics.cell_px.__doc__ + _LIMIT_HELP
-    # The decorators of ipyparallel hang the options on the function.
-    cell_px.parser = ParallelMagics.cell_px.parser
-    cell_px.argcmd_name = "cell_px"
-
-    @no_var_expand
-    def px(self, line=""):
-        self._limit_given, line = take_limit(line, first=True)
-        try:
-            return self.parallel_execute(line)
-        finally:
-            self._limit_given = None
-
-    px.__doc__ = ParallelMagics.px.__doc__ + _LIMIT_HELP
-
-    def result(self, line=""):
-        if self.last_result is None:
-            raise UsageError(NO_LAST_RESULT)
-        args = ParallelMagics.result.parser.parse_argstring(line)
-        if args.save_name:
-            self.shell.user_ns[args.save_name] = self.last_result
-            return
+            if args.save_name:
+                self.shell.user_ns[args.save_name] = result
+            if block and not args.local:
+                self._run_to_end(button, result, args)
+                return None
+        here = self.shell.run_cell(cell) if args.local else None
+        if not block:
+            return result
         with StopButton() as button:
-            self._run_to_end(button, self.last_result, Limit.of(self.cluster.limit), args.groupby)
+            self._run_to_end(button, result, args)
+        if here is not None:
+            here.raise_error()  # what fails here fails the cell, too
+        return None
 
-    result.__doc__ = ParallelMagics.result.__doc__
-    result.parser = ParallelMagics.result.parser
+    def _limit(self, args: Namespace) -> Limit:
+        return Limit.of(args.limit or self.cluster.limit)
 
-    # ---- parts -------------------------------------------------------------------------
-
-    def _px_local(self, line: str, cell: str):
-        """Run on the ranks and here at the same time; a failure here fails the cell too."""
-        args = ParallelMagics.cell_px.parser.parse_argstring(line)
-        remote_line = " ".join(word for word in line.split() if word != "--local")
-        pending = super().cell_px(f"{remote_line} --noblock", cell)
-        here = self.shell.run_cell(cell)
-        if args.block is False or (args.block is None and not self.view.block):
-            return pending
-        limit = Limit.of(self._limit_given or self.cluster.limit)
-        with StopButton() as button:
-            self._run_to_end(button, pending, limit, args.groupby)
-        here.raise_error()
-
-    def _run_to_end(
-        self,
-        button: StopButton,
-        result,
-        limit: Limit,
-        groupby="type",
-        live=False,
-        progress_after=-1,
-        signum=None,
-    ) -> None:
+    def _run_to_end(self, button: StopButton, result: Any, args: Namespace) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
-        cluster, signum = self.cluster, _signal_number(signum or self.signal_on_interrupt)
+        cluster, limit = self.cluster, self._limit(args)
+        live = self.stream_output if args.stream is None else args.stream
+        progress_after = args.progress_after_seconds
+        if progress_after is None:
+            progress_after = self.progress_after_seconds
+        signum = _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
         cell = Cell(cluster, result, limit)
         cell.run(button, live, progress_after, signum)
-        cell.output.show(groupby)
+        cell.output.show(args.groupby)
         failures, finished = cell.outcome()
         if cell.end == "interrupted":
-            raise _interrupted(cell, cluster.after_failure(cell.report, cell.stuck)) from None
+            raise _interrupted(cell, cluster) from None
         if not failures and cell.end != "limit":
             cluster.mend()
             return
@@ -151,7 +140,7 @@ class CourseMagics(ParallelMagics):
             raise HangError(reason, report, failures, finished, cell.stuck, advice)
         raise RemoteCellError(failures, finished, report)
 
-    def _eval_target_str(self, ts):
+    def _eval_target_str(self, ts: str) -> list[int]:
         return self.cluster.who.engines_of(parse_targets(ts, self.cluster.n))
 
 
@@ -190,7 +179,9 @@ def _more_time(limit: Limit, moving: bool) -> str:
     return f" If the cell only needs more time: {way}."
 
 
-def _interrupted(cell: Cell, advice: str) -> KeyboardInterrupt:
+def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
+    assert cell.report is not None
+    advice = cluster.after_failure(cell.report, cell.stuck)
     message = "the cell was interrupted on all ranks"
     if cell.stuck:
         message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"
@@ -200,14 +191,14 @@ def _interrupted(cell: Cell, advice: str) -> KeyboardInterrupt:
     return interruption(message, details)
 
 
-def _signal_number(given) -> int:
+def _signal_number(given: Any) -> int:
     """The number of the signal in the value of ``--signal-on-interrupt``."""
     if isinstance(given, str):
         return int(given) if given.isdigit() else signal.Signals[given]
     return given or 0
 
 
-def activate(shell, cluster) -> None:
+def activate(shell: Any, cluster: Cluster) -> None:
     """Make ``%px`` and ``%%px`` run on ``cluster``, and Tab complete names of its ranks."""
     shell.magics_manager.register(CourseMagics(shell, cluster))
     complete_on_engines(shell, cluster)

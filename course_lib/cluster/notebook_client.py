@@ -14,9 +14,10 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from .errors import ClusterError, StartError
-from .runtime_dir import RuntimeDir, kill, python, tail
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, python, tail
 
 _POLL_S = 0.02
 _ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
@@ -31,14 +32,14 @@ class NotebookClient:
         process: the keeper, if we started it.
     """
 
-    def __init__(self, connection: socket.socket, directory: RuntimeDir, process=None):
+    def __init__(self, connection: socket.socket, directory: RuntimeDir, process: Any = None):
         self.directory = directory
         self.process: subprocess.Popen | None = process
         self._socket = connection
         self._lock = threading.RLock()
         self._received = b""
         self._number = 0
-        self._end: dict | None = None
+        self._end: str | None = None  # what it has ended by; empty if that was asked for
         self._owner_pid = os.getpid()
 
     @classmethod
@@ -48,17 +49,6 @@ class NotebookClient:
         Raises:
             StartError: if it does not start; the message says why.
         """
-        client = cls._start_keeper(key, n, grace, timeout)
-        try:
-            client.await_ready(timeout)
-        except BaseException:
-            client.stop()
-            raise
-        return client
-
-    @classmethod
-    def _start_keeper(cls, key: str, n: int, grace: float, timeout: float) -> NotebookClient:
-        """Start a keeper for a new cluster, and own it."""
         directory = RuntimeDir.create(key)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         config = {
@@ -74,6 +64,7 @@ class NotebookClient:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, importable))
         # Neither the user's IPython settings nor a home directory that is read-only matter there.
         environment["IPYTHONDIR"] = str(directory.path / "ipython")
+        environment[CLUSTER_VARIABLE] = str(directory.path)
         with theirs, open(directory.keeper_log, "ab") as log:
             process = subprocess.Popen(
                 python("-m", "course_lib.cluster.keeper", json.dumps(config)),
@@ -84,7 +75,13 @@ class NotebookClient:
                 env=environment,
                 start_new_session=True,
             )
-        return cls(ours, directory, process)
+        client = cls(ours, directory, process)
+        try:
+            client.await_ready(timeout)
+        except BaseException:
+            client.stop()
+            raise
+        return client
 
     @classmethod
     def adopt(cls, key: str) -> NotebookClient | None:
@@ -122,7 +119,7 @@ class NotebookClient:
                 raise StartError(f"the cluster did not start: {status['progress']}")
             time.sleep(_POLL_S)
 
-    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content) -> dict:
+    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content: Any) -> dict:
         """Send a request and return the answer.
 
         Raises:
@@ -130,66 +127,69 @@ class NotebookClient:
                 within ``within`` seconds.
         """
         with self._lock:
-            self._number += 1
-            message = {"op": operation, "id": self._number, **content}
-            # A keeper that is gone cannot be told, but what it said last is still to be read.
-            with contextlib.suppress(OSError):
-                self._socket.sendall(json.dumps(message).encode() + b"\n")
-            return self._answer(self._number, time.monotonic() + within, operation)
-
-    def tell(self, operation: str, **content) -> None:
-        """Send a request that has no answer."""
-        with self._lock:
-            self._socket.sendall(json.dumps({"op": operation, **content}).encode() + b"\n")
-
-    def _answer(self, number: int, deadline: float, operation: str) -> dict:
-        while self._end is None:
-            line, found, rest = self._received.partition(b"\n")
-            if found:
-                self._received = rest
-                answer = json.loads(line)
+            self._send(operation, **content)
+            deadline = time.monotonic() + within
+            while self._end is None:
+                try:
+                    answer = self._receive(deadline)
+                except TimeoutError:
+                    raise ClusterError(
+                        f"the cluster's keeper did not answer {operation!r} in time; "
+                        "start_cluster(replace=True) starts a fresh cluster"
+                    ) from None
                 if answer.get("stopped"):
-                    self._end = answer
-                elif answer["id"] == number:
+                    self._end = answer["error"]
+                elif answer["id"] == self._number:
                     return answer
-                continue
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                data = self._socket.recv(65536)
-            except TimeoutError:
-                raise ClusterError(
-                    f"the cluster's keeper did not answer {operation!r} in time; "
-                    "start_cluster(replace=True) starts a fresh cluster"
-                ) from None
-            except OSError:
-                data = b""
-            if not data:
-                self._end = {"error": self._last_words()}
-            self._received += data
         if operation == "stop":
-            return self._end
+            return {}
         raise ClusterError(
             f"the cluster has ended: {self.why_it_ended()}\nstart_cluster() starts a fresh one"
         )
 
+    def _send(self, operation: str, **content: Any) -> None:
+        self._number += 1
+        message = {"op": operation, "id": self._number, **content}
+        # A keeper that is gone cannot be told, but what it said last is still to be read.
+        with contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _receive(self, deadline: float) -> dict:
+        """Return the next message; of a keeper that has ended without one, its last words."""
+        while b"\n" not in self._received:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                data = self._socket.recv(65536)
+            except TimeoutError:
+                raise
+            except OSError:
+                data = b""
+            if not data:
+                lines = tail(self.directory.keeper_log)
+                words = f"\nlast log lines:\n{lines}" if lines else ""
+                return {"stopped": True, "error": f"its keeper was killed or failed{words}"}
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
     def why_it_ended(self) -> str | None:
         """Why the cluster has stopped; None if it has not, as far as we know."""
-        return None if self._end is None else self._end.get("error") or "it was stopped"
+        return None if self._end is None else self._end or "it was stopped"
 
     @property
     def was_stopped(self) -> bool:
         """Whether the cluster has ended because somebody asked for it."""
-        return self._end is not None and not self._end.get("error")
+        return self._end == ""
 
-    def _last_words(self) -> str:
-        lines = tail(self.directory.keeper_log)
-        return "its keeper was killed or failed" + (f"\nlast log lines:\n{lines}" if lines else "")
+    def begin_stop(self, politely: bool) -> None:
+        """Have every process of the cluster ended, without waiting for it; :meth:`stop` does.
 
-    def begin_stop(self) -> None:
-        """Have every process of the cluster killed, without waiting for it; :meth:`stop` does."""
-        if self._end is None:
-            with contextlib.suppress(OSError):  # it may have ended meanwhile
-                self.tell("stop", id=0, politely=False)
+        Args:
+            politely: they get 2 s after SIGTERM.
+        """
+        with self._lock:
+            if self._end is None:
+                self._send("stop", politely=politely)
 
     def stop(self, within: float = 15.0) -> None:
         """Stop the cluster and wait until nothing of it is left.
@@ -199,7 +199,7 @@ class NotebookClient:
         """
         with self._lock:
             if self._end is None:
-                self.ask("stop", within=within)
+                self.ask("stop", within, politely=True)
             self.close()
             if self.process is not None:
                 try:
@@ -215,7 +215,7 @@ class NotebookClient:
         """Give up the connection; the grace time of the cluster begins."""
         self._socket.close()
         if self._end is None:
-            self._end = {"error": "this notebook has let go of it"}
+            self._end = "this notebook has let go of it"
 
     @property
     def is_ours(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the ranks of a cell say is shown in rank order, each line with its rank.
+"""Shows what the ranks of a cell print and return: in rank order, each line with its rank.
 
 A line printed by rank 2 reads ``rank 2 | hello``; the value of a last expression reads
 ``rank 2 = 42``. The order never depends on who was first, so an executed notebook is
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
 
 from IPython import get_ipython
 from IPython.display import display, publish_display_data
@@ -30,14 +31,13 @@ class CellOutput:
         world_size: ranks in the cluster, which sets the width of the labels.
     """
 
-    def __init__(self, result, ranks: Sequence[int], world_size: int):
-        self._records = [(rank, child.output.metadata) for rank, child in _children(result, ranks)]
-        self._futures = dict(_children(result, ranks))
+    def __init__(self, result: Any, ranks: Sequence[int], world_size: int) -> None:
+        self._children = dict(zip(ranks, result._children, strict=True))
+        self._records = [(r, child.output.metadata) for r, child in self._children.items()]
         self._width = len(str(world_size - 1))
         self._began = time.monotonic()
         self._handle = None
         self._shown = ""
-        self._printed = dict.fromkeys(ranks, 0)
 
     # ---- text --------------------------------------------------------------------------
 
@@ -83,7 +83,11 @@ class CellOutput:
                 self._show_figures([(rank, content) for content in record["outputs"]])
                 self._show_results([(rank, record)])
             return
-        self._show_streams()
+        if self._handle is None:
+            _write(self.text("stdout"), sys.stdout)
+            _write(self.text("stderr"), sys.stderr)
+        else:
+            self._update(self.text("stdout") + self.text("stderr"))
         figures = [
             (position, rank, content)
             for rank, record in self._records
@@ -94,22 +98,12 @@ class CellOutput:
         self._show_figures([(rank, content) for _, rank, content in figures])
         self._show_results(self._records)
 
-    def _show_streams(self) -> None:
-        if self._handle is not None:
-            self._update(self.text("stdout") + self.text("stderr"))
-            return
-        if any(self._printed.values()):  # in a terminal: the rest of what was shown live
-            self._print_new_lines(complete=True)
-        else:
-            _write(self.text("stdout"), sys.stdout)
-        _write(self.text("stderr"), sys.stderr)
-
-    def _show_figures(self, figures) -> None:
+    def _show_figures(self, figures: Iterable[tuple[int, dict]]) -> None:
         for rank, content in figures:
             print(f"{self.label(rank)} |")
             publish_display_data(content["data"], content.get("metadata") or {})
 
-    def _show_results(self, records) -> None:
+    def _show_results(self, records: Iterable[tuple[int, Any]]) -> None:
         text, figures = "", []
         for rank, record in records:
             content = record["execute_result"]
@@ -125,9 +119,11 @@ class CellOutput:
     # ---- while a person waits ----------------------------------------------------------
 
     def show_live(self, progress: bool) -> None:
-        """Show what there is so far, in place; ``progress`` adds a bar of finished ranks."""
+        """Show what there is so far, in place; ``progress`` adds a bar of finished ranks.
+
+        Only a notebook can show it in place; elsewhere all of it comes at the end.
+        """
         if getattr(get_ipython(), "kernel", None) is None:
-            self._print_new_lines(complete=False)
             return
         text = self.text("stdout", _LIVE_LINES) + self.text("stderr", _LIVE_LINES)
         if progress:
@@ -136,8 +132,8 @@ class CellOutput:
             self._update(text)
 
     def _progress(self) -> str:
-        running = [rank for rank, future in self._futures.items() if not future.done()]
-        total = len(self._futures)
+        running = [rank for rank, child in self._children.items() if not child.done()]
+        total = len(self._children)
         filled = _BAR_WIDTH * (total - len(running)) // total
         bar = "\u2588" * filled + "\u2591" * (_BAR_WIDTH - filled)
         seconds = int(time.monotonic() - self._began)
@@ -155,20 +151,8 @@ class CellOutput:
         else:
             self._handle.update(data, raw=True)
 
-    def _print_new_lines(self, complete: bool) -> None:
-        for rank, record in self._records:
-            text = record["stdout"]
-            end = len(text) if complete else text.rfind("\n") + 1
-            if end > self._printed[rank]:
-                _write(self._text_of(rank, text[self._printed[rank] : end]), sys.stdout)
-                self._printed[rank] = end
 
-
-def _children(result, ranks):
-    return list(zip(ranks, result._children, strict=True))
-
-
-def _write(text: str, stream) -> None:
+def _write(text: str, stream: TextIO) -> None:
     if text:
         stream.write(text)
         stream.flush()

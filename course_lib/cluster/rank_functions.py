@@ -12,8 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "Condition",
@@ -34,7 +38,7 @@ __all__ = [
 # ---- who it is ------------------------------------------------------------------------------
 
 
-def namespace() -> dict:
+def namespace() -> dict[str, Any]:
     """The names every rank offers to cells."""
     import numpy as np
     import torch
@@ -53,7 +57,7 @@ def namespace() -> dict:
     }
 
 
-def _device(rank: int):
+def _device(rank: int) -> torch.device:
     import torch
 
     if not torch.cuda.is_available():
@@ -62,21 +66,18 @@ def _device(rank: int):
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
-def describe() -> dict:
-    """One row of the rank table."""
+def describe(device: torch.device) -> dict[str, Any]:
+    """What a :class:`~course_lib.cluster.rank_table.Rank` says of this one, but for its numbers."""
     import torch
     import torch_mpi4py as mpi
 
-    comm = mpi.world()
     return {
-        "rank": comm.Get_rank(),
-        "world_size": comm.Get_size(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "device": str(_device(comm.Get_rank())),
+        "device": str(device),
         "threads": torch.get_num_threads(),
         "mpi": mpi.library(),
         "survives_deaths": mpi.has_ulfm(),
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
     }
 
 
@@ -100,7 +101,7 @@ def complete(token: str) -> list[str]:
     return list(dict.fromkeys(completer.global_matches(token)))
 
 
-def run_as_cell(number: int, function: Callable, *arguments):
+def run_as_cell(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``function(*arguments)``; meanwhile this rank shows that it runs a cell."""
     from torch_mpi4py import heartbeat
 
@@ -170,7 +171,7 @@ def lost_flags() -> int:
     return found
 
 
-def _has_failed(group) -> bool:
+def _has_failed(group: Any) -> bool:
     """Whether a process group or communicator is lost."""
     from torch_mpi4py import deadlines
 
@@ -180,7 +181,7 @@ def _has_failed(group) -> bool:
     return deadlines.has_ulfm() and comm.Is_revoked()
 
 
-def _is_news(group) -> bool:
+def _is_news(group: Any) -> bool:
     """Whether it is lost, and nobody has been told."""
     if id(group) in _told or not _has_failed(group):
         return False
@@ -235,7 +236,7 @@ def note_told(names: list[str]) -> None:
                 _told[id(told)] = told
 
 
-def _group_of(value):
+def _group_of(value: object) -> Any:
     """The process group that e.g. DistributedDataParallel holds."""
     import torch
 
@@ -286,11 +287,10 @@ def init_process_group(timeout_s: float) -> None:
         )
 
 
-def shrink(timeout_s: float) -> dict:
+def shrink(timeout_s: float) -> None:
     """Go on with the ranks that live; each of them calls this."""
     import torch_mpi4py as mpi
 
     shrunk = mpi.shrink(timeout_s)
     # The device stays: that is where this rank's tensors are.
     get_ipython().user_ns.update(rank=shrunk.rank, world_size=shrunk.world_size, comm=mpi.world())
-    return describe()

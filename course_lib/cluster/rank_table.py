@@ -11,12 +11,12 @@ comparison of outputs can cut it off with one pattern: ``\\d+  \\S+$``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Rank", "RankTable", "count"]
 
-_UNKNOWN = "?"  # of a rank that cannot be asked
 _COLUMNS = ("rank", "device", "threads", "mpi", "pid", "host")
 _TITLES = {"mpi": "MPI library"}
 _RIGHT = ("rank", "threads", "pid")
@@ -25,12 +25,13 @@ _PID_WIDTH = 7  # of Linux' largest process id
 
 @dataclass(frozen=True)
 class Rank:
-    """One row: a rank as it described itself, and the number of its engine."""
+    """One row: a rank as its engine described itself at its start, and the engine's number."""
 
     rank: int
     device: str
     threads: int
     mpi: str
+    survives_deaths: bool
     pid: int
     host: str
     engine: int
@@ -41,35 +42,21 @@ class RankTable:
 
     Args:
         engines: the engine of each rank.
-        answers: what ranks have said of themselves, by rank; those that could not be asked are
-            missing.
+        descriptions: what each of them has said of itself.
 
     Attributes:
-        rows: a :class:`Rank` for each rank, once any has said who it is.
+        rows: a :class:`Rank` for each rank.
     """
 
-    def __init__(self, engines: Sequence[int], answers: Mapping[int, dict] | None = None):
+    def __init__(self, engines: Sequence[int], descriptions: Sequence[dict[str, Any]]):
         self.engines = list(engines)
-        self.rows: list[Rank] = []
-        if answers is None:
-            return
-        known = next(iter(answers.values()), {})
-        unknown = dict.fromkeys((field.name for field in fields(Rank)), _UNKNOWN)
-        unknown |= {name: known[name] for name in ("mpi", "host") if name in known}
-        self.rows = [
-            Rank(**(unknown | {"rank": rank} | answers.get(rank, {}) | {"engine": engine}))
-            for rank, engine in enumerate(self.engines)
-        ]
+        pairs = enumerate(zip(engines, descriptions, strict=True))
+        self.rows = [Rank(rank=rank, engine=engine, **said) for rank, (engine, said) in pairs]
 
     @property
     def ranks(self) -> list[int]:
         """The ranks, ascending."""
         return list(range(len(self.engines)))
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every rank has said who it is."""
-        return bool(self.rows) and all(row.pid != _UNKNOWN for row in self.rows)
 
     def engine_of(self, rank: int) -> int:
         """The engine of a rank.

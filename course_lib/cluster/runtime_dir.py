@@ -1,9 +1,9 @@
-"""Everything a cluster leaves on disk is in one directory that knows its owner.
+"""The directory of a cluster: all that it has on disk, and how it and its processes are removed.
 
-Each cluster has a directory of its own (socket, logs, keys, the processes it started) and,
-on Linux, one under /dev/shm for the shared memory of its ranks. Whoever finds such a
-directory without a living keeper may sweep it, processes and all.
-Nothing heavy: the keeper reads it before anything else is imported.
+Each cluster has a directory of its own (socket, logs, keys) and, on Linux, one under /dev/shm
+for the shared memory of its ranks. Its processes know it by a variable of their environment.
+Whoever finds such a directory without a living keeper may sweep it, processes and all.
+Nothing heavy is imported here: the keeper needs it first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import shutil
@@ -29,8 +28,8 @@ _SHARED_MEMORY = launch.SHARED_MEMORY
 # By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
 _SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
 _YOUNG_S = 1.0
-EVENTS_VARIABLE = "TORCH_MPI4PY_EVENTS_DIR"
-"""Names the folder of a rank's event board; whatever a rank starts inherits it."""
+CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
+"""Names the directory of the cluster in all of its processes, and in what the ranks start."""
 
 
 class RuntimeDir:
@@ -46,7 +45,6 @@ class RuntimeDir:
         self.keeper_log = self.logs / "keeper.log"
         self.client_file = self.profile / "security" / "ipcontroller-client.json"
         self.engine_file = self.profile / "security" / "ipcontroller-engine.json"
-        self._processes = self.path / "processes.json"
         self._lock: int | None = None
 
     @classmethod
@@ -86,10 +84,9 @@ class RuntimeDir:
         try:
             lock = os.open(self.path / "lock", os.O_RDWR)
         except FileNotFoundError:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 return time.time() - self.path.stat().st_mtime < 30
-            except FileNotFoundError:
-                return False
+            return False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -98,34 +95,22 @@ class RuntimeDir:
             os.close(lock)
         return False
 
-    def note_processes(self, pids: list[int]) -> None:
-        """Write down which processes belong to the cluster, for whoever has to sweep it."""
-        entries = [(pid, started(pid)) for pid in pids]
-        scratch = self._processes.with_suffix(".new")
-        scratch.write_text(json.dumps(entries))
-        scratch.replace(self._processes)
-
     def processes(self) -> list[int]:
-        """The noted processes that still live (a reused pid does not count)."""
-        try:
-            entries = json.loads(self._processes.read_text())
-        except FileNotFoundError:
-            return []
-        return [pid for pid, when in entries if when is not None and started(pid) == when]
-
-    def strays(self) -> list[int]:
-        """What the ranks have started, known by the variables it was born with.
+        """The living processes of the cluster, and their descendants, but for this one.
 
         Some are nobody's children any more, because their rank has died.
         """
         import psutil
 
-        found = []
+        found, parents = set(), {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is not ours
-                if process.environ().get(EVENTS_VARIABLE) == str(self.events):
-                    found.append(process.pid)
-        return [pid for pid in found if started(pid) is not None]
+                parents[process.pid] = process.ppid()
+                if process.environ().get(CLUSTER_VARIABLE) == str(self.path):
+                    found.add(process.pid)
+        while children := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= children
+        return [pid for pid in found - {os.getpid()} if started(pid) is not None]
 
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
@@ -139,11 +124,10 @@ class RuntimeDir:
             time.sleep(0.1)
         shutil.rmtree(self.path)
 
-    def sweep(self, spare: int | None = None) -> None:
-        """Kill what is left of the cluster, except process ``spare``, and delete its traces."""
-        for pid in {*self.processes(), *self.strays()}:
-            if pid != spare:
-                kill(pid, signal.SIGKILL)
+    def sweep(self) -> None:
+        """Kill what is left of the cluster, but for this process, and delete its traces."""
+        for pid in self.processes():
+            kill(pid, signal.SIGKILL)
         self.remove()
 
 

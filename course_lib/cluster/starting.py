@@ -9,6 +9,7 @@ import atexit
 import operator
 import os
 import time
+from typing import Any
 
 import psutil
 from IPython import get_ipython
@@ -91,7 +92,7 @@ def current_cluster() -> Cluster | None:
     )
 
 
-def checked(n) -> int:
+def checked(n: Any) -> int:
     """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
     try:
         if isinstance(n, bool):
@@ -119,33 +120,34 @@ def _running_cluster(settings: dict) -> Cluster | None:
             cluster.require_running()
             return cluster
         except ClusterError as error:
-            _give_up(cluster, error)
+            _say_why_not(cluster.keeper, error)
+            cluster.stop()
     keeper = NotebookClient.adopt(settings["key"])
     if keeper is None:
         return None
-    cluster = Cluster(keeper, len(keeper.ask("status")["members"]), settings)
     try:
-        cluster.require_running()
         keeper.await_ready(settings["timeout"])
+        cluster = Cluster(keeper, settings)
+        cluster.require_running()
     except ClusterError as error:
-        _give_up(cluster, error)
+        _say_why_not(keeper, error)
+        keeper.stop()
         return None
     cluster.open(found=True)
     cluster.mend()
     return cluster
 
 
-def _give_up(cluster: Cluster, error: ClusterError) -> None:
-    """Stop what is left of a cluster that cannot be used again, and say so."""
-    if not cluster.keeper.was_stopped:
+def _say_why_not(keeper: NotebookClient, error: ClusterError) -> None:
+    """Tell why a cluster cannot be used again."""
+    if not keeper.was_stopped:
         reason = str(error).partition(";")[0].partition("\n")[0]
         print(f"Not used again: {reason}. All variables on the ranks of before are lost.")
-    cluster.stop()
 
 
 def _fresh_cluster(settings: dict) -> Cluster:
     sweep_stale()
-    cluster = Cluster(NotebookClient.start(**settings), settings["n"], settings)
+    cluster = Cluster(NotebookClient.start(**settings), settings)
     cluster.open()
     return cluster
 
@@ -172,4 +174,4 @@ def _at_exit() -> None:
     # What ipykernel answers to a request to shut down says whether it is for a restart.
     farewell = getattr(kernel, "_shutdown_message", None) or {}
     if farewell.get("content", {}).get("restart") is False:
-        cluster.keeper.tell("release", grace=0.0)
+        cluster.keeper.begin_stop(politely=True)

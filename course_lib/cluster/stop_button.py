@@ -11,6 +11,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 from IPython import get_ipython
 
@@ -33,7 +35,7 @@ class StopButton:
         self.presses = 0
         self._listens = False
         self._deaf_until = 0.0
-        self._before = None
+        self._before: Any = None
 
     def __enter__(self) -> StopButton:
         self._deaf_until = time.monotonic() + _DEAF_S
@@ -41,7 +43,7 @@ class StopButton:
             self._before = signal.signal(signal.SIGINT, self._pressed)
         return self
 
-    def __exit__(self, kind, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._before is None:
             return
         if kind is not None and self.presses and getattr(get_ipython(), "kernel", None) is not None:
@@ -71,7 +73,7 @@ class StopButton:
             self._listens = False
             self._deaf_until = time.monotonic() + _DEAF_S
 
-    def _pressed(self, signum: int, frame) -> None:
+    def _pressed(self, signum: int, frame: FrameType | None) -> None:
         self.presses += 1
         if self._listens:
             self._listens = False
@@ -83,5 +85,6 @@ class StopButton:
 def interruption(message: str, details: Sequence[str] = ()) -> KeyboardInterrupt:
     """A KeyboardInterrupt that a notebook shows as one line, followed by ``details``."""
     interrupt = KeyboardInterrupt(message)
-    interrupt._render_traceback_ = lambda: [f"KeyboardInterrupt: {message}", *details]
+    lines = [f"KeyboardInterrupt: {message}", *details]
+    interrupt._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
     return interrupt

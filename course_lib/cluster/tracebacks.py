@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from types import TracebackType
+from typing import Any
 
 __all__ = ["CELL_FILE", "shorten"]
 
@@ -19,13 +20,15 @@ _ENDS = 5  # frames that are shown at each end of a long traceback
 _MOST_FRAMES = 40
 
 
-def shorten(tracebacks) -> None:
+def shorten(tracebacks: Any) -> None:
     """Have IPython's ``tracebacks`` show a KeyboardInterrupt by the cell's line alone, and of a
     long stack the frames at both ends.
     """
     usual = tracebacks.structured_traceback
 
-    def structured_traceback(etype, evalue, etb=None, *args, **kwargs):
+    def structured_traceback(
+        etype: Any, evalue: Any, etb: TracebackType | None = None, *args: Any, **kwargs: Any
+    ) -> list[str]:
         if isinstance(etype, type) and issubclass(etype, KeyboardInterrupt):
             frames = traceback.extract_tb(evalue.__traceback__)
             mine = [frame for frame in frames if CELL_FILE.search(frame.filename)]

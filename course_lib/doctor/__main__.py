@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 
@@ -11,12 +12,11 @@ from .examination import text
 
 
 def main() -> int:
-    """Examine this machine: what would keep the lessons from running, and how to fix it.
-
-    The exit status is 1 if anything is a FAIL, otherwise 0.
-    """
+    """Examine this machine; return 1 if anything is a FAIL, otherwise 0."""
     parser = argparse.ArgumentParser(
-        prog="python -m course_lib.doctor", description=main.__doc__.partition("\n")[0]
+        prog="python -m course_lib.doctor",
+        description="Examine this machine: what would keep the lessons from running, and how to "
+        "fix it.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
@@ -29,7 +29,7 @@ def main() -> int:
     arguments = parser.parse_args()
     found = findings(arguments.within)
     if arguments.json:
-        print(json.dumps([finding.as_dict() for finding in found], indent=2))
+        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
     else:
         print(text(found))
     return int(any(finding.status == FAIL for finding in found))

@@ -1,4 +1,4 @@
-"""How the doctor examines: findings with their fixes, and programs that are asked with a limit.
+"""What the doctor finds and how it is printed; programs that are asked, each with a time limit.
 
 What may hang, crash or change this process is asked of another process.
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,11 @@ __all__ = [
     "all_within",
     "ask_python",
     "examine",
+    "fail",
+    "ok",
     "run",
     "text",
+    "warn",
 ]
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -41,42 +45,50 @@ class Finding:
     """What one check found.
 
     Attributes:
-        item: what was looked at, e.g. ``"mpiexec"``.
         status: ``"OK"``; ``"WARN"``, the lessons run but not as well as they could; or
             ``"FAIL"``, some lesson will not run.
         seen: what was found, one sentence.
         fix: what to do, empty if there is nothing to do.
+        item: what was looked at, e.g. ``"mpiexec"``; a check leaves it to :func:`examine`.
     """
 
-    item: str
     status: str
     seen: str
     fix: str = ""
+    item: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """Return the four fields by name, for JSON."""
-        return dataclasses.asdict(self)
+
+def ok(seen: str) -> Finding:
+    """Return the finding that all is well."""
+    return Finding(OK, seen)
+
+
+def warn(seen: str, fix: str) -> Finding:
+    """Return the finding that the lessons run, but not as well as they could."""
+    return Finding(WARN, seen, fix)
+
+
+def fail(seen: str, fix: str) -> Finding:
+    """Return the finding that some lesson will not run."""
+    return Finding(FAIL, seen, fix)
 
 
 def examine(item: str, check: Callable[[], Finding]) -> Finding:
     """Return what ``check`` finds; a check that itself fails is a finding too."""
     try:
-        return check()
+        found = check()
     except OutOfTime:
-        return Finding(
-            item,
-            WARN,
+        found = warn(
             "gave no answer in time; the machine is busy, or very slow",
             "See what else runs (top), and examine again, with more time: "
             "python -m course_lib.doctor --within 60",
         )
     except Exception as error:
-        return Finding(
-            item,
-            FAIL,
+        found = fail(
             f"could not be examined: {type(error).__name__}: {error}",
             "Please report this, with the whole output of the doctor.",
         )
+    return dataclasses.replace(found, item=item)
 
 
 def text(findings: Sequence[Finding]) -> str:
@@ -102,15 +114,12 @@ def _paragraph(head: str, words: str) -> list[str]:
 
 
 def _summary(findings: Sequence[Finding]) -> str:
-    counts = {
-        status: sum(finding.status == status for finding in findings) for status in (OK, WARN, FAIL)
-    }
-    verdict = {
-        (False, False): "Everything is as it should be.",
-        (True, False): "The lessons will run; the warnings above say what could be better.",
-    }.get(
-        (counts[WARN] > 0, counts[FAIL] > 0), "Do what stands behind each FAIL, then run it again."
-    )
+    counts = Counter(finding.status for finding in findings)
+    verdict = "Everything is as it should be."
+    if counts[WARN]:
+        verdict = "The lessons will run; the warnings above say what could be better."
+    if counts[FAIL]:
+        verdict = "Do what stands behind each FAIL, then run it again."
     return f"{counts[OK]} OK, {counts[WARN]} WARN, {counts[FAIL]} FAIL. {verdict}"
 
 
@@ -167,7 +176,7 @@ def run(
         )
     except OSError as error:
         return Answer(127, str(error))
-    with program.stdout:
+    with program:
         try:
             output, _ = program.communicate(timeout=min(limit, left))
         except subprocess.TimeoutExpired as late:

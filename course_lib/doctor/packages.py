@@ -11,7 +11,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from .examination import FAIL, OK, WARN, Finding, ask_python
+from .examination import Finding, ask_python, fail, ok, warn
 
 __all__ = ["data", "gpus", "kernel", "lock", "torch_pair"]
 
@@ -22,7 +22,7 @@ _TORCH_SECONDS = 60
 def lock(path: Path = _LOCK) -> Finding:
     """Compare what is installed with the lock."""
     if not path.exists():
-        return Finding("packages", OK, "not in a checkout, so there is no lock to compare with")
+        return ok("not in a checkout, so there is no lock to compare with")
     missing, other, total = [], [], 0
     for name, version in _locked(path):
         total += 1
@@ -34,15 +34,13 @@ def lock(path: Path = _LOCK) -> Finding:
         if installed != version:
             other.append(f"{name} {installed} instead of {version}")
     if missing:
-        return Finding("packages", FAIL, f"missing: {', '.join(missing)}", "Run `make setup`.")
+        return fail(f"missing: {', '.join(missing)}", "Run `make setup`.")
     if other:
-        return Finding(
-            "packages",
-            WARN,
+        return warn(
             f"not what the lock says: {'; '.join(other)}",
             "`make clean && make setup` brings the versions that were tested together.",
         )
-    return Finding("packages", OK, f"all {total} packages of the lock, in its versions")
+    return ok(f"all {total} packages of the lock, in its versions")
 
 
 def _locked(path: Path) -> list[tuple[str, str]]:
@@ -60,13 +58,11 @@ def torch_pair() -> Finding:
     try:
         torch, vision = map(importlib.metadata.version, ("torch", "torchvision"))
     except importlib.metadata.PackageNotFoundError as error:
-        return Finding("torch", FAIL, f"{error.name} is not installed", fix)
+        return fail(f"{error.name} is not installed", fix)
     seen = f"torch {torch}, torchvision {vision}"
     for needed in map(Requirement, importlib.metadata.requires("torchvision") or []):
         if needed.name == "torch" and not needed.specifier.contains(torch, prereleases=True):
-            return Finding(
-                "torch", FAIL, f"{seen}, which is made for torch {needed.specifier}", fix
-            )
+            return fail(f"{seen}, which is made for torch {needed.specifier}", fix)
     loaded, answer = ask_python(
         "import json; from course_lib.training.vision import torchvision; import torch; "
         "import torch.distributed as dist; assert torchvision.datasets and dist.is_available(); "
@@ -74,8 +70,8 @@ def torch_pair() -> Finding:
         limit=_TORCH_SECONDS,
     )
     if loaded != [[2.0, 2.0], [2.0, 2.0]]:
-        return Finding("torch", FAIL, f"{seen}: does not load: {answer.last_lines}", fix)
-    return Finding("torch", OK, f"{seen}, both load")
+        return fail(f"{seen}: does not load: {answer.last_lines}", fix)
+    return ok(f"{seen}, both load")
 
 
 def gpus() -> Finding:
@@ -87,18 +83,16 @@ def gpus() -> Finding:
         limit=_TORCH_SECONDS,
     )
     if found is None:
-        return Finding("GPUs", WARN, f"could not be asked for: {answer.last_lines}", "See torch.")
+        return warn(f"could not be asked for: {answer.last_lines}", "See torch.")
     names, nccl = found
     if not names:
-        return Finding("GPUs", OK, "none that PyTorch can use; the lessons need none")
+        return ok("none that PyTorch can use; the lessons need none")
     if not nccl:
-        return Finding(
-            "GPUs",
-            WARN,
+        return warn(
             f"{', '.join(names)}, but this PyTorch has no NCCL",
             "Install PyTorch's CUDA build; the backend of the course works meanwhile.",
         )
-    return Finding("GPUs", OK, f"{', '.join(names)}, with NCCL")
+    return ok(f"{', '.join(names)}, with NCCL")
 
 
 def kernel() -> Finding:
@@ -108,17 +102,15 @@ def kernel() -> Finding:
     try:
         command = KernelSpecManager().get_kernel_spec("python3").argv[0]
     except NoSuchKernel:
-        return Finding("kernel", FAIL, "no kernel is called python3", "Run `make setup`.")
+        return fail("no kernel is called python3", "Run `make setup`.")
     runs = Path(command).name if not Path(command).is_absolute() else command
     same = runs in ("python", "python3") or Path(runs).parent == Path(sys.executable).parent
     if not same:
-        return Finding(
-            "kernel",
-            FAIL,
+        return fail(
             f"notebooks run {runs}, not {sys.executable}",
             f"{sys.executable} -m ipykernel install --sys-prefix",
         )
-    return Finding("kernel", OK, "notebooks run this Python")
+    return ok("notebooks run this Python")
 
 
 _LOAD_DATA = """
@@ -139,21 +131,19 @@ def data() -> Finding:
     """Load what is on disk; nothing is downloaded."""
     answer, ended = ask_python(_LOAD_DATA, limit=60)
     if answer is None:
-        return Finding("data", FAIL, f"could not be loaded: {ended.last_lines}", "See torch.")
+        return fail(f"could not be loaded: {ended.last_lines}", "See torch.")
     root, found = answer
     digits = found.pop("digits")
     if digits.startswith("!"):
-        return Finding("data", FAIL, digits[2:], "git checkout data/digits.npz")
+        return fail(digits[2:], "git checkout data/digits.npz")
     damaged = [text[2:] for text in found.values() if text and text.startswith("!")]
     if damaged:
-        return Finding("data", WARN, "; ".join(damaged), f"Remove the damaged files below {root}.")
+        return warn("; ".join(damaged), f"Remove the damaged files below {root}.")
     there = ", ".join(filter(None, [digits, *found.values()]))
     absent = [name for name, text in found.items() if text is None]
     if not absent:
-        return Finding("data", OK, f"{there} below {root}")
-    return Finding(
-        "data",
-        OK,
+        return ok(f"{there} below {root}")
+    return ok(
         f"{there}; not below {root}: {', '.join(absent)}. Lessons that could use them go on with "
         "the digits; course_lib.training.data.load(name) downloads one",
     )

@@ -105,6 +105,12 @@ thread = threading.Thread(target=of_thread.start)
 thread.start()
 thread.join()
 """
+# By its last word it is found in the list of processes.
+PROGRAM = """
+import os, subprocess, sys
+lasting = [sys.executable, "-c", "import time; time.sleep(600)", os.environ["COURSE_RUNTIME_DIR"]]
+subprocess.Popen(lasting, start_new_session=True)
+"""
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -144,7 +150,7 @@ def test_an_end_with_a_status_is_told_to_the_others(ranks, wait_until, end):
 
 
 def test_an_end_that_nobody_tells_and_nothing_left(ranks, wait_until, traces):
-    ranks.must(px(CHILDREN, "--targets 1"))
+    ranks.must(px(CHILDREN + PROGRAM, "--targets 1"))
     ranks.run(px("import ctypes\nctypes.CDLL(None)._exit(1)", "--targets 1"))
     began = time.monotonic()
     error = ranks.run("cluster.shrink(timeout_s=2);").error

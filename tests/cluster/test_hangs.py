@@ -212,6 +212,28 @@ def test_a_syntax_error_costs_nothing(hangs):
     assert_trains(hangs)
 
 
+A_PROGRAM_OF_ITS_OWN = """
+import os, subprocess, sys
+assert "TORCH_MPI4PY_EVENTS_DIR" not in os.environ
+launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_")  # by which it would be this rank for MPI, too
+its_own = {name: os.environ[name] for name in os.environ if not name.startswith(launched)}
+program = "import torch_mpi4py; print(torch_mpi4py.world().size)"
+subprocess.check_output([sys.executable, "-c", program], env=its_own, text=True)
+"""
+
+
+def test_a_program_that_a_cell_starts_is_not_its_rank(hangs):
+    boards = lambda: [(hangs.events / str(rank)).stat().st_ino for rank in range(4)]  # noqa: E731
+    before = boards()
+    out = hangs.must(f"%%px{A_PROGRAM_OF_ITS_OWN}", within=100).text()
+    assert out == "".join(f"rank {rank} = '1\\n'\n" for rank in range(4))
+    assert boards() == before
+    hangs.must("cluster.boards = type(cluster.boards)(cluster.boards.directory)  # opens them anew")
+    out = hangs.run("%%px --limit 1\nif rank == 0: comm.recv(source=1)")
+    assert "Rank 0 waits in recv from rank 1" in out.error["evalue"]
+    assert_trains(hangs)
+
+
 def test_a_rank_stuck_in_c_is_named_and_the_others_are_freed(hangs, gate, wait_until):
     cell, places = gate.cell_of_rank_1, {"waiting": [0, 2, 3], "stuck": [1]}
     running = begin(hangs, cell, wait_until, **places, options=" --limit 60")

@@ -6,18 +6,24 @@ import pytest
 
 from course_lib.cluster.rank_table import RankTable
 
-ANSWER = {"device": "cpu", "threads": 1, "mpi": "Open MPI", "pid": 71, "host": "here"}
+SAYS = {
+    "device": "cpu",
+    "threads": 1,
+    "mpi": "Open MPI",
+    "survives_deaths": True,
+    "pid": 71,
+    "host": "here",
+}
 
 
 def test_at_the_start_ranks_and_engines_have_the_same_numbers() -> None:
-    who = RankTable(range(3))
+    who = RankTable(range(3), [SAYS] * 3)
     assert who.engines_of([2, 0]) == [2, 0]
     assert who.ranks_of([0, 1, 2]) == who.ranks == [0, 1, 2]
-    assert not who.is_complete
 
 
 def test_after_deaths_each_engine_keeps_its_number() -> None:
-    who = RankTable([0, 2, 5], {rank: {**ANSWER, "rank": rank} for rank in range(3)})
+    who = RankTable([0, 2, 5], [SAYS] * 3)
     assert who.engines_of(who.ranks) == [0, 2, 5]
     assert [who.rank_of(engine) for engine in (5, 2)] == [2, 1]
     assert who.rank_of(3) == 3, "of one that has been left out its own number"
@@ -28,14 +34,12 @@ def test_after_deaths_each_engine_keeps_its_number() -> None:
 @pytest.mark.parametrize("rank", [3, -1])
 def test_a_rank_that_does_not_exist(rank: int) -> None:
     with pytest.raises(ValueError, match=f"the ranks are 0 to 2, not {rank}"):
-        RankTable([0, 2, 5]).engine_of(rank)
+        RankTable([0, 2, 5], [SAYS] * 3).engine_of(rank)
 
 
-def test_a_rank_that_could_not_be_asked_has_a_row_of_its_own() -> None:
-    who = RankTable([0, 2], {1: {**ANSWER, "rank": 1}})
-    assert not who.is_complete
-    assert str(who).splitlines() == [
+def test_as_text() -> None:
+    assert str(RankTable([0, 2], [SAYS, {**SAYS, "device": "cuda:1"}])).splitlines() == [
         "rank  device  threads  MPI library      pid  host",
-        "   0  ?             ?  Open MPI           ?  here",
-        "   1  cpu           1  Open MPI          71  here",
+        "   0  cpu           1  Open MPI          71  here",
+        "   1  cuda:1        1  Open MPI          71  here",
     ]

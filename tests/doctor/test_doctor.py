@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.doctor import CHECKS, FAIL, OK, WARN, machine, mpi, packages
-from course_lib.doctor.examination import Finding, examine, text
+from course_lib.doctor.examination import Finding, examine, fail, ok, text, warn
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,7 +114,7 @@ def test_an_mpiexec_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, silent
     found = mpi.mpiexec()
     assert found.status == FAIL
     assert found.seen == f"{silent_mpiexec} --version gave no answer within 0.2 s"
-    assert mpi.job(2) == Finding("MPI job", FAIL, "not tried, no mpiexec works", "See mpiexec.")
+    assert mpi.job(2) == fail("not tried, no mpiexec works", "See mpiexec.")
 
 
 def test_what_gives_no_answer_in_time_is_a_warning(silent_mpiexec) -> None:
@@ -231,7 +231,8 @@ def test_a_check_that_fails_itself_is_a_finding() -> None:
 
 
 def test_the_summary() -> None:
-    fine, poor = Finding("a", OK, "is there"), Finding("b", WARN, "is slow", "Do this.")
+    fine = examine("a", lambda: ok("is there"))
+    poor = examine("b", lambda: warn("is slow", "Do this."))
     assert text([fine]).endswith("1 OK, 0 WARN, 0 FAIL. Everything is as it should be.")
     assert "will run" in text([fine, poor])
     assert "-> Do this." in text([fine, poor])
