@@ -6,7 +6,7 @@ What a call will do is read off its arguments, before it is made.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .call_arguments import (
@@ -63,17 +63,17 @@ def begin_call(
 
 
 def pickled_once(
-    name: str, plain: Callable[..., Any], args: Sequence[Any], kwargs: Arguments
-) -> tuple[Callable[..., Any], Sequence[Any], Arguments]:
-    """Return the call of ``plain`` in a form that tells the size of an object that is sent."""
-    if is_receive(name) or not (is_send(name) and _is_of_objects(name)):
-        return plain, args, kwargs
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Return the call in a form that tells the size of an object that is sent."""
+    if not (name.islower() and is_send(name)) or is_receive(name):
+        return name, args, kwargs
     given = arguments_of(name, args, kwargs)
     if not is_accepted(name, args, kwargs) or given["dest"] in (None, MPI.PROC_NULL):
-        return plain, args, kwargs  # wrong, or nothing is sent: mpi4py shall say so
-    data = [MPI.pickle.dumps(given["obj"]), MPI.BYTE]
+        return name, args, kwargs  # wrong, or nothing is sent: mpi4py shall say so
     # mpi4py's ``isend`` is ``Isend`` of the bytes, and so are the others.
-    return getattr(MPI.Intracomm, name.capitalize()), (data, given["dest"], given["tag"]), {}
+    data = [MPI.pickle.dumps(given["obj"]), MPI.BYTE]
+    return name.capitalize(), (data, given["dest"], given["tag"]), {}
 
 
 def end_call(
@@ -86,10 +86,6 @@ def end_call(
             log.arrived(tokens[-1], status.Get_source(), status.Get_tag(), size)
     for token in tokens:
         log.end(token, error)
-
-
-def _is_of_objects(name: str) -> bool:
-    return name[0].islower()
 
 
 def _place_of(comm: MPI.Comm, members: Any) -> int:
@@ -121,14 +117,14 @@ def _sent(name: str, given: Arguments) -> dict[str, int] | None:
     if described is None:
         return None
     sent = sent_in(given)
-    return described | (_object(sent) if _is_of_objects(name) else _buffer(sent))
+    return described | (_object(sent) if name.islower() else _buffer(sent))
 
 
 def _received(name: str, given: Arguments) -> dict[str, int] | None:
     described = _message(given.get("source"), given.get("recvtag", given.get("tag")))
     if described is None:
         return None
-    if _is_of_objects(name):
+    if name.islower():
         return described | {"dtype": log.string("pickle")}
     return described | _buffer(given.get("recvbuf", given.get("buf")))
 
@@ -164,7 +160,7 @@ def _collective(comm: MPI.Comm, name: str, given: Arguments) -> dict[str, int]:
         return described
     only_root_gives = name.lower().removeprefix("i").startswith(("bcast", "scatter"))
     gives = not only_root_gives or described["root"] == comm.Get_rank()
-    if _is_of_objects(name):
+    if name.islower():
         described["dtype"] = log.string("pickle")
         if log.listeners:  # nobody else needs it so much that all is pickled twice
             with contextlib.suppress(Exception):  # the call itself will say what is wrong

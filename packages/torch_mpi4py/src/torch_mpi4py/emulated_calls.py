@@ -1,36 +1,35 @@
 """Make mpi4py calls of the library's communicator take as long as the emulated link says.
 
 The timing is that of :mod:`torch_mpi4py.link_emulation`; here is which argument of which call is
-the message. Python objects are as long as they are pickled. A non-blocking call may send or
-receive; what else mpi4py has of that kind raises an error. Persistent requests (``Send_init``)
-and one-sided communication are not emulated.
+the message. Python objects are as long as they are pickled. What is neither a blocking collective
+nor a plain send or receive raises an error, such as ``Iallreduce`` and ``Sendrecv_replace``.
+Persistent requests (``Send_init``) and one-sided communication are not emulated.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from . import deadlines
 from .call_arguments import (
+    Arguments,
     arguments_of,
     bytes_of,
     bytes_of_object,
+    is_accepted,
     is_receive,
     is_send,
     sent_in,
     whole_number,
 )
-from .comm_events import end_call
-from .events import Token, log
-from .link_emulation import Link, hold_back, start_collective, take_in, take_place
+from .link_emulation import Link, hold_back, start_collective, take_in
 from .link_queue import HeldSend, sleep_until
+from .requests import RequestWithDeadline
 from .runtime import MPI
 
 __all__ = ["HeldRequest", "call_on_link", "start_on_link"]
 
-Given = Mapping[str, Any]
 _COLLECTIVES = {
     "barrier": "barrier",
     "bcast": "broadcast",
@@ -50,128 +49,108 @@ _COLLECTIVES = {
     "scan": "scan",
     "exscan": "scan",
 }
+_INSTEAD = {
+    "Sendrecv_replace": "Sendrecv",
+    "Isendrecv": "Isend and Irecv",
+    "Isendrecv_replace": "Isend and Irecv",
+}
 
 
-def call_on_link(
-    link: Link,
-    comm: MPI.Intracomm,
-    name: str,
-    plain: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Given,
-) -> Any:
-    """Return ``plain(comm, *args, **kwargs)``, the blocking call ``name``, on ``link``.
-
-    A call that receives must have been given a status.
-    """
-    given = arguments_of(name, args, kwargs)
-    collective = _COLLECTIVES.get(name.lower())
-    if collective is not None:
-        due = start_collective(link, comm, collective, _part_bytes(comm, name, collective, given))
-        result = plain(comm, *args, **kwargs)
-        sleep_until(due, comm)
-        return result
-    if is_send(name) and _is_other(comm, given.get("dest")):
-        take_place(link, comm, given["dest"], _sent_bytes(name, given)).wait_for_turn()
-    result = plain(comm, *args, **kwargs)
-    if is_receive(name):
-        status = given["status"]
-        if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
-            take_in(comm, status.Get_count(MPI.BYTE))
-    return result
-
-
-def start_on_link(
-    link: Link,
-    comm: MPI.Intracomm,
-    name: str,
-    plain: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Given,
-) -> MPI.Request | HeldRequest:
-    """Return the request of the non-blocking call ``name`` on ``link``.
-
-    Raises:
-        NotImplementedError: if it is neither a send nor a receive.
-    """
-    if is_send(name) == is_receive(name):
-        instead = "Isend and Irecv" if is_send(name) else f"{name[1:].capitalize()}, which blocks"
-        raise NotImplementedError(
-            f"comm.{name} is not emulated: within emulated_link call {instead}"
-            + ("" if is_send(name) else ", or torch.distributed with async_op=True")
-        )
-    given = arguments_of(name, args, kwargs)
-    if not is_send(name) or not _is_other(comm, given.get("dest")):
-        return plain(comm, *args, **kwargs)  # what is received is late by itself
-    if name[0].isupper():
-        size_bytes = _sent_bytes(name, given)
-        start = functools.partial(plain, comm, *args, **kwargs)
-    else:
-        data = MPI.pickle.dumps(given.get("obj"))  # now: the object may change later
-        size_bytes = len(data)
-        plain = getattr(MPI.Intracomm, name.capitalize())
-        start = functools.partial(plain, comm, [data, MPI.BYTE], given["dest"], given["tag"])
-    held = hold_back(link, comm, given["dest"], size_bytes, start)
-    return HeldRequest(held, comm, name)
-
-
-class HeldRequest:
+class HeldRequest(RequestWithDeadline, HeldSend):
     """The request of a message that is kept back, with the methods of ``GuardedRequest``.
 
     It is no ``MPI.Request``, for which MPI could wait by itself: only its own methods, and
     ``comm.wait``, know when the message leaves.
     """
 
-    events: Sequence[Token | None] = ()
-    """Its entries in the event log."""
-
-    def __init__(self, held: HeldSend, comm: Any, name: str) -> None:
-        self._held, self._comm, self._name = held, comm, name
-
     def wait(self, status: MPI.Status | None = None) -> None:
         """Wait until the message has arrived."""
         __tracebackhide__ = True
         self.Wait(status)
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait until the buffer may be used again; always true."""
-        __tracebackhide__ = True
-        what = f"wait of {self._name}"
-        for event in self.events:
-            log.waits(event, True)
-        try:
-            deadlines.call(self._comm, what, self._comm.timeout, self._held.Wait, status)
-            deadlines.confirm_sent(self._comm, what)
-        except BaseException as error:
-            end_call(self.events, None, error)
-            raise
-        end_call(self.events, None)
-        return True
-
     def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
         """Return whether the message has arrived, and None."""
         return self.Test(status), None
 
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the buffer may be used again."""
-        ended = self._held.Test(status)
-        if ended:
-            end_call(self.events, None)
-        return ended
 
-    def Cancel(self) -> None:
-        """Ask MPI to cancel the message, once it has left."""
-        self._held.Cancel()
+def call_on_link(
+    link: Link, comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+) -> Any:
+    """Return ``comm.name(*args, **kwargs)``, a blocking call, on ``link``.
 
-    def __bool__(self) -> bool:
-        return bool(self._held)
+    A call that receives must have been given a status.
 
-    def __del__(self) -> None:
-        for event in self.events:
-            log.drop(event)
+    Raises:
+        NotImplementedError: if it is ``Sendrecv_replace``.
+    """
+    plain = functools.partial(getattr(MPI.Intracomm, name), comm)
+    given = arguments_of(name, args, kwargs)
+    collective = _COLLECTIVES.get(name.lower())
+    if collective is not None:
+        due = start_collective(link, comm, collective, _part_bytes(comm, name, collective, given))
+        result = plain(*args, **kwargs)
+        sleep_until(due, comm)
+        return result
+    held = _held_back(link, comm, name, args, kwargs, HeldSend)
+    received = None
+    if held is None:
+        received = plain(*args, **kwargs)
+    elif is_receive(name):
+        receive = MPI.Intracomm.recv if name.islower() else MPI.Intracomm.Recv
+        into = (given[one] for one in ("recvbuf", "source", "recvtag", "status"))
+        received = receive(comm, *into)
+    if is_receive(name):
+        status = given["status"]
+        if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
+            take_in(comm, status.Get_count(MPI.BYTE))
+    if held is not None:
+        held.Wait()
+    return received
 
 
-# --- what a call moves --------------------------------------------------------------------
+def start_on_link(
+    link: Link, comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+) -> MPI.Request | HeldRequest:
+    """Return the request of ``comm.name(*args, **kwargs)``, a non-blocking call, on ``link``.
+
+    Raises:
+        NotImplementedError: if it is neither a send nor a receive.
+    """
+    if not (is_send(name) or is_receive(name)):
+        raise NotImplementedError(
+            f"comm.{name} is not emulated: within emulated_link call {name[1:].capitalize()}, "
+            "which blocks, or torch.distributed with async_op=True"
+        )
+    held = _held_back(link, comm, name, args, kwargs, HeldRequest)
+    # What is received is late by itself.
+    return getattr(MPI.Intracomm, name)(comm, *args, **kwargs) if held is None else held
+
+
+_Held = TypeVar("_Held", bound=HeldSend)
+
+
+def _held_back(
+    link: Link,
+    comm: MPI.Intracomm,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Arguments,
+    kind: type[_Held],
+) -> _Held | None:
+    """Have the message that a call sends kept back; return None if there is no link for it."""
+    if name in _INSTEAD:
+        raise NotImplementedError(
+            f"comm.{name} is not emulated: within emulated_link call {_INSTEAD[name]}"
+        )
+    given = arguments_of(name, args, kwargs)
+    if not (is_send(name) and is_accepted(name, args, kwargs) and _is_other(comm, given["dest"])):
+        return None
+    data, tag = sent_in(given), given.get("tag", given.get("sendtag"))
+    if name.islower():
+        data = [MPI.pickle.dumps(data), MPI.BYTE]
+    plain = "Isend" if is_receive(name) else f"I{name.lower().removeprefix('i')}"
+    start = functools.partial(getattr(MPI.Intracomm, plain), comm, data, given["dest"], tag)
+    return hold_back(link, comm, given["dest"], bytes_of(data), start, kind)
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:
@@ -180,17 +159,15 @@ def _is_other(comm: MPI.Comm, dest: Any) -> bool:
     return dest is not None and 0 <= dest < comm.Get_size() and dest != comm.Get_rank()
 
 
-def _sent_bytes(name: str, given: Given) -> int:
-    sent = sent_in(given)
-    return bytes_of_object(sent) if name[0].islower() else bytes_of(sent)
+# --- what a collective moves --------------------------------------------------------------
 
 
-def _part_bytes(comm: MPI.Intracomm, name: str, collective: str, given: Given) -> float:
+def _part_bytes(comm: MPI.Intracomm, name: str, collective: str, given: Arguments) -> float:
     """Bytes as :func:`collective_seconds` wants them; the largest of all ranks will count."""
     if collective == "barrier":
         return 0
     sent, received = sent_in(given), given.get("recvbuf")
-    if name[0].islower():
+    if name.islower():
         return _object_bytes(comm, collective, sent, given)
     if collective in ("scatter", "reduce_scatter"):
         return bytes_of(received)
@@ -210,7 +187,7 @@ def _largest_of(spec: Any, ranks: int) -> float:
     return bytes_of(spec) / ranks
 
 
-def _object_bytes(comm: MPI.Intracomm, collective: str, sent: Any, given: Given) -> int:
+def _object_bytes(comm: MPI.Intracomm, collective: str, sent: Any, given: Arguments) -> int:
     if collective in ("broadcast", "scatter") and comm.Get_rank() != given["root"]:
         return 0
     if collective in ("scatter", "all_to_all"):

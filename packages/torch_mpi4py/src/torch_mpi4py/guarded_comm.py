@@ -12,15 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import advice, comm_reaper, deadlines, emulated_calls, link_emulation, peer_boards
+from . import advice, comm_reaper, deadlines, link_emulation, peer_boards
 from .base_comm import base
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
+from .emulated_calls import call_on_link, start_on_link
 from .errors import DeadlineError
-from .events import log
+from .events import Token, log
 from .matched_probe import GuardedMessage
 from .mpi_errors import translate
-from .requests import NON_BLOCKING, GuardedRequest
+from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
 from .runtime import MPI
 
 __all__ = ["GuardedComm", "duplicate_world", "library", "renew_world", "world"]
@@ -65,10 +66,10 @@ class GuardedComm(MPI.Intracomm):
         """Wait for ``requests``, each within the deadline, and return what each received."""
         received = []
         for request in requests:
-            if isinstance(request, GuardedRequest):
+            if isinstance(request, RequestWithDeadline):
                 received.append(request.wait())
                 continue
-            received.append(deadlines.call(self, "wait", self.timeout, _wait_for_request, request))
+            received.append(deadlines.call(self, "wait", self.timeout, request.wait))
             deadlines.confirm_sent(self, "wait")
         return received
 
@@ -83,112 +84,83 @@ class GuardedComm(MPI.Intracomm):
         return None if found is None else GuardedMessage(found, self)
 
 
-def _wait_for_request(request: MPI.Request) -> object:
-    return request.wait()
+Tokens = list[Token | None]
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    plain = getattr(MPI.Intracomm, name)
-    sends = "send" in name.lower()
+    """Return mpi4py's method ``name`` with a deadline, a log entry and errors of ours."""
+    run = _start if name in NON_BLOCKING else _finish
 
-    @functools.wraps(plain)
-    def method(self: GuardedComm, *given_args: Any, **given_kwargs: Any) -> Any:
-        __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        link = link_emulation.current()
-        call = plain
-        args: Sequence[Any] = given_args
-        kwargs: Mapping[str, Any] = given_kwargs
-        if link is None:
-            call, args, kwargs = pickled_once(name, plain, args, kwargs)
-        events = begin_call(self, name, args, kwargs, waiting=True)
-        args, kwargs, status = with_status(name, args, kwargs)
-        try:
-            if link is None:
-                result = deadlines.call(
-                    self, name, self.timeout, lambda: call(self, *args, **kwargs)
-                )
-            else:
-                on_link = emulated_calls.call_on_link
-                given = (link, self, name, plain, args, kwargs)
-                result = deadlines.call(self, name, self.timeout, on_link, *given)
-            if sends:
-                deadlines.confirm_sent(self, name)
-        except BaseException as error:
-            end_call(events, None, error)
-            raise
-        end_call(events, status)
-        return GuardedMessage(result, self) if isinstance(result, MPI.Message) else result
-
-    return method
-
-
-for _name in _BLOCKING:
-    if hasattr(MPI.Intracomm, _name):
-        setattr(GuardedComm, _name, _guarded(_name))
-
-
-def _guarded_start(name: str) -> Callable[..., Any]:
-    plain = getattr(MPI.Intracomm, name)
-
-    @functools.wraps(plain)
-    def method(self: GuardedComm, *given_args: Any, **given_kwargs: Any) -> Any:
-        __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        link = link_emulation.current()
-        call = plain
-        args: Sequence[Any] = given_args
-        kwargs: Mapping[str, Any] = given_kwargs
-        if link is None:
-            call, args, kwargs = pickled_once(name, plain, args, kwargs)
-        events = begin_call(self, name, args, kwargs, waiting=False)
-        try:
-            request: Any
-            if link is None:
-                request = GuardedRequest(call(self, *args, **kwargs), self, name)
-            else:
-                request = emulated_calls.start_on_link(link, self, name, plain, args, kwargs)
-                if not isinstance(request, emulated_calls.HeldRequest):
-                    request = GuardedRequest(request, self, name)
-        except BaseException as error:
-            end_call(events, None, error)
-            if isinstance(error, MPI.Exception):
-                raise translate(error, name, self) from error
-            raise
-        request.events = events
-        return request
-
-    return method
-
-
-for _name in NON_BLOCKING:
-    if hasattr(MPI.Intracomm, _name):
-        setattr(GuardedComm, _name, _guarded_start(_name))
-
-
-def _guarded_maker(name: str) -> Callable[..., Any]:
-    plain = getattr(MPI.Intracomm, name)
-
-    @functools.wraps(plain)
+    @functools.wraps(getattr(MPI.Intracomm, name))
     def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
-        events = begin_call(self, name, args, kwargs, waiting=True)
+        plain, args, kwargs = pickled_once(name, args, kwargs)
+        events = begin_call(self, name, args, kwargs, waiting=run is _finish)
         try:
-            made = deadlines.call(self, name, self.timeout, lambda: plain(self, *args, **kwargs))
+            return run(self, name, plain, args, kwargs, events)
         except BaseException as error:
             end_call(events, None, error)
             raise
-        end_call(events, None)
-        if made == MPI.COMM_NULL:  # this rank is not in the new group
-            return made
-        child = GuardedComm(made)
-        log.name_group(child, f"{log.group_of(self).name}.{name}")
-        child.timeout = self.timeout
-        return child
 
     return method
 
 
-for _name in MAKE_COMMUNICATORS:
-    setattr(GuardedComm, _name, _guarded_maker(_name))
+def _finish(
+    comm: GuardedComm,
+    name: str,
+    plain: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    events: Tokens,
+) -> Any:
+    """Return what a call that blocks returns."""
+    __tracebackhide__ = True
+    args, kwargs, status = with_status(plain, args, kwargs)
+    link = link_emulation.current()
+    if link is None:
+        function = functools.partial(getattr(MPI.Intracomm, plain), comm, *args, **kwargs)
+    else:
+        function = functools.partial(call_on_link, link, comm, plain, args, kwargs)
+    result = deadlines.call(comm, name, comm.timeout, function)
+    if "send" in name.lower():
+        deadlines.confirm_sent(comm, name)
+    end_call(events, status)
+    if isinstance(result, MPI.Message):
+        return GuardedMessage(result, comm)
+    if name not in MAKE_COMMUNICATORS or result == MPI.COMM_NULL:  # not in the new group
+        return result
+    child = GuardedComm(result)
+    log.name_group(child, f"{log.group_of(comm).name}.{name}")
+    child.timeout = comm.timeout
+    return child
+
+
+def _start(
+    comm: GuardedComm,
+    name: str,
+    plain: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    events: Tokens,
+) -> RequestWithDeadline:
+    """Return the request of a call that does not block."""
+    __tracebackhide__ = True
+    link = link_emulation.current()
+    try:
+        if link is None:
+            request = getattr(MPI.Intracomm, plain)(comm, *args, **kwargs)
+        else:
+            request = start_on_link(link, comm, plain, args, kwargs)
+    except MPI.Exception as error:
+        raise translate(error, name, comm) from error
+    if isinstance(request, MPI.Request):
+        request = GuardedRequest(request)
+    return request.started_by(comm, name, events)
+
+
+for _name in (*_BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
+    if hasattr(MPI.Intracomm, _name):
+        setattr(GuardedComm, _name, _guarded(_name))
 
 
 _lock = threading.Lock()

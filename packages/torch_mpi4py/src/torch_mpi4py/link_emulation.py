@@ -11,9 +11,9 @@ Enter it on all ranks that talk to each other, with the same numbers.
   has a link of its own, whatever the group, so links are full duplex; messages on one link go one
   after another. With ``one_port=True`` a process moreover sends one message at a time and takes
   in one at a time, as through one cable to a switch: the model of :mod:`..parallel.all_reduces`.
-- The sender is done when the message arrives. It really leaves at that moment, by the thread that
-  waits or, if none does, by a thread of this module. So what MPI says of order, any source and
-  waiting remains true, but nothing becomes faster: the real time of the transfer is added.
+- The sender is done when the message arrives. It really leaves at that moment, by a thread of
+  :mod:`~torch_mpi4py.link_queue`. So what MPI says of order, any source and waiting remains true,
+  but nothing becomes faster: the real time of the transfer is added.
 - A library collective ends on all ranks when the algorithm that
   :mod:`~torch_mpi4py.collective_costs` names would have ended on such links, counted from the
   last rank's start; never before it has really ended. Bytes are those of the tensors handed over.
@@ -27,18 +27,20 @@ Enter it on all ranks that talk to each other, with the same numbers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 
 from .collective_costs import collective_seconds
 from .errors import MismatchError
-from .link_queue import Departure, HeldSend, let_all_go, port_in, see_off, sleep_until
+from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
 from .machine import clock_identity
 from .runtime import MPI
 
@@ -50,11 +52,9 @@ __all__ = [
     "isend",
     "start_collective",
     "take_in",
-    "take_place",
 ]
 
-_MANY = 100
-
+_Held = TypeVar("_Held", bound=HeldSend)
 _lock = threading.Lock()
 _entered: list[Link] = []
 
@@ -66,7 +66,7 @@ class Link:
     latency: float
     bandwidth: float
     one_port: bool = False
-    _held: list[HeldSend] = field(default_factory=list, repr=False)
+    _held: deque[HeldSend] = field(default_factory=deque, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("latency", self.latency), ("bandwidth", self.bandwidth)):
@@ -121,19 +121,19 @@ def current() -> Link | None:
 # --- messages -----------------------------------------------------------------------------
 
 
-def take_place(link: Link, comm: MPI.Comm, dest: int, size_bytes: float) -> Departure:
-    """Give a message to rank ``dest`` of ``comm`` its time on ``link``; the caller sends it."""
-    return Departure(comm, dest, link.seconds(size_bytes), link.one_port)
-
-
 def hold_back(
-    link: Link, comm: MPI.Comm, dest: int, size_bytes: float, start: Callable[[], MPI.Request]
-) -> HeldSend:
+    link: Link,
+    comm: MPI.Comm,
+    dest: int,
+    size_bytes: float,
+    start: Callable[[], MPI.Request],
+    kind: type[_Held],
+) -> _Held:
     """Have a message to rank ``dest`` of ``comm`` sent by ``start`` after its time on ``link``."""
-    held = HeldSend(comm, dest, link.seconds(size_bytes), link.one_port, start)
+    held = kind(comm, dest, link.seconds(size_bytes), link.one_port, start)
     with _lock:
-        if len(link._held) > _MANY:
-            link._held[:] = [one for one in link._held if not one.gone.is_set()]
+        while link._held and link._held[0].gone.is_set():
+            link._held.popleft()
         link._held.append(held)
     return held
 
@@ -145,7 +145,8 @@ def isend(
     link = current()
     if link is None:
         return comm.Isend(message, dest, tag)
-    return hold_back(link, comm, dest, size_bytes, lambda: comm.Isend(message, dest, tag))
+    start = functools.partial(comm.Isend, message, dest, tag)
+    return hold_back(link, comm, dest, size_bytes, start, HeldSend)
 
 
 def take_in(comm: MPI.Comm, size_bytes: int) -> None:

@@ -1,13 +1,13 @@
-"""Receive what ``comm.Mprobe`` has found with a deadline and a log entry, as ``comm.Recv``."""
+"""Receive what ``comm.Mprobe`` has found with a deadline and a log entry, as by ``comm.Irecv``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from . import deadlines, link_emulation
+from . import link_emulation
 from .call_site import call_site
-from .comm_events import end_call
-from .events import Token, log
+from .events import log
 from .requests import GuardedRequest
 from .runtime import MPI
 
@@ -28,47 +28,30 @@ class GuardedMessage(MPI.Message):
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """Receive it into ``buf``."""
         __tracebackhide__ = True
-        self._receive("Recv", lambda known: MPI.Message.Recv(self, buf, known), status)
+        self._take_in(self.Irecv(buf).Wait, status)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         """Return the object received."""
         __tracebackhide__ = True
-        return self._receive("recv", lambda known: MPI.Message.recv(self, known), status)
+        return self._take_in(self.irecv().wait, status)
 
     def Irecv(self, buf: Any) -> GuardedRequest:
         """Start receiving it into ``buf``."""
-        return self._start("Irecv", lambda: MPI.Message.Irecv(self, buf))
+        return self._started("Irecv", super().Irecv(buf))
 
     def irecv(self) -> GuardedRequest:
         """Start receiving the object."""
-        return self._start("irecv", lambda: MPI.Message.irecv(self))
+        return self._started("irecv", super().irecv())
 
-    def _receive(self, name: str, receive: Any, status: MPI.Status | None) -> Any:
+    def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
+        group = log.group_of(self._comm).place
+        event = log.begin(log.string(name), group, False, log.string(call_site(3)))
+        return GuardedRequest(request).started_by(self._comm, name, [event])
+
+    def _take_in(self, wait: Callable[..., Any], status: MPI.Status | None) -> Any:
         __tracebackhide__ = True
         status = MPI.Status() if status is None else status
-        comm, events = self._comm, [self._begin(name, True)]
-        try:
-            received = deadlines.call(comm, name, comm.timeout, receive, status)
-            if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
-                link_emulation.take_in(comm, status.Get_count(MPI.BYTE))
-        except BaseException as error:
-            end_call(events, None, error)
-            raise
-        end_call(events, status)
+        received = wait(status)
+        if status.Get_source() not in (self._comm.Get_rank(), MPI.PROC_NULL):
+            link_emulation.take_in(self._comm, status.Get_count(MPI.BYTE))
         return received
-
-    def _start(self, name: str, start: Any) -> GuardedRequest:
-        event = self._begin(name, False)
-        try:
-            request = GuardedRequest(start(), self._comm, name)
-        except BaseException as error:
-            end_call([event], None, error)
-            raise
-        request.events = [event]
-        return request
-
-    def _begin(self, name: str, waiting: bool) -> Token | None:
-        if not log.enabled:
-            return None
-        group = log.group_of(self._comm).place
-        return log.begin(log.string(name), group, waiting, log.string(call_site(3)))

@@ -6,14 +6,14 @@ Non-blocking mpi4py calls on the library's communicator return a :class:`Guarded
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import deadlines
 from .comm_events import end_call
 from .events import Token, log
 from .runtime import MPI
 
-__all__ = ["NON_BLOCKING", "GuardedRequest"]
+__all__ = ["NON_BLOCKING", "GuardedRequest", "RequestWithDeadline"]
 
 NON_BLOCKING = (
     *("isend", "issend", "ibsend", "irecv"),
@@ -24,27 +24,24 @@ NON_BLOCKING = (
 )
 
 
-class GuardedRequest(MPI.Request):
-    """An mpi4py request whose ``wait`` has its communicator's deadline.
+if TYPE_CHECKING:
+    _Base = MPI.Request
+else:
+    _Base = object
 
-    ``wait``, ``Wait``, ``waitall`` and ``Waitall`` raise
-    :class:`~torch_mpi4py.DeadlineError`, :class:`~torch_mpi4py.RevokedError` and
-    :class:`~torch_mpi4py.RankFailedError` as blocking calls do. Wait for several with
-    ``GuardedRequest.waitall(requests)`` or ``comm.wait(*requests)``: mpi4py's own
-    ``MPI.Request.waitall`` knows of no deadline.
-    """
 
-    def __new__(cls, request: MPI.Request, comm: Any = None, name: str = "") -> GuardedRequest:
-        """Take over ``request``, which ``name`` (e.g. ``"Irecv"``) started on ``comm``."""
-        self = super().__new__(cls, request)
-        self._comm = comm
-        self._name = name
-        return self
+class RequestWithDeadline(_Base):
+    """Gives a request's own waiting the deadline of its communicator, and logs its end."""
 
     _comm: Any
     _name: str
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
+
+    def started_by(self, comm: Any, name: str, events: Sequence[Token | None]) -> Self:
+        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it."""
+        self._comm, self._name, self.events = comm, name, events
+        return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait, and return the object received, None for a send."""
@@ -120,3 +117,14 @@ class GuardedRequest(MPI.Request):
                 log.drop(event)
             else:  # it has ended in a call of mpi4py's own, such as MPI.Request.Waitall
                 log.end(event)
+
+
+class GuardedRequest(RequestWithDeadline, MPI.Request):
+    """An mpi4py request whose ``wait`` has its communicator's deadline.
+
+    ``wait``, ``Wait``, ``waitall`` and ``Waitall`` raise
+    :class:`~torch_mpi4py.DeadlineError`, :class:`~torch_mpi4py.RevokedError` and
+    :class:`~torch_mpi4py.RankFailedError` as blocking calls do. Wait for several with
+    ``GuardedRequest.waitall(requests)`` or ``comm.wait(*requests)``: mpi4py's own
+    ``MPI.Request.waitall`` knows of no deadline.
+    """
