@@ -223,18 +223,18 @@ prediction = None
 
 # %%
 # %%px
-tensor = torch.zeros(2)
+message = torch.zeros(2)
 if rank == 0:
-    tensor += 1
-    dist.send(tensor, dst=1)
+    message += 1
+    dist.send(message, dst=1)
 elif rank == 1:
-    dist.recv(tensor, src=0)
-print(tensor)
+    dist.recv(message, src=0)
+print(message)
 
 # %%
-tensors = [tensor.tolist() for tensor in cluster.view["tensor"]]
-compare(prediction, tensors)
-assert tensors == [[1, 1], [1, 1], [0, 0], [0, 0]]
+messages = [message.tolist() for message in cluster.view["message"]]
+compare(prediction, messages)
+assert messages == [[1, 1], [1, 1], [0, 0], [0, 0]]
 
 # %% [markdown]
 # `dist.send` and `dist.recv` work like `Send` and `Recv`: the receiver provides the memory. Nothing but the bytes travels. The message does *not* say which shape or dtype it has, so both sides have to know it beforehand.

@@ -95,7 +95,7 @@ def worst(one, other):
 replicas = [model] + [copy.deepcopy(model).to(device.place) for device in devices[1:]]
 
 for replica in replicas:
-    assert worst(replica.parameters(), alone.parameters()) == 0  # equal to the bit
+    assert worst(replica.parameters(), model.parameters()) == 0  # equal to the bit
 assert len({next(replica.parameters()).data_ptr() for replica in replicas}) == 4  # apart in memory
 print("four replicas, equal to the bit, each in memory of its own")
 
