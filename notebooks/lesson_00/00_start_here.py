@@ -21,7 +21,7 @@
 # - get the ranks back in step afterwards, with your variables;
 # - watch four ranks train one network together, and say what was gained and what was not.
 #
-# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. Nothing about parallel computing. A word you have forgotten later on is in the [glossary](glossary.md).
+# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. Nothing about parallel computing. A word you have forgotten later on is in the [glossary](../notebooks/glossary.md).
 #
 # **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to study it with its three exercises.
 
