@@ -22,7 +22,8 @@ def compare(
     ``prediction``: None as long as you have not made one. ``within``: how far off a number may
     be and still count as right, as a fraction of what was measured. ``unit``: printed after
     numbers, e.g. "s". ``source``: where ``measured`` comes from, if nothing was measured,
-    e.g. "By the formula". Tensors and arrays are compared as lists.
+    e.g. "By the formula". Tensors and arrays are compared as lists, texts and letters whether
+    large or small.
     """
     prediction, measured = _plain(prediction), _plain(measured)
     found = _written(measured, unit)
@@ -55,4 +56,6 @@ def _agree(prediction: Any, measured: Any, within: float) -> bool:
     if isinstance(prediction, list) and isinstance(measured, list):
         same_length = len(prediction) == len(measured)
         return same_length and all(map(lambda p, m: _agree(p, m, within), prediction, measured))
+    if isinstance(prediction, str) and isinstance(measured, str):
+        return prediction.strip().casefold() == measured.casefold()
     return prediction == measured

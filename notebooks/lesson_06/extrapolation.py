@@ -106,7 +106,7 @@ class Job:
         gradient_bytes: bytes all-reduced each step.
         inside, between: links as in :class:`Hierarchy`.
         ranks_per_node: that share a network card.
-        critical_batch: samples; McCandlish et al. measure tens of thousands for ImageNet.
+        critical_batch: samples; McCandlish et al. put the limit for ImageNet at tens of thousands.
         failures_per_rank_hour: interruptions of the job.
         checkpoint_seconds: to write a checkpoint while all ranks wait.
         restart_seconds: from a failure to the first step after it, the redone steps apart.

@@ -23,9 +23,10 @@ of each gain:
 - *implied*: which T_sync / T_backward must the run have had, if overlap is perfect and
   T_forward = T_backward / 2? There are two answers, see :func:`implied_sync_over_backward`.
 - *predicted*, only for ResNet-50 with NCCL: what do published hardware numbers give? The speed of
-  a V100 in float32 is NVIDIA's: 2,857.9 images/s on 8 of them (DeepLearningExamples, PyTorch
-  RN50v1.5, README of June 2019); the all-reduce is one flat ring at the card's line rate.
-  The paper does not state the batch; 32 and 64 images a GPU are assumed.
+  a V100 in float32 is NVIDIA's: 363.1 images/s on one of them, which synchronises with nobody
+  (DeepLearningExamples, PyTorch RN50v1.5, README of June 2019: 2,857.9 on 8, 7.87 times as many;
+  measured with 128 images a GPU). The all-reduce is one flat ring at the card's line rate. The
+  paper does not state the batch; 32 and 64 images a GPU are assumed.
 
 The prediction is too low by 20 to 30 points: their all-reduce took several times as long as the
 line rate says. No speed of BERT or gloo in that setting is published, so those rows have none.
@@ -98,7 +99,7 @@ ASSUMPTIONS = (
     Assumption(
         "latency between GPUs of two nodes",
         f"{LATENCY * 1e6:g} us a message",
-        "not published; an order of magnitude. The report shows 5 and 20 us beside it",
+        "not published; an order of magnitude. The second table shows 5 and 20 us beside it",
     ),
     Assumption(
         "usable bandwidth",
@@ -369,7 +370,7 @@ def reproduced_table() -> str:
 RANKS = 32
 MOST_RANKS = 256
 GIGABITS = 100.0
-IMAGES_PER_SECOND = 2857.9 / 8
+IMAGES_PER_SECOND = 363.1
 GRADIENT_BYTES = 4 * 25.6e6
 BATCHES = (32, 64)
 

@@ -49,6 +49,7 @@ from course_lib.parallel.data_parallel import Log, virtual_devices
 # You need no GPU here. A *virtual device* is a thread that computes on the CPU and keeps its hands off the memory of the others: whatever it gets is copied, as a GPU would need it. (Where there are GPUs, the virtual devices are spread over them.) Device 0 is the master.
 
 # %% tags=["nbval-ignore-output"]
+own_threads = torch.get_num_threads()  # asked first: the text below says why
 devices = virtual_devices(4)
 place = devices[0].place  # where the master's tensors live
 threads = [device.submit(torch.get_num_threads).result() for device in devices]
@@ -56,11 +57,12 @@ threads = [device.submit(torch.get_num_threads).result() for device in devices]
 print(devices)
 print("compute threads: this notebook", torch.get_num_threads(), "- the devices", threads)
 assert threads == [1, 1, 1, 1]
+assert torch.get_num_threads() == own_threads
 
 # %% [markdown]
 # `device.submit(f, x)` lets the device's thread call `f(x)` and returns a *future* at once; `result()` waits for what comes of it.
 #
-# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` says otherwise). Four devices doing that on 2 cores would be eight threads that push each other aside. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it: the notebook keeps its own.
+# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` says otherwise). Four devices doing that on 2 cores would be eight threads that push each other aside. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it, with a catch: a thread that has never computed nor asked takes over what another one has set. The notebook has asked first, so it keeps its own.
 #
 # Now 250 real digits, in float64 so that rounding can be told from mistakes, a small network, and the answer to compare with: the gradient of one device that has the whole batch.
 
@@ -93,7 +95,7 @@ def worst(one, other):
 replicas = [model] + [copy.deepcopy(model).to(device.place) for device in devices[1:]]
 
 for replica in replicas:
-    assert worst(replica.parameters(), alone.parameters()) == 0  # equal to the bit
+    assert worst(replica.parameters(), model.parameters()) == 0  # equal to the bit
 assert len({next(replica.parameters()).data_ptr() for replica in replicas}) == 4  # apart in memory
 print("four replicas, equal to the bit, each in memory of its own")
 
@@ -337,7 +339,7 @@ for p in (1, 2, 3, 4):
 # | 4 | `gather(outputs, master)` | copies and joins; in the graph |
 # | 5 | none | loss, `backward()` and `optimizer.step()` are yours, on the master |
 #
-# These functions refuse CPU tensors, so here they run only where there are two GPUs or more. The cell says what it ran.
+# These functions are for GPUs: `scatter` takes CPU tensors as input but deals them out to GPUs, and `gather` refuses CPU tensors. So here they run only where there are two GPUs or more. The cell says what it ran.
 
 # %% tags=["nbval-ignore-output"]
 gpus = torch.cuda.device_count()
@@ -363,17 +365,17 @@ else:
 prediction = None
 
 # %%
-images, labels = (tensor.to(place) for tensor in training[:256])
+batch_256 = [tensor.to(place) for tensor in training[:256]]  # images and labels
 torch.manual_seed(7)
 large = MLP(64, (1024, 1024)).to(place)
-optimizer = torch.optim.SGD(large.parameters(), lr=0.05)
+large_optimizer = torch.optim.SGD(large.parameters(), lr=0.05)
 
 
 def logged_step(devices):
     """One step of the large network on these devices; returns its log."""
     log = Log()
     data_parallel.data_parallel_step(
-        large, F.cross_entropy, optimizer, images, labels, devices, log
+        large, F.cross_entropy, large_optimizer, *batch_256, devices, log
     )
     return log
 
@@ -446,7 +448,7 @@ prediction = None
 # %%
 sixteen = virtual_devices(16)
 n = sum(parameter.nbytes for parameter in large.parameters())
-x, y = images.nbytes, 256 * 10 * 4  # 10 outputs of 4 bytes a sample
+x, y = batch_256[0].nbytes, 256 * 10 * 4  # 10 outputs of 4 bytes a sample
 counted = {}
 for p in (2, 4, 8, 16):
     log = logged_step(sixteen[:p])
@@ -657,7 +659,7 @@ print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else
 # %% [markdown]
 # Read the table (*measured here*) against 1, which is undisturbed, and 2, which is taking turns. In processes both jobs stay near 1, and so does `few_large` in threads: these hold the lock for microseconds and compute for milliseconds, so they hardly meet. Only `many_small` in threads is far from 1. While this lesson was written, on two cores, its factor was between 2.5 and 3.5: **worse than taking turns**. Each of its operations gives the lock back and wants it again at once; the other thread has taken it in between, and must be waited for and woken up. Handing over costs more than the work. D. Beazley showed this effect in 2010 [5]. (With other work on your cores, or with fewer than two free ones, all factors are larger.)
 #
-# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: `many_small`, for each device. One process with eight threads has one lock for all eight; eight processes have eight. That is the second reason for lesson 08. Python can be built without the lock since version 3.13 (PEP 703 [6]); then this reason goes, and the master remains.
+# A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: `many_small`, for each device. One process with eight threads has one lock for all eight; eight processes have eight. That is the second reason for lesson 08. Python can be built without the lock, as an experiment since version 3.13 (PEP 703 [6]) and as a supported option since 3.14 (PEP 779 [9]); then this reason goes, and the master remains.
 #
 # Does the lock at least make it safe to share? No. It protects single steps of the interpreter, and `total = total + gradient` is several of them.
 #
@@ -696,12 +698,12 @@ prediction = None
 # %%
 norm = torch.nn.BatchNorm1d(1, momentum=1.0).to(place)
 batch = torch.tensor([[0.0], [0.0], [10.0], [10.0], [20.0], [20.0], [30.0], [30.0]], device=place)
-replicas = data_parallel.replicate(norm, devices)
-data_parallel.parallel_apply(replicas, data_parallel.scatter(batch, devices), devices)
+norms = data_parallel.replicate(norm, devices)
+data_parallel.parallel_apply(norms, data_parallel.scatter(batch, devices), devices)
 
 compare(prediction, norm.running_mean.item())
 assert norm.running_mean.item() == 0
-assert [replica.running_mean.item() for replica in replicas] == [0, 10, 20, 30]
+assert [replica.running_mean.item() for replica in norms] == [0, 10, 20, 30]
 
 # %% [markdown]
 # - **Symptom.** Accuracy on test data may be worse than the training loss promises, and more so with more devices: tests use the running mean. A counter in `forward` stays at its first value. Nothing raises an error.
@@ -742,3 +744,4 @@ assert [replica.running_mean.item() for replica in replicas] == [0, 10, 20, 30]
 # 6. S. Gross, "PEP 703: Making the Global Interpreter Lock Optional in CPython", 2023.
 # 7. S. Li and others, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", *Proceedings of the VLDB Endowment* 13(12), 3005–3018, 2020. Where DistributedDataParallel comes from.
 # 8. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009. The ring and its traffic.
+# 9. T. Wouters, M. Page and S. Gross, "PEP 779: Criteria for supported status for free-threaded Python", 2025.

@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 01 (`send`, `recv`, any source) and lesson 05 (synchronous SGD).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 2 hours (120 minutes) to study it with its five exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it with its five exercises; a workshop can stop after section 7 and read the recap.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -155,7 +155,7 @@ def worker(pace):
 
 
 # %% [markdown]
-# **Predict.** Three workers, nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count: each update takes four; each worker's start takes three, as there is no gradient yet; and each worker has to be sent home. Write one number.
+# **Predict.** Three workers, nine updates. How many messages are sent in all, from the first hello to the last "go home"? Count them in the two functions: those of an update, of a worker's start, and of its end. Write one number.
 
 # %%
 prediction = None
@@ -180,13 +180,16 @@ messages = comm.allreduce(traffic.sent.messages)
 nbytes = comm.allreduce(traffic.sent.bytes)
 gradients = comm.allreduce(0 if rank == 0 else computed)
 began = comm.allreduce(int(rank > 0 and computed > 0))  # 3, unless one came after the end
-assert messages == 4 * 9 + 3 * began + 2 * 3
-assert nbytes == 9 * 4 * (n + 1) + (9 + began) * 4 * n + 2 * 4 * (9 + began + 3)
-assert gradients == 9 + began, "the last one of each is computed, and found to be too late"
 assert rank == 0 or set(traffic.sent.by_peer) == {0}, "workers never talk to each other"
 
 # %% tags=["nbval-ignore-output"]
 compare(prediction, cluster.view["messages"][0])
+
+# %%
+# %%px
+assert messages == 4 * 9 + 3 * began + 2 * 3
+assert nbytes == 9 * 4 * (n + 1) + (9 + began) * 4 * n + 2 * 4 * (9 + began + 3)
+assert gradients == 9 + began, "the last one of each is computed, and found to be too late"
 
 # %% [markdown]
 # 4 · 9 + 3 · 3 + 2 · 3 = 51, counted by the traffic meter of lesson 03, and the bytes fit as well. The three last gradients are computed for nothing: nobody knew yet that it was over.
@@ -305,17 +308,18 @@ if rank == 0:
     last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
     first = {worker: fetched for worker, fetched, _ in reversed(log)}
     assert sum(alike) == sum(last.values()) - sum(first.values()) - len(log)
-    assert sum(alike) <= 2 * 300 - 3
 
 # %% tags=["nbval-ignore-output"]
-compare(prediction, cluster.view.client[0]["mean"], within=0.05)
+alike = cluster.view.client[0]["alike"]
+compare(prediction, sum(alike) / len(alike), within=0.05)
+assert sum(alike) <= 2 * 300 - 3
 
 # %% [markdown]
 # Very nearly 2: the number of workers W, minus 1. While a worker computes, each of the others hands in one gradient.
 #
 # That argument uses that the workers are equally fast. So what if worker 3 is a *straggler* and takes four times as long?
 #
-# **Predict.** What is the mean staleness with the straggler: smaller than 2, about 2, or larger?
+# **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Write a letter.
 
 # %%
 prediction = None
@@ -330,15 +334,16 @@ if rank == 0:
     last = {worker: version + 1 for version, (worker, _, _) in enumerate(log)}
     first = {worker: fetched for worker, fetched, _ in reversed(log)}
     assert sum(straggler) == sum(last.values()) - sum(first.values()) - len(log)
-    assert sum(straggler) <= 2 * 300 - 3
 
 # %% tags=["nbval-ignore-output"]
-answer = cluster.view.client[0]["mean"]
-compare(prediction, "about 2" if 1.8 < answer < 2.2 else answer)
+straggler = cluster.view.client[0]["straggler"]
+mean = sum(straggler) / len(straggler)
+compare(prediction, "A" if mean < 1.8 else "B" if mean < 2.2 else "C")
+assert sum(straggler) <= 2 * 300 - 3
 histogram(
     {
         "three alike": cluster.view.client[0]["alike"],
-        "a straggler": cluster.view.client[0]["straggler"],
+        "a straggler": straggler,
     },
     predicted=2,
     title="Staleness of 300 gradients, measured here",
@@ -410,12 +415,13 @@ if rank == 0:
     optimizer = torch.optim.SGD([again], lr=0.1, momentum=0.5)
     losses = replay(again, optimizer, [entry[:2] for entry in log])
     difference = (again - parameters).abs().max().item()
-    assert torch.equal(again, parameters)
-    assert losses == [loss for _, _, loss in log]
-    assert not torch.equal(parameters, initial), "and they have moved"
+    same_losses = losses == [loss for _, _, loss in log]
+    assert not torch.equal(parameters, initial), "they have moved"
 
 # %%
 compare(prediction, cluster.view.client[0]["difference"])
+assert cluster.view.client[0]["difference"] == 0
+assert cluster.view.client[0]["same_losses"]
 
 # %% [markdown]
 # Not a single bit. If one gradient had been taken for another worker's, if a receive had overwritten parameters while they were in use, or if a message had been applied twice, this number would not be 0. A falling loss would have shown none of that: SGD trains through a good deal of nonsense.
@@ -524,10 +530,6 @@ workers = [1, 4, 16, 32][rank]
 small, large = simulate(workers, lr=0.05), simulate(workers, lr=0.5)
 print(f"{workers:2} workers: loss {small[-1]:.2f} with rate 0.05, {large[-1]:.2f} with rate 0.5")
 curves_of_this_rank = workers, small, large
-everyones = comm.allgather((small[-1], large[-1]))
-assert all(loss < 1.2 for loss, _ in everyones), "a small rate: everyone gets somewhere"
-assert everyones[0][1] < 0.3 > everyones[1][1], "a large rate: few workers are fine"
-assert everyones[2][1] > 1.0 < everyones[3][1], "many are not"
 
 # %% tags=["nbval-ignore-output"]
 runs = {
@@ -540,6 +542,10 @@ runs = {
 }
 still_train = [w for w, _, large in cluster.view["curves_of_this_rank"] if large[-1] < 0.3]
 compare(prediction, still_train, source="Simulated")
+ends = [(small[-1], large[-1]) for _, small, large in cluster.view["curves_of_this_rank"]]
+assert all(small < 1.2 for small, _ in ends), "a small rate: everyone gets somewhere"
+assert ends[0][1] < 0.3 > ends[1][1], "a large rate: few workers are fine"
+assert ends[2][1] > 1.0 < ends[3][1], "many are not"
 figures.curves(
     runs,
     ["loss, rate 0.05", "loss, rate 0.5"],
@@ -603,12 +609,12 @@ prediction = None
 constant = simulate(32, lr=0.5, seed=rank)
 rescued = simulate(32, lr=0.5, seed=rank, rate=lambda base, s: ps.over_staleness(base, 0, s))
 print(f"order {rank}: constant rate {constant[-1]:.2f}, rate over staleness {rescued[-1]:.2f}")
-assert constant[-1] > 1.2, "guessing, or worse"
-assert rescued[-1] < 0.9
 
 # %% tags=["nbval-ignore-output"]
 constant, rescued = cluster.view["constant"], cluster.view["rescued"]
 compare(prediction, sum(losses[-1] for losses in rescued) / 4, within=0.3, source="Simulated")
+assert min(losses[-1] for losses in constant) > 1.2, "guessing, or worse"
+assert max(losses[-1] for losses in rescued) < 0.9
 updates = range(10, 301, 10)
 figures.curves(
     {
@@ -646,13 +652,13 @@ free = run(updates=60, pace=0.03 if rank == 3 else 0.005)
 if rank == 0:
     steps = bounded.steps_by_worker.values()
     ahead = max(steps) - min(steps)
-    assert ahead <= 2
     assert max(bounded.staleness) <= 6
     assert bounded.version == free.version == 60
 
 # %% tags=["nbval-ignore-output"]
 bounded, free = (cluster.view.client[0][name] for name in ("bounded", "free"))
 compare(prediction, cluster.view.client[0]["ahead"])
+assert cluster.view.client[0]["ahead"] <= 2
 for name, record in (("bounded", bounded), ("free", free)):
     print(
         f"{name:8} gradients by worker {record.steps_by_worker}, staleness at most "
@@ -858,7 +864,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. *Measured* ratios tend to be larger, by a tenth to a half while this lesson was written. The prediction counts gradients and nothing else. It leaves out that every synchronous step waits for the slowest even of three equal workers, and for a server that has to serve three at once and then all of them again; and it takes a gradient to be worth the same either way, which it is only roughly: the moment at which 85% is passed depends on the order of the updates, and that is chance. So without a straggler asynchronous SGD may still gain something, but little beside what it gains with one; and at larger rates staleness costs accuracy.
+# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. *Measured* ratios tend to be larger, by a tenth to a half while this lesson was written. The prediction counts gradients and nothing else. It leaves out that every synchronous step waits for the slowest even of three equal workers, and for a server that has to serve three at once and then all of them again; and it takes a gradient to be worth the same either way, which it is only roughly: the moment at which 85% is passed depends on the order of the updates, and that is chance. So without a straggler asynchronous SGD may still gain something, but little beside what it gains with one; and at larger rates staleness costs accuracy. On a machine that is busy with other things the races can turn over: a "normal" worker that gets no core becomes a straggler too. Then run them again.
 #
 # "First 2 of 3" is synchronous SGD with one *backup worker* [6]: an update is made when two gradients are there, and the late one is thrown away. No gradient is ever stale, and nobody waits for the straggler. But it computes for nothing, and its data are never seen! Which brings up the next question.
 #
@@ -895,7 +901,7 @@ print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 #
 # Parameter servers have become rare for training on one cluster, where all-reduce is fast and workers are alike. The idea behind them, **communicate less or with fewer**, lives on.
 #
-# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication; language models have been trained so by machines that are far apart (*published* [8]). With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
+# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication. *DiLoCo* does it for language models: on 8 workers, thought of as islands of machines with poor links between them, each takes hundreds of steps of AdamW by itself, and an outer optimizer (Nesterov momentum) applies the mean of what they changed (*published* [8]). INTELLECT-1, of 10 billion parameters, was trained in that way by machines on three continents (*published* [11]). With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
 
 
 # %%
@@ -984,6 +990,8 @@ assert 0 < apart < 0.2
 # %% [markdown]
 # Four models, nearly alike, none equal to another. That is the price of gossip: there is no such thing as *the* model until somebody takes the mean.
 #
+# **They are back.** What was given up with the parameter server, waiting for nobody, returns between data centres, where an all-reduce takes long. *Streaming DiLoCo* synchronises a part of the parameters at a time, while training goes on, and sends fewer bits [12]. *Eager updates* do not wait for the other workers' changes: each applies its own at once and the others' one round late [13], which is staleness, as in section 3. *NoLoCo* needs no all-reduce at all: each worker takes a mean with one other, chosen at random [14], which is gossip. (All *published*.)
+#
 # ### Exercise 5: a gossip step that keeps the mean
 #
 # Write `gossip(value, partner, group)`: exchange the tensor `value` with rank `partner` and return the mean of the two. The partner calls it with your rank. Do not change `value`. The tensor may be large (1 MiB in the check), so both must not begin with a blocking send; and no collective, as the other ranks may be elsewhere.
@@ -1037,10 +1045,11 @@ with patch.object(dist, "recv", recv_in_turn):
     unfair, unfair_seconds = train(60, pace)
 if rank == 0:
     counts = [Counter(entry[0] for entry in log)[3] for log in (unfair, fair)]
-    assert counts[0] == 20 > counts[1]
 
 # %% tags=["nbval-ignore-output"]
-compare(prediction, cluster.view.client[0]["counts"])
+counts = cluster.view.client[0]["counts"]
+compare(prediction, counts)
+assert counts[0] == 20 > counts[1]
 print(f"any source: {cluster.view.client[0]['fair_seconds']:.2f} s")
 print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 
@@ -1065,7 +1074,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # - Test an asynchronous program by recording the order and replaying it: equal to the bit.
 # - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.
 #
-# **Next:** lesson 10 splits the model instead of the data.
+# **Next:** lesson 12, When a rank dies. (Lessons 10, which splits the model instead of the data, and 11 are yet to be written; lesson 12 does not need them.)
 #
 # ## Further reading
 #
@@ -1079,3 +1088,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # 8. A. Douillard and others, "DiLoCo: Distributed Low-Communication Training of Language Models", arXiv:2311.08105, 2023.
 # 9. S. Boyd, A. Ghosh, B. Prabhakar and D. Shah, "Randomized gossip algorithms", *IEEE Transactions on Information Theory* 52(6), 2508–2530, 2006.
 # 10. X. Lian and others, "Can Decentralized Algorithms Outperform Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", *Advances in Neural Information Processing Systems* 30, 2017.
+# 11. S. Jaghouar and others, "INTELLECT-1 Technical Report", arXiv:2412.01152, 2024.
+# 12. A. Douillard and others, "Streaming DiLoCo with overlapping communication: Towards a Distributed Free Lunch", arXiv:2501.18512, 2025.
+# 13. S. Kale, A. Douillard and Y. Donchev, "Eager Updates For Overlapped Communication and Computation in DiLoCo", arXiv:2502.12996, 2025.
+# 14. J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy and C. Nies, "NoLoCo: No-all-reduce Low Communication Training Method for Large Models", arXiv:2506.10911, 2025.

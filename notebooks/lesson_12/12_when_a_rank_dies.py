@@ -23,9 +23,9 @@
 # - use `torchrun --max-restarts`, and say what it does differently;
 # - read a hang report and name the bug.
 #
-# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP).
+# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lessons 10 and 11 are not needed.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its five exercises.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; sections 8 and 9 stand for themselves and can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -50,10 +50,11 @@ prediction = None
 # %%
 hours_to_next = 54 * 24 / 419
 lifetime_hours = hours_to_next * 16_384
-compare(prediction, [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)], within=0.1)
+lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
+compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# One GPU lasts nearly six years, which is no bad machine; and sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
+# Nearly six years for one GPU with its share of everything else: the 419 count all causes, network, software and hosts included. Those that were put down to the GPUs themselves, with their memory, are 58.7 % [1], which makes about ten years for a GPU. No bad machine; and sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -179,7 +180,7 @@ undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 #
 # In step 12 rank 2 kills itself in the *middle of backward*, by the signal that no program can catch, `SIGKILL`. That is also what happens if the system runs out of memory and picks a process, or somebody pulls a plug. With its tiny `bucket_cap_mb`, DDP sends the gradients in two messages. The first one has left when rank 2 dies, the second never will.
 #
-# **Predict.** What will the other three ranks do: wait for 30 s, the deadline of their group; get an error at once; or go on with wrong gradients?
+# **Predict.** What will the other three ranks do: (A) wait for 30 s, the deadline of their group; (B) get an error at once; or (C) go on with wrong gradients? Write a letter.
 
 # %%
 prediction = None
@@ -198,13 +199,13 @@ while step < 26:
     step += 1
 
 # %% [markdown]
-# An error at once: `RankFailedError`, which names the dead. How do they know? Processes of one job are looked after by their launcher, here `mpiexec`. The system tells it that a child has died, and it tells the others; an MPI with *fault tolerance* (the standard extension ULFM [2]) makes an error of that, where a plain MPI would end everybody. On another machine the connection breaks, or a *heartbeat* stays away.
+# An error at once: `RankFailedError`, which names the dead. How do they know? Processes of one job are looked after by their launcher, here `mpiexec`. The system tells it that a child has died, and it tells the others; an MPI with *fault tolerance* makes an error of that, where a plain MPI would end everybody. On another machine the connection breaks, or a *heartbeat*, a message that only says "I live", stays away. (The extension for it is ULFM, *user-level failure mitigation* [2]. Open MPI has it, but no MPI standard does yet, 5.0 included: of its parts, revoking a communicator and asking who has failed have passed the MPI Forum's final vote for a later version; shrinking and agreeing have not, as of June 2026 [6].)
 #
 # What have the survivors got? Ask them; and note that rank 2 can't be asked. `cluster.shrink()` makes a new world of those who live. They are numbered anew, from 0 without a gap, and keep everything they had.
 
 # %%
 cluster.shrink()
-compare(prediction, "get an error at once")
+compare(prediction, "B", source="In the report above")
 
 # %%
 # %%px
@@ -217,7 +218,7 @@ assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentu
 # %% [markdown]
 # Nothing is lost but rank 2's share of one batch. The replicas are equal to the bit, momentum included, because the step that failed has not been taken: some of the gradients were averages already and some were not, but `optimizer.step()` comes after all of them. So: throw the gradients away (the loop's `zero_grad` does), wrap the model anew, and do step 12 again. (`unwrapped` takes the old DDP's hooks off the model first: they belong to a group with a dead rank in it.) `my_share` sees that there are three now.
 #
-# **Predict.** How far will the weights after step 20 be from those of the single process that nobody disturbed? Write the order of magnitude, such as `1e-3`.
+# **Predict.** How far will the losses of the first 20 steps be, at most, from those of the single process that nobody disturbed? Write the order of magnitude, such as `1e-3`.
 
 # %%
 prediction = None
@@ -230,10 +231,11 @@ while step < 20:
     step += 1
 assert_replicas_equal(model)
 far = max(abs(losses[step] - serial_losses[step]) for step in range(20))
-assert 0 < far < 1e-10
 
 # %% tags=["nbval-ignore-output"]
-compare(prediction, cluster.view["far"][0], within=10)
+far = cluster.view["far"][0]
+compare(prediction, far, within=10)
+assert 0 < far < 1e-10
 
 # %% [markdown]
 # Roundings only. ($10^{-10}$ leaves room for the roundings of 20 steps; a batch left out, or taken twice, shows as $10^{-3}$ and more.)
@@ -257,7 +259,7 @@ prediction = None
 
 # %%
 rate, steps = 0.1 * (3 * 24) / (4 * 24), 1437 // (3 * 24)
-compare(prediction, [rate, steps], within=1e-9)
+compare(prediction, [rate, steps], within=1e-9, source="By the rule")
 before, after = 0.1 * (1437 // 96), rate * steps
 print(f"learning rate times steps in an epoch: before {before:.3g}, after {after:.3g}")
 
@@ -295,7 +297,7 @@ check("12.rest_of_epoch")
 prediction = None
 
 # %%
-compare(prediction, 1)
+compare(prediction, 1, source="By the argument below")
 
 # %% [markdown]
 # By one: who is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
@@ -541,11 +543,11 @@ for left_out in ("nothing", *saved):
     resumed.train(resumed.step + 20)  # from step 0 again, if the place was lost
     off[left_out] = (flat(resumed) - flat(whole_run)).abs().max().item()
 assert off.pop("nothing") == 0, "to the last bit"
-assert min(off.values()) > 1e-6
 
 # %% tags=["nbval-ignore-output"]
 off = cluster.view["off"][0]
 compare(prediction, sum(difference > 0 for difference in off.values()))
+assert min(off.values()) > 1e-6
 print("left out               largest difference of a weight after 20 more steps (measured here)")
 for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
     print(f"{left_out:20} {difference:8.2g}")
@@ -561,11 +563,13 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
 # | place in the data: epoch, step, seed of the order | samples come twice, others never |
 # | random generators *of every rank* | other dropout masks and augmentations; no exact repetition |
 #
-# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10) saves a part per rank: `torch.distributed.checkpoint`.
+# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10, to come) saves a part per rank: `torch.distributed.checkpoint`. Its `async_save` copies the state aside and writes it while training goes on, so that a save costs little more than the copy; until the future that it returns is done, the checkpoint is not there.
 #
 # ### Exercise 3: the file is there, or it is not
 #
 # And when does a process like to die? In the middle of writing a checkpoint, for instance because the disk is full. Write `save_whole(path, write)`, which makes sure that at `path` there is always a whole file: the old one, until the new one is complete. `write(file)` writes everything into an open binary file. If it fails, let the error out. `path` is a `pathlib.Path`.
+#
+# Three calls you may need. `os.replace(a, b)` renames a file, in place of what was at `b`; others see either the old or the new one. What a program has written may still lie in two places on its way to the disk: `file.flush()` passes it from the program to the system, and `os.fsync(file.fileno())` waits until the system has it on the disk. Without them a rename can come to the disk before the contents do, and after a power cut there is an empty file.
 
 
 # %% tags=["exercise"] exercise="12.save_whole"
@@ -722,7 +726,8 @@ for ranks in (10_000, 100_000):
     simulated[label] = (intervals, losses)
     formula[label] = lambda t, settings=settings: share_expected(t, *settings)
     assert np.allclose(losses, formula[label](intervals), rtol=0.1)
-compare(prediction, [float(round(formula[label](best[label]), 2)) for label in best], within=0.2)
+shares = [float(round(formula[label](best[label]), 2)) for label in best]
+compare(prediction, shares, within=0.2, source="By the formula")
 
 # %% tags=["nbval-ignore-output"]
 saving_interval(simulated, formula, best)
@@ -809,6 +814,8 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 #
 # Frameworks offer the first column too (elastic Horovod keeps the state in memory and goes on with whoever is there), and large trainings use both: survivors for a single death, checkpoints for the rest.
 #
+# On GPUs the first column is becoming possible too. NCCL can *shrink* a communicator since version 2.27 and, in later ones, *revoke* it [7], the two words of ULFM; PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, goes on with those, and lets a restarted one fetch the weights from a living one.
+#
 # ## 10. When nobody dies, and nothing moves
 #
 # A death is at least noticed. Worse is a rank that lives and does not come: a *hang*. Here is a cell in which two ranks mean different messages. `--limit 3` gives it 3 s instead of 60.
@@ -829,7 +836,7 @@ dist.barrier()
 print("done")
 
 # %%
-compare(prediction, [4, 2])
+compare(prediction, [4, 2], source="In the report above")
 
 # %% [markdown]
 # After 3 s comes a *hang report*, and the ranks are free again. It has one line per rank: what it was doing, with whom, with what, and in which line of your cell. Then it tries to name the bug. How to read one:
@@ -838,6 +845,8 @@ compare(prediction, [4, 2])
 # 2. **Does the chain close?** If everybody waits for somebody, and it goes round in a circle, it is a *deadlock*.
 # 3. **Which two calls were meant for each other?** Compare peer, tag, shape, dtype, line, word by word.
 # 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier; they are innocent.
+#
+# Outside of this course you get less. PyTorch's own groups give up after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. Its *flight recorder* [9] helps further: each rank keeps its last collectives in a ring of memory, with sizes, states and lines of code, and writes them to a file when time is up; a script compares the ranks' files. It asks the same questions as the four above.
 #
 # The variables are all there, and the ranks can talk again:
 
@@ -908,7 +917,7 @@ if rank == 0:
 #
 # **Break it on purpose.** *Symptom*: after a death the loss goes on as it should for some steps, and then the replicas' losses drift apart. *Diagnosis*: `assert_replicas_equal(model)` after each step; the weights differ first one step after the new DDP was made, so they began equal and were moved differently: the momentum was not taken over. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
 #
-# **Next:** lesson 13 takes all this to several machines.
+# **Next:** this is the last lesson so far. Lessons 10 and 11 (models that do not fit on one device; hardware and profiling), 13 (several machines) and 14 (a project of your own) are yet to be written.
 #
 # ## References and further reading
 #
@@ -917,3 +926,7 @@ if rank == 0:
 # 3. J. W. Young, "A first order approximation to the optimum checkpoint interval", *Communications of the ACM* 17(9), 530–531, 1974.
 # 4. J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", *Future Generation Computer Systems* 22(3), 303–312, 2006.
 # 5. PyTorch, "torchrun (Elastic Launch)", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/elastic/run.html); and "Reproducibility", for what else keeps two runs from being equal.
+# 6. MPI Forum, "ULFM Fault Tolerance", slices 1 (revoke), 2 (agree) and 3 (shrink), [mpi-issues 581](https://github.com/mpi-forum/mpi-issues/issues/581), [582](https://github.com/mpi-forum/mpi-issues/issues/582) and [583](https://github.com/mpi-forum/mpi-issues/issues/583).
+# 7. NVIDIA, "NCCL User Guide", sections "Shrinking a communicator" and "Fault Tolerance", [docs.nvidia.com](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html).
+# 8. PyTorch, [torchft](https://github.com/meta-pytorch/torchft): "Easy Per Step Fault Tolerance for PyTorch".
+# 9. PyTorch tutorials, ["Flight Recorder for Debugging Stuck Jobs"](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html).

@@ -17,6 +17,8 @@ from course_lib.teaching.comparison import compare
         ([[1, 2]], [torch.tensor([1, 2])], {}, "Well predicted"),
         ([6, 6], np.array([6, 6, 6]), {}, "What did"),
         ("two", "two", {}, "Well predicted"),
+        ("b ", "B", {}, "Well predicted"),
+        ("A", "B", {}, "What did"),
         (1.0, 1.1, {"within": 0.2, "unit": "s"}, "You predicted 1 s. Measured here: 1.1 s. Well"),
         (1.0, 2.0, {"within": 0.2, "unit": "s"}, "What did"),
         ("six", 6, {}, "What did"),

@@ -3,7 +3,7 @@
 Each picture is two grids, a row per rank and a column per block of its buffer. A block has the
 colour and the letter of the rank whose data it is (rank 0 holds A, rank 1 holds B, ...); a block
 striped in all colours is a sum over all ranks. The meaning of each operation is that of the MPI
-standard (MPI Forum, "MPI: A Message-Passing Interface Standard, Version 4.1", 2023, chapter 6).
+standard (MPI Forum, "MPI: A Message-Passing Interface Standard, Version 5.0", 2025, chapter 6).
 """
 
 from __future__ import annotations
