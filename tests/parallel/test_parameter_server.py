@@ -1,4 +1,4 @@
-"""The parameter server on two to four real ranks, its rules without any, and who may die."""
+"""The parameter server: who may die, and its rules without ranks."""
 
 from __future__ import annotations
 
@@ -24,20 +24,6 @@ from course_lib.parallel.parameter_server.messages import GradientMessage, Heade
 from course_lib.parallel.parameter_server.policies import Progress
 from course_lib.training.loops import shuffled_batches
 from tests import ranks
-
-MODULE = "tests.parallel.cases.parameter_server"
-PARAMETERS = [
-    pytest.param("openmpi", n, case, id=f"{n}-{case.partition(':')[2]}")
-    for n in (2, 3, 4)
-    for case in ranks.cases_of(MODULE, n)
-]
-
-
-@pytest.mark.timeout(400)  # the first case of a launch waits for all of them
-@pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case) -> None:
-    battery(mpi, n, case)
-
 
 # --- who may die ----------------------------------------------------------------------------
 
