@@ -39,6 +39,7 @@ _must_die = False
 def install() -> None:
     """Arrange for a clean exit of this process."""
     rank_pid = os.getpid()
+    deadlines.park_thread()  # for a shrink after a death
     atexit.register(_leave, rank_pid)
     previous = sys.excepthook
 

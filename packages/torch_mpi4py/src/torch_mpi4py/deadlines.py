@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from queue import SimpleQueue
 from typing import Any
 
 from . import advice, hang_report, heartbeat
@@ -35,6 +36,7 @@ __all__ = [
     "forget",
     "has_ulfm",
     "is_revoked",
+    "park_thread",
     "revoke",
     "under_way",
     "watch",
@@ -213,8 +215,27 @@ def on_thread(name: str, function: Callable[..., Any], *args: Any) -> Future:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name=f"torch_mpi4py {name}", daemon=True).start()
+    try:
+        threading.Thread(target=run, name=f"torch_mpi4py {name}", daemon=True).start()
+    except RuntimeError:  # the program is ending
+        if not _parked:
+            raise
+        _parked.pop().put(run)
     return future
+
+
+# The calls that threads wait for which were started in time: see park_thread().
+_parked: list[SimpleQueue[Callable[[], None]]] = []
+
+
+def park_thread() -> None:
+    """Keep a thread for a call that comes when none can be started any more.
+
+    From Python 3.12 on that is so once the program has begun to end.
+    """
+    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    threading.Thread(target=lambda: calls.get()(), name="torch_mpi4py exit", daemon=True).start()
+    _parked.append(calls)
 
 
 def _call_on_helper_thread(
