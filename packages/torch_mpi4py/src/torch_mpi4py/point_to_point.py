@@ -24,7 +24,7 @@ from .errors import (
     RevokedError,
 )
 from .events import ANY, Token, begin_message, log
-from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .futures import OrderedFuture, raise_at_end_of_backward
 from .mpi_errors import translate
 from .runtime import MPI
 from .work import Handle, devices_of, seconds_of, settle
@@ -40,7 +40,6 @@ def start_send(
     dest: int,
     tag: int,
     channel: Channel,
-    callbacks: CallbackQueue,
     seconds: float,
 ) -> PointToPointWork:
     """Start sending ``tensor`` to rank ``dest`` of the channel's communicator."""
@@ -53,7 +52,7 @@ def start_send(
     request = _start(
         channel, what, event, lambda comm: link_emulation.isend(comm, send, dest, tag, host.nbytes)
     )
-    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
+    work = PointToPointWork(what, request, tensor, host, staging, channel, seconds)
     work.event = event
     return work
 
@@ -63,7 +62,6 @@ def start_receive(
     source: int,
     tag: int,
     channel: Channel,
-    callbacks: CallbackQueue,
     seconds: float,
 ) -> PointToPointWork:
     """Start receiving into ``tensor`` from rank ``source`` (or ``MPI.ANY_SOURCE``)."""
@@ -77,7 +75,7 @@ def start_receive(
     def post() -> MPI.Request:
         return _start(channel, what, event, lambda comm: comm.Irecv(message(host), source, tag))
 
-    work = PointToPointWork(what, post(), tensor, host, staging, channel, callbacks, seconds)
+    work = PointToPointWork(what, post(), tensor, host, staging, channel, seconds)
     work.receives = True
     work.event = event
     if source == MPI.ANY_SOURCE:
@@ -141,7 +139,6 @@ class PointToPointWork(Handle):
         host: torch.Tensor,
         staging: Staging,
         channel: Channel,
-        callbacks: CallbackQueue,
         seconds: float,
     ) -> None:
         super().__init__()
@@ -151,7 +148,6 @@ class PointToPointWork(Handle):
         self._host = host
         self._staging = staging
         self._channel = channel
-        self._callbacks = callbacks
         self._seconds = seconds
         self._status = MPI.Status()
         self._lock = threading.Lock()
@@ -347,7 +343,7 @@ class PointToPointWork(Handle):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = OrderedFuture(self._callbacks, devices_of(self.tensors))
+            self._future = OrderedFuture(self._channel.callbacks, devices_of(self.tensors))
         settles = threading.Thread(
             target=self._complete, args=(self._future,), name=self._what, daemon=True
         )

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, strided
 
 from . import (
     collectives,
@@ -36,6 +37,7 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
+from .buffers import MAX_COUNT
 from .call import Call, known_call
 from .call_options import (
     AllgatherOptions,
@@ -55,18 +57,23 @@ from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import begin_collective, log
-from .futures import CallbackQueue, current_depth
+from .futures import callback_depths, current_depth
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
-from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
+from .work import Collective, CollectiveWork, CombinedWork, future_of_works, seconds_of
 
 __all__ = ["MPIProcessGroup", "live_groups"]
 
 _CLOSE_SECONDS = 10.0
+
+# Most programs reduce the same few tensors again and again. By address, number of elements, dtype
+# and operation: what was worked out for one, which holds for whatever lies there.
+_known_all_reduces: dict[tuple[int, int, torch.dtype, int], tuple[Call, collectives.Plan]] = {}
+_MOST_KNOWN = 1000
 
 
 class MPIProcessGroup(dist.ProcessGroup):
@@ -93,8 +100,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._splits: Counter[str] = Counter()
         self._closed = False
         self._coalesced: list[dist._Work] | None = None
-        self._channels: list[Channel] = [Channel(comm, "group", 0)]
-        self._callbacks: list[CallbackQueue] = [CallbackQueue("group", 0)]
+        self._channels = [Channel(comm, "group", 0)]
         self._deeper = threading.Lock()
         deadlines.watch()
         live_groups.add(self)
@@ -253,8 +259,8 @@ class MPIProcessGroup(dist.ProcessGroup):
             return
         self._closed = True
         stopped = True
-        for callbacks in self._callbacks:
-            stopped &= callbacks.close(self._closing_seconds())
+        for channel in self._channels:
+            stopped &= channel.callbacks.close(self._closing_seconds())
         for channel in self._channels:
             stopped &= channel.close(self._closing_seconds())
         if not stopped:
@@ -286,16 +292,16 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- running --------------------------------------------------------------------------
 
-    def _lane(self) -> tuple[Channel, CallbackQueue]:
+    def _channel(self) -> Channel:
         """Return where calls of this thread go: callbacks have channels of their own."""
         depth = current_depth()
         if depth >= len(self._channels):
             with self._deeper:
                 while depth >= len(self._channels):
-                    self._open_deeper_lane()
-        return self._channels[depth], self._callbacks[depth]
+                    self._open_deeper_channel()
+        return self._channels[depth]
 
-    def _open_deeper_lane(self) -> None:
+    def _open_deeper_channel(self) -> None:
         depth = len(self._channels)
         what = "first collective in a callback"
         meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
@@ -309,7 +315,6 @@ class MPIProcessGroup(dist.ProcessGroup):
         channel = Channel(comm, self._group_name or "group", depth)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.agreement.enabled = self.check_collectives
-        self._callbacks.append(CallbackQueue(self._group_name or "group", depth))
         self._channels.append(channel)
 
     def _run(
@@ -319,17 +324,24 @@ class MPIProcessGroup(dist.ProcessGroup):
         result: list[Any],
         opts: Any,
         handed_over: int | None = None,
-    ) -> dist._Work:
-        channel, callbacks = self._lane()
-        asynchronous = getattr(opts, "asyncOp", True)
+    ) -> dist._Work | None:
+        """Start a collective; return its handle, or None if its options have it waited for.
+
+        Torch's functions take None for what has ended.
+        """
+        for channel in self._channels:
+            if self._closed or channel.failure is not None:
+                self._require_open(call.name)
+        channel = self._channel() if callback_depths else self._channels[0]
+        asynchronous = opts.asyncOp or self._coalesced is not None
         self._sequence_number += 1
-        work = CollectiveWork()  # type: ignore[call-arg]  # torch's own __init__: see the class
+        # A handle is of torch's class, which takes long to make; who waits needs none.
+        work = CollectiveWork() if asynchronous else Collective()
         link = link_emulation.current()
         if link is not None:
             work.link = link
             call = call.over(link.numbers)
         work.channel = channel
-        work.callbacks = callbacks
         work.call = call
         work.plan = plan
         work.tensors = result
@@ -343,6 +355,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         place = channel.group.place
         work.event = begin_collective(place, call, handed_over, not asynchronous, started)
         channel.start(work, asynchronous)
+        if not asynchronous:
+            if work.error is not None or not work.done:
+                work.wait()
+            return None
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -354,8 +370,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return self._combine(works)
 
-    def _combine(self, works: list[dist._Work]) -> dist._Work:
-        _, callbacks = self._lane()
+    def _combine(self, works: list[dist._Work | None]) -> dist._Work | None:
+        if None in works:  # their caller has waited for each
+            return None
+        callbacks = self._channel().callbacks
         return CombinedWork(works, lambda all_works: future_of_works(all_works, callbacks))
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
@@ -458,29 +476,48 @@ class MPIProcessGroup(dist.ProcessGroup):
         tensor: torch.Tensor | None = None,
         op: Any = None,
     ) -> dist._Work:
-        self._require_open("all_reduce")
         if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
+            self._require_open("all_reduce")
             opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
             tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
-        tensors = as_list(tensors, "all_reduce", sparse=True)
-        if len(tensors) > 1:
-            return self.allreduce_coalesced(tensors, opts)
-        return self._all_reduce(tensors[0], opts)
+        if type(tensors) is list and len(tensors) == 1:
+            return self._all_reduce(tensors[0], opts)
+        return self.allreduce_coalesced(as_list(tensors, "all_reduce", sparse=True), opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work | None:
         self._require_open("all_reduce")
         opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
         listed = as_list(tensors, "all_reduce", sparse=True)
         return self._combine([self._all_reduce(tensor, opts) for tensor in listed])
 
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work:
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work | None:
         op = opts.reduceOp
+        signature = None
+        # What is asked of a tensor costs time, so it is done here and not in functions.
+        if (
+            type(tensor) is Tensor
+            and tensor.layout is strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not (tensor.is_neg() or tensor.is_conj())
+        ):
+            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            known = _known_all_reduces.get(signature)
+            if known is not None:
+                return self._run(known[0], known[1], [tensor], opts)
+        self._require_open("all_reduce")
+        as_list([tensor], "all_reduce", sparse=True)
         if tensor.layout is torch.sparse_coo:
             sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
             return self._run(sparse_call, plan, [tensor], opts, handed_over)
         how = reduction(tensor.dtype, op)
         call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        return self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts)
+        plan = collectives.all_reduce(tensor, op, how)
+        if signature is not None and how.untouched and tensor.numel() <= MAX_COUNT:
+            if len(_known_all_reduces) >= _MOST_KNOWN:
+                _known_all_reduces.clear()
+            _known_all_reduces[signature] = call, plan
+        return self._run(call, plan, [tensor], opts)
 
     def reduce(
         self,
@@ -759,8 +796,7 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _start(self, start: Any, tensor: torch.Tensor, peer: int, tag: int) -> PointToPointWork:
         if tag < 0:
             raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
-        channel, callbacks = self._channels[0], self._callbacks[0]
-        work = start(tensor, peer, tag, channel, callbacks, self._seconds)
+        work = start(tensor, peer, tag, self._channels[0], self._seconds)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -89,16 +89,18 @@ class Handle(dist._Work):
         return self.tensors
 
 
-class CollectiveWork(Handle, Operation):
-    """One collective on its way, from the call to its end, and the handle on it.
+class Collective(Operation):
+    """One collective on its way, from the call to its end.
 
     Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
-    have no value here, before any other thread sees it: an ``__init__``, which would have to
-    call that of torch's class, takes longer than all of them.
+    have no value here, before any other thread sees it: an ``__init__`` that does so would take
+    longer.
 
     Attributes:
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+        tensors: the output tensors.
         channel: where it is queued and run.
-        callbacks: where the callbacks of its future run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
@@ -108,17 +110,21 @@ class CollectiveWork(Handle, Operation):
     ``done`` and ``error`` are written by :meth:`finish`, under the channel's lock for ends.
     """
 
+    done = False
+    error: BaseException | None = None
+    tensors: list[torch.Tensor]
     channel: Channel
-    callbacks: CallbackQueue
     call: Call
     plan: Plan
     options: Any = None
     link: Link | None = None
     event: Token | None = None
+
     # Held until the end, if some other thread may run it.
     _baton: Any = None
-    _future: OrderedFuture | None = None
     _on_done: Callable[[], None] | None = None
+
+    __init__ = object.__init__
 
     def is_late(self, now: float) -> bool:
         """Return whether its time is over."""
@@ -144,6 +150,11 @@ class CollectiveWork(Handle, Operation):
 
     def finish(self, error: BaseException | None) -> None:
         """Record the end once; later calls change nothing."""
+        if self._baton is None:  # nobody waits for it but this thread
+            self.error = self.error or error
+            log.end(self.event, error)
+            self.done = True
+            return
         # The watcher may give a call up in the moment in which it comes back after all. A thread
         # may enter again: an interrupt in the middle of the end is the error of a second one.
         with self.channel.ending:
@@ -152,8 +163,7 @@ class CollectiveWork(Handle, Operation):
             self.error = error
             log.end(self.event, error)
             self.done = True
-            if self._baton is not None:
-                self._baton.release()
+            self._baton.release()
         if self._on_done is not None:
             self._on_done()
 
@@ -206,6 +216,14 @@ class CollectiveWork(Handle, Operation):
             self.channel.fail(error)
             raise error
 
+
+class CollectiveWork(Handle, Collective):
+    """A collective for whose end the caller does not wait, and the handle on it."""
+
+    wait = Collective.wait  # not torch's own
+
+    _future: OrderedFuture | None = None
+
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
@@ -216,7 +234,7 @@ class CollectiveWork(Handle, Operation):
             return self._future
 
     def _new_future(self) -> OrderedFuture:
-        future = OrderedFuture(self.callbacks, devices_of(self.tensors))
+        future = OrderedFuture(self.channel.callbacks, devices_of(self.tensors))
         once = threading.Lock()
 
         def complete() -> None:
