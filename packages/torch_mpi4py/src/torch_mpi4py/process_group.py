@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -50,7 +50,7 @@ from .call_options import (
     ReduceOptions,
     ReduceScatterOptions,
     ScatterOptions,
-    one_of,
+    in_every_form,
     options_of,
 )
 from .channel import Channel
@@ -67,6 +67,9 @@ from .store_barrier import meet
 from .work import Collective, CollectiveWork, CombinedWork, future_of_works, seconds_of
 
 __all__ = ["MPIProcessGroup", "live_groups"]
+
+Started: TypeAlias = dist._Work | None
+"""The handle on what was started, or None if its options said to wait for its end, and it has."""
 
 _CLOSE_SECONDS = 10.0
 
@@ -324,11 +327,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         result: list[Any],
         opts: Any,
         handed_over: int | None = None,
-    ) -> dist._Work | None:
-        """Start a collective; return its handle, or None if its options have it waited for.
-
-        Torch's functions take None for what has ended.
-        """
+    ) -> Started:
         for channel in self._channels:
             if self._closed or channel.failure is not None:
                 self._require_open(call.name)
@@ -370,7 +369,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return self._combine(works)
 
-    def _combine(self, works: list[dist._Work | None]) -> dist._Work | None:
+    def _combine(self, works: list[dist._Work | None]) -> Started:
         if None in works:  # their caller has waited for each
             return None
         callbacks = self._channel().callbacks
@@ -437,29 +436,15 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- collectives ----------------------------------------------------------------------
 
-    # Each method takes what every overload of torch's own does, by its names: options, or what
-    # they would hold. Torch itself always gives tensors and options.
-
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist._Work:
-        self._require_open("barrier")
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Started:
         opts = options_of(BarrierOptions, "barrier", opts, timeout)
         return self._run(known_call("barrier"), collectives.barrier(), [], opts)
 
-    def broadcast(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("broadcast")
-        opts = options_of(BroadcastOptions, "broadcast", opts, root, timeout)
+    @in_every_form(BroadcastOptions, tensors="tensor")
+    def broadcast(self, tensors: Any, opts: BroadcastOptions) -> Started:
         root = opts.rootRank
         require_peer(root, self._size, "broadcast: root")
         works = []
-        tensors = one_of("broadcast", tensors=tensors, tensor=tensor)
         for each in as_list(tensors, "broadcast"):
             call = known_call("broadcast", (each.numel(),), each.dtype, root=root)
             plan = collectives.broadcast(each, root, self._rank)
@@ -468,29 +453,25 @@ class MPIProcessGroup(dist.ProcessGroup):
         return works[0] if len(works) == 1 else self._combine(works)
 
     def allreduce(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        op: Any = None,
-    ) -> dist._Work:
-        if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
-            self._require_open("all_reduce")
-            opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
-            tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
-        if type(tensors) is list and len(tensors) == 1:
+        self, tensors: Any = None, opts: Any = None, *given: Any, **named: Any
+    ) -> Started:
+        if type(opts) is not AllreduceOptions or type(tensors) is not list or given or named:
+            return self._allreduce(tensors, opts, *given, **named)
+        if len(tensors) == 1:  # as torch's own function calls it
             return self._all_reduce(tensors[0], opts)
-        return self.allreduce_coalesced(as_list(tensors, "all_reduce", sparse=True), opts)
+        return self.allreduce_coalesced(tensors, opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work | None:
-        self._require_open("all_reduce")
+    @in_every_form(AllreduceOptions, tensors="tensor")
+    def _allreduce(self, tensors: Any, opts: AllreduceOptions) -> Started:
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Started:
         opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
         listed = as_list(tensors, "all_reduce", sparse=True)
-        return self._combine([self._all_reduce(tensor, opts) for tensor in listed])
+        works = [self._all_reduce(tensor, opts) for tensor in listed]
+        return works[0] if len(works) == 1 else self._combine(works)
 
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work | None:
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> Started:
         op = opts.reduceOp
         signature = None
         # What is asked of a tensor costs time, so it is done here and not in functions.
@@ -505,7 +486,6 @@ class MPIProcessGroup(dist.ProcessGroup):
             known = _known_all_reduces.get(signature)
             if known is not None:
                 return self._run(known[0], known[1], [tensor], opts)
-        self._require_open("all_reduce")
         as_list([tensor], "all_reduce", sparse=True)
         if tensor.layout is torch.sparse_coo:
             sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
@@ -519,20 +499,9 @@ class MPIProcessGroup(dist.ProcessGroup):
             _known_all_reduces[signature] = call, plan
         return self._run(call, plan, [tensor], opts)
 
-    def reduce(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("reduce")
-        opts = options_of(ReduceOptions, "reduce", opts, root, op, timeout)
+    @in_every_form(ReduceOptions, tensors="tensor")
+    def reduce(self, tensors: Any, opts: ReduceOptions) -> Started:
         root, op = opts.rootRank, opts.reduceOp
-        tensors = one_of("reduce", tensors=tensors, tensor=tensor)
         (tensor,) = as_list(tensors, "reduce", single=True)
         require_peer(root, self._size, "reduce: root")
         how = reduction(tensor.dtype, op)
@@ -540,19 +509,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.reduce(tensor, op, root, self._rank)
         return self._run(call, plan, [tensor], opts)
 
-    def allgather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any = None,
-        opts: Any = None,
-        *,
-        input_tensor: torch.Tensor | None = None,
-        timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_gather")
-        opts = options_of(AllgatherOptions, "allgather", opts, timeout)
-        sources = one_of("allgather", input_tensors=input_tensors, input_tensor=input_tensor)
-        (source,) = as_list(sources, "all_gather", single=True)
+    @in_every_form(AllgatherOptions, output_tensors="", input_tensors="input_tensor")
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: AllgatherOptions) -> Started:
+        (source,) = as_list(input_tensors, "all_gather", single=True)
         outputs = as_list(_flat(output_tensors), "all_gather")
         require_size(len(outputs), self._size, "all_gather: number of output tensors")
         require_same_dtype([source, *outputs], "all_gather")
@@ -565,12 +524,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.all_gather(outputs, source, self._rank)
         return self._run(call, plan, outputs, opts, source.numel())
 
+    @in_every_form(AllgatherOptions, output="", input="")
     def all_gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist._Work:
-        self._require_open("all_gather_single")
-        opts = options_of(AllgatherOptions, "all_gather_single", opts)
-        output, source = as_list([output, input], "all_gather_single")
+        self, output: torch.Tensor, source: torch.Tensor, opts: AllgatherOptions
+    ) -> Started:
+        output, source = as_list([output, source], "all_gather_single")
         require_same_dtype([source, output], "all_gather_single")
         require_size(
             output.numel(), source.numel() * self._size, "all_gather_single: elements of output"
@@ -584,7 +542,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> dist._Work:
+    ) -> Started:
         pairs = zip(outputs, inputs, strict=True)
         return self._combine([self.all_gather_single(o, i, opts) for o, i in pairs])
 
@@ -595,84 +553,52 @@ class MPIProcessGroup(dist.ProcessGroup):
         output_lists: Sequence[Sequence[torch.Tensor]],
         input_list: Sequence[torch.Tensor],
         opts: Any = None,
-    ) -> dist._Work:
+    ) -> Started:
         # Torch gives one list per rank; all_gather takes one list per source.
         per_source = [list(parts) for parts in zip(*output_lists, strict=True)]
         pairs = zip(per_source, input_list, strict=True)
         return self._combine([self.allgather([o], [i], opts) for o, i in pairs])
 
-    def gather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        input_tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("gather")
-        opts = options_of(GatherOptions, "gather", opts, root, timeout)
+    @in_every_form(GatherOptions, output_tensors="", input_tensors="input_tensor")
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: GatherOptions) -> Started:
         root = opts.rootRank
-        sources = one_of("gather", input_tensors=input_tensors, input_tensor=input_tensor)
-        (source,) = as_list(sources, "gather", single=True)
+        (source,) = as_list(input_tensors, "gather", single=True)
         require_peer(root, self._size, "gather: root")
-        targets: list[torch.Tensor] = []
-        if self._rank == root:
-            targets = as_list(_flat(output_tensors), "gather")
-            require_size(len(targets), self._size, "gather: number of output tensors")
-            require_same_dtype([source, *targets], "gather")
-            for target in targets:
-                require_size(target.numel(), source.numel(), "gather: elements of an output")
+        targets = self._one_per_rank(output_tensors, source, root, "gather", "output")
         call = known_call("gather", (source.numel(),), source.dtype, root=root)
         plan = collectives.gather(targets, source, root, self._rank, self._size)
         return self._run(call, plan, targets, opts)
 
-    def scatter(
-        self,
-        output_tensors: Any = None,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        output_tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("scatter")
-        opts = options_of(ScatterOptions, "scatter", opts, root, timeout)
+    @in_every_form(ScatterOptions, output_tensors="output_tensor", input_tensors="")
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: ScatterOptions) -> Started:
         root = opts.rootRank
-        outputs = one_of("scatter", output_tensors=output_tensors, output_tensor=output_tensor)
-        (output,) = as_list(outputs, "scatter", single=True)
+        (output,) = as_list(output_tensors, "scatter", single=True)
         require_peer(root, self._size, "scatter: root")
-        given: list[torch.Tensor] = []
-        if self._rank == root:
-            given = as_list(_flat(input_tensors), "scatter")
-            require_size(len(given), self._size, "scatter: number of input tensors")
-            require_same_dtype([output, *given], "scatter")
-            for source in given:
-                require_size(source.numel(), output.numel(), "scatter: elements of an input")
+        given = self._one_per_rank(input_tensors, output, root, "scatter", "input")
         call = known_call("scatter", (output.numel(),), output.dtype, root=root)
         plan = collectives.scatter(output, given, root, self._rank)
         handed_over = sum(source.numel() for source in given)
         return self._run(call, plan, [output], opts, handed_over)
 
+    def _one_per_rank(
+        self, tensors: Any, own: torch.Tensor, root: int, what: str, name: str
+    ) -> list[torch.Tensor]:
+        """Return the root's ``tensors``, each like its ``own``; none on the other ranks."""
+        if self._rank != root:
+            return []
+        listed = as_list(_flat(tensors), what)
+        require_size(len(listed), self._size, f"{what}: number of {name} tensors")
+        require_same_dtype([own, *listed], what)
+        for each in listed:
+            require_size(each.numel(), own.numel(), f"{what}: elements of an {name}")
+        return listed
+
+    @in_every_form(ReduceScatterOptions, output_tensors="output", input_tensors="input")
     def reduce_scatter(
-        self,
-        output_tensors: Any = None,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        output: torch.Tensor | None = None,
-        input: Sequence[torch.Tensor] | None = None,
-        op: Any = None,
-    ) -> dist._Work:
-        self._require_open("reduce_scatter")
-        opts = options_of(ReduceScatterOptions, "reduce_scatter", opts, op, timeout)
-        outputs = one_of("reduce_scatter", output_tensors=output_tensors, output=output)
-        sources = one_of("reduce_scatter", input_tensors=input_tensors, input=input)
-        (output,) = as_list(outputs, "reduce_scatter", single=True)
-        sources = as_list(_flat(sources), "reduce_scatter")
+        self, output_tensors: Any, input_tensors: Any, opts: ReduceScatterOptions
+    ) -> Started:
+        (output,) = as_list(output_tensors, "reduce_scatter", single=True)
+        sources = as_list(_flat(input_tensors), "reduce_scatter")
         require_size(len(sources), self._size, "reduce_scatter: number of input tensors")
         require_same_dtype([output, *sources], "reduce_scatter")
         require_size(
@@ -682,7 +608,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def _reduce_scatter(
         self, output: torch.Tensor, sources: list[torch.Tensor], opts: ReduceScatterOptions
-    ) -> dist._Work:
+    ) -> Started:
         op = opts.reduceOp
         how = reduction(output.dtype, op)
         counts = tuple(source.numel() for source in sources)
@@ -690,12 +616,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.reduce_scatter(output, sources, op, self._rank)
         return self._run(call, plan, [output], opts)
 
+    @in_every_form(ReduceScatterOptions, outputTensor="", inputTensor="")
     def reduce_scatter_single(
-        self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None
-    ) -> dist._Work:
-        self._require_open("reduce_scatter_single")
-        opts = options_of(ReduceScatterOptions, "reduce_scatter_single", opts)
-        output, source = as_list([outputTensor, inputTensor], "reduce_scatter_single")
+        self, output: torch.Tensor, source: torch.Tensor, opts: ReduceScatterOptions
+    ) -> Started:
+        output, source = as_list([output, source], "reduce_scatter_single")
         require_same_dtype([output, source], "reduce_scatter_single")
         require_size(
             source.numel(), output.numel() * self._size, "reduce_scatter_single: elements of input"
@@ -708,22 +633,14 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> dist._Work:
+    ) -> Started:
         pairs = zip(outputs, inputs, strict=True)
         return self._combine([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        *,
-        timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_to_all")
-        opts = options_of(AllToAllOptions, "alltoall", opts, timeout)
+    @in_every_form(AllToAllOptions, output_tensors="", input_tensors="")
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: AllToAllOptions) -> Started:
         outputs = as_list(output_tensors, "all_to_all")
         sources = as_list(input_tensors, "all_to_all")
         require_size(len(outputs), self._size, "all_to_all: number of output tensors")
@@ -742,8 +659,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         opts: Any = None,
         *,
         timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_to_all_single")
+    ) -> Started:
         opts = options_of(AllToAllOptions, "all_to_all_single", opts, timeout)
         output, source = as_list([output, input], "all_to_all_single")
         require_same_dtype([output, source], "all_to_all_single")
