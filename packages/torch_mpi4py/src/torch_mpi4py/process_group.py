@@ -110,12 +110,11 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- identity -------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:
-        return "mpi4py"
-
     def name(self) -> str:
         """Return the backend's name."""
         return "mpi4py"
+
+    getBackendName = _get_backend_name = name
 
     def setGroupName(self, name: str) -> None:
         self._group_name = name
@@ -141,13 +140,8 @@ class MPIProcessGroup(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
-    @property
-    def group_name(self) -> str:
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        return self._group_desc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -166,9 +160,6 @@ class MPIProcessGroup(dist.ProcessGroup):
         raise NotImplementedError(
             "only NCCL calls a hook when an operation is complete; use work.get_future().then()"
         )
-
-    def _get_backend_name(self) -> str:
-        return "mpi4py"
 
     supports_splitting = False
     supports_coalescing = False
@@ -193,8 +184,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         """Set the time allowed for each operation from now on."""
         self._seconds = timeout.total_seconds()
 
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self.set_timeout(timeout)
+    _set_default_timeout = set_timeout
 
     # --- life -----------------------------------------------------------------------------
 

@@ -107,7 +107,8 @@ class Collective(Operation):
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
 
-    ``done`` and ``error`` are written by :meth:`finish`, under the channel's lock for ends.
+    ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
+    run it, under the channel's lock for ends.
     """
 
     done = False
