@@ -13,33 +13,8 @@ from datetime import timedelta
 from typing import Any, SupportsIndex, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
 
-__all__ = [
-    "AllToAllOptions",
-    "AllgatherOptions",
-    "AllreduceCoalescedOptions",
-    "AllreduceOptions",
-    "BarrierOptions",
-    "BroadcastOptions",
-    "GatherOptions",
-    "ReduceOptions",
-    "ReduceScatterOptions",
-    "ScatterOptions",
-    "in_every_form",
-    "options_of",
-]
+__all__ = ["in_every_form", "options_of"]
 
 _Options = TypeVar("_Options")
 # What the options may hold. A reduce operation has an index, too, so it comes first.

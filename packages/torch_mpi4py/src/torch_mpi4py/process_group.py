@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, strided
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from . import (
     collectives,
@@ -39,20 +40,7 @@ from .argument_checks import (
 )
 from .buffers import MAX_COUNT
 from .call import Call, known_call
-from .call_options import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-    in_every_form,
-    options_of,
-)
+from .call_options import in_every_form, options_of
 from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
@@ -427,11 +415,11 @@ class MPIProcessGroup(dist.ProcessGroup):
     # --- collectives ----------------------------------------------------------------------
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Started:
-        opts = options_of(BarrierOptions, "barrier", opts, timeout)
+        opts = options_of(dist.BarrierOptions, "barrier", opts, timeout)
         return self._run(known_call("barrier"), collectives.barrier(), [], opts)
 
-    @in_every_form(BroadcastOptions, tensors="tensor")
-    def broadcast(self, tensors: Any, opts: BroadcastOptions) -> Started:
+    @in_every_form(dist.BroadcastOptions, tensors="tensor")
+    def broadcast(self, tensors: Any, opts: dist.BroadcastOptions) -> Started:
         root = opts.rootRank
         require_peer(root, self._size, "broadcast: root")
         works = []
@@ -456,7 +444,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self.allreduce_coalesced(tensors, opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Started:
-        opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
+        opts = options_of(dist.AllreduceCoalescedOptions, "allreduce_coalesced", opts)
         listed = as_list(tensors, "all_reduce", sparse=True)
         works = [self._all_reduce(tensor, opts) for tensor in listed]
         return works[0] if len(works) == 1 else self._combine(works)
@@ -489,8 +477,8 @@ class MPIProcessGroup(dist.ProcessGroup):
             _known_all_reduces[signature] = call, plan
         return self._run(call, plan, [tensor], opts)
 
-    @in_every_form(ReduceOptions, tensors="tensor")
-    def reduce(self, tensors: Any, opts: ReduceOptions) -> Started:
+    @in_every_form(dist.ReduceOptions, tensors="tensor")
+    def reduce(self, tensors: Any, opts: dist.ReduceOptions) -> Started:
         root, op = opts.rootRank, opts.reduceOp
         (tensor,) = as_list(tensors, "reduce", single=True)
         require_peer(root, self._size, "reduce: root")
@@ -549,8 +537,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         pairs = zip(per_source, input_list, strict=True)
         return self._combine([self.allgather([o], [i], opts) for o, i in pairs])
 
-    @in_every_form(GatherOptions, output_tensors="", input_tensors="input_tensor")
-    def gather(self, output_tensors: Any, input_tensors: Any, opts: GatherOptions) -> Started:
+    @in_every_form(dist.GatherOptions, output_tensors="", input_tensors="input_tensor")
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: dist.GatherOptions) -> Started:
         root = opts.rootRank
         (source,) = as_list(input_tensors, "gather", single=True)
         require_peer(root, self._size, "gather: root")
@@ -559,8 +547,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.gather(targets, source, root, self._rank, self._size)
         return self._run(call, plan, targets, opts)
 
-    @in_every_form(ScatterOptions, output_tensors="output_tensor", input_tensors="")
-    def scatter(self, output_tensors: Any, input_tensors: Any, opts: ScatterOptions) -> Started:
+    @in_every_form(dist.ScatterOptions, output_tensors="output_tensor", input_tensors="")
+    def scatter(
+        self, output_tensors: Any, input_tensors: Any, opts: dist.ScatterOptions
+    ) -> Started:
         root = opts.rootRank
         (output,) = as_list(output_tensors, "scatter", single=True)
         require_peer(root, self._size, "scatter: root")
@@ -583,9 +573,9 @@ class MPIProcessGroup(dist.ProcessGroup):
             require_size(each.numel(), own.numel(), f"{what}: elements of an {name}")
         return listed
 
-    @in_every_form(ReduceScatterOptions, output_tensors="output", input_tensors="input")
+    @in_every_form(dist.ReduceScatterOptions, output_tensors="output", input_tensors="input")
     def reduce_scatter(
-        self, output_tensors: Any, input_tensors: Any, opts: ReduceScatterOptions
+        self, output_tensors: Any, input_tensors: Any, opts: dist.ReduceScatterOptions
     ) -> Started:
         (output,) = as_list(output_tensors, "reduce_scatter", single=True)
         sources = as_list(_flat(input_tensors), "reduce_scatter")
@@ -597,7 +587,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._reduce_scatter(output, sources, opts)
 
     def _reduce_scatter(
-        self, output: torch.Tensor, sources: list[torch.Tensor], opts: ReduceScatterOptions
+        self, output: torch.Tensor, sources: list[torch.Tensor], opts: dist.ReduceScatterOptions
     ) -> Started:
         op = opts.reduceOp
         how = reduction(output.dtype, op)
@@ -606,9 +596,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.reduce_scatter(output, sources, op, self._rank)
         return self._run(call, plan, [output], opts)
 
-    @in_every_form(ReduceScatterOptions, outputTensor="", inputTensor="")
+    @in_every_form(dist.ReduceScatterOptions, outputTensor="", inputTensor="")
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: ReduceScatterOptions
+        self, output: torch.Tensor, source: torch.Tensor, opts: dist.ReduceScatterOptions
     ) -> Started:
         output, source = as_list([output, source], "reduce_scatter_single")
         require_same_dtype([output, source], "reduce_scatter_single")
@@ -629,8 +619,10 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    @in_every_form(AllToAllOptions, output_tensors="", input_tensors="")
-    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: AllToAllOptions) -> Started:
+    @in_every_form(dist.AllToAllOptions, output_tensors="", input_tensors="")
+    def alltoall(
+        self, output_tensors: Any, input_tensors: Any, opts: dist.AllToAllOptions
+    ) -> Started:
         outputs = as_list(output_tensors, "all_to_all")
         sources = as_list(input_tensors, "all_to_all")
         require_size(len(outputs), self._size, "all_to_all: number of output tensors")
@@ -650,7 +642,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         *,
         timeout: timedelta | None = None,
     ) -> Started:
-        opts = options_of(AllToAllOptions, "all_to_all_single", opts, timeout)
+        opts = options_of(dist.AllToAllOptions, "all_to_all_single", opts, timeout)
         output, source = as_list([output, input], "all_to_all_single")
         require_same_dtype([output, source], "all_to_all_single")
         outputs = split_first_dimension(output, output_split_sizes, self._size, "output")
