@@ -52,7 +52,7 @@ from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
-from .work import Collective, CollectiveWork, CombinedWork, future_of_works, seconds_of
+from .work import Collective, CollectiveWork, CombinedWork, seconds_of
 
 __all__ = ["MPIProcessGroup", "live_groups"]
 
@@ -350,8 +350,7 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _combine(self, works: list[dist._Work | None]) -> Started:
         if None in works:  # their caller has waited for each
             return None
-        callbacks = self._channel().callbacks
-        return CombinedWork(works, lambda all_works: future_of_works(all_works, callbacks))
+        return CombinedWork(works, self._channel().callbacks)
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
         """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .collectives import Plan
     from .link_emulation import Link
 
-__all__ = ["CollectiveWork", "CombinedWork", "future_of_works"]
+__all__ = ["Collective", "CollectiveWork", "CombinedWork"]
 
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
@@ -34,14 +34,9 @@ def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> N
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
-def devices_of(result: Any) -> list[torch.device]:
-    """Return the CUDA devices of the tensors in a possibly nested list."""
-    if isinstance(result, torch.Tensor):
-        return [result.device] if result.is_cuda else []
-    if isinstance(result, (list, tuple)):
-        found = [device for item in result for device in devices_of(item)]
-        return list(dict.fromkeys(found)) if found else found
-    return []
+def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
+    """Return the CUDA devices of ``tensors``."""
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
 
 
 def seconds_of(timeout: timedelta | None) -> float:
@@ -249,27 +244,13 @@ class CollectiveWork(Handle, Collective):
         return future
 
 
-def future_of_works(works: list[dist._Work], callbacks: CallbackQueue) -> OrderedFuture:
-    """Return a future of all output tensors of ``works``, complete when they all are."""
-    tensors = [tensor for work in works for tensor in work.result()]
-    future = OrderedFuture(callbacks, devices_of(tensors))
-    together = torch.futures.collect_all([work.get_future() for work in works])
-
-    def complete(done: torch.futures.Future) -> None:
-        error = next((work.exception() for work in works if work.exception()), None)
-        settle(future, tensors, error)
-
-    together.add_done_callback(complete)
-    return future
-
-
 class CombinedWork(Handle):
     """Handle on several operations that were issued together."""
 
-    def __init__(self, works: list[dist._Work], future: Callable[[list], OrderedFuture]) -> None:
+    def __init__(self, works: list[dist._Work], callbacks: CallbackQueue) -> None:
         super().__init__()
         self._works = works
-        self._make_future = future
+        self._callbacks = callbacks
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all of them; the first error is raised after all have ended."""
@@ -298,4 +279,8 @@ class CombinedWork(Handle):
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of all output tensors."""
         raise_at_end_of_backward(self.wait)
-        return self._make_future(self._works)
+        tensors = self.result()
+        future = OrderedFuture(self._callbacks, devices_of(tensors))
+        together = torch.futures.collect_all([work.get_future() for work in self._works])
+        together.add_done_callback(lambda _: settle(future, tensors, self.exception()))
+        return future
