@@ -37,6 +37,49 @@ def case_all_reduce(rank, size):
         same(tensor, total(size, *shape))
 
 
+def case_all_reduce_in_one_memory(rank, size):
+    """What was worked out for a tensor is not taken for another that lies in its place."""
+    memory = torch.zeros(16)
+
+    def combine(tensor: torch.Tensor, op: ReduceOp = ReduceOp.SUM) -> torch.Tensor:
+        with torch.no_grad():
+            tensor.copy_(values(rank, *tensor.shape))
+        dist.all_reduce(tensor, op)
+        return tensor.detach().clone()
+
+    for _ in range(3):
+        same(combine(memory), total(size, 16))
+        same(combine(memory[:8]), total(size, 8))
+        same(combine(memory.view(4, 4)), total(size, 4, 4))
+        same(combine(memory.view(4, 4).t()), total(size, 4, 4))
+        same(combine(memory[:8:2]), total(size, 4))
+        same(combine(memory.view(torch.int32)), total(size, 16).to(torch.int32))
+        same(combine(memory, ReduceOp.MAX), values(size - 1, 16))
+        same(combine(torch.nn.Parameter(memory)), total(size, 16))
+        negative = memory.view(torch.complex64).conj().imag[:1]
+        same(combine(negative), total(size, 1))
+        for factor in (2.0, 3.0):
+            expected = factor * total(size, 16)
+            same(combine(memory, dist._make_nccl_premul_sum(factor)), expected)
+        work = dist.all_reduce(memory.fill_(rank), async_op=True)
+        assert work.wait()
+        same(memory, torch.full((16,), float(sum(range(size)))))
+
+
+def case_options_that_have_a_call_waited_for(rank, size):
+    group = dist.group.WORLD
+    for options, method in (
+        (dist.AllreduceOptions(), "allreduce"),
+        (dist.BroadcastOptions(), "broadcast"),
+        (dist.AllreduceCoalescedOptions(), "allreduce_coalesced"),
+    ):
+        for tensors in ([values(rank, 3)], [values(rank, 3), values(rank, 4)]):
+            options.asyncOp = True
+            assert getattr(group, method)(tensors, options).wait()
+            options.asyncOp = False
+            assert getattr(group, method)(tensors, options) is None
+
+
 def case_all_reduce_async(rank, size):
     tensors = [values(rank, 4 + i) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]

@@ -1,8 +1,10 @@
 """The public names of the package; importing this module starts MPI."""
 
+# ruff: noqa: F401
+
 # Now, before there is a group: its functions keep the default group of the moment of its import
 # as their default argument, for ever. Making an optimizer would import it too.
-import torch.distributed.nn.functional  # noqa: F401
+import torch.distributed.nn.functional
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
 from . import at_exit
@@ -23,28 +25,5 @@ from .process_group import MPIProcessGroup
 from .rendezvous import rendezvous
 from .shrinking import Shrunk, shrink
 from .traffic import Traffic
-
-__all__ = [
-    "MPI",
-    "ClosedGroupError",
-    "CommunicationError",
-    "DeadlineError",
-    "GuardedComm",
-    "MPIProcessGroup",
-    "MismatchError",
-    "RankFailedError",
-    "RevokedError",
-    "Shrunk",
-    "Traffic",
-    "create_group",
-    "emulated_link",
-    "has_ulfm",
-    "library",
-    "monitored_barrier",
-    "rendezvous",
-    "renew_world",
-    "shrink",
-    "world",
-]
 
 at_exit.install()

@@ -7,10 +7,12 @@ are made from it.
 from __future__ import annotations
 
 import functools
+import struct
 
 import torch
 
 from .dtypes import code_of
+from .runtime import MPI
 
 __all__ = ["Call", "known_call"]
 
@@ -44,12 +46,15 @@ class Call:
         link: latency and bandwidth of an emulated link, empty on the real one.
 
     Attributes:
-        digest: a number from 0 to 2**62 - 1, equal on ranks whose calls are equal.
+        digest: two int64: a number that is equal on ranks whose calls are equal, and its negative.
+        message: the same, for mpi4py.
         places: where the event log has its texts, and its bytes; the log alone writes this, from
             any thread, and always the same.
     """
 
-    __slots__ = ("counts", "digest", "dtype", "link", "name", "op", "places", "root")
+    __slots__ = ("counts", "digest", "dtype", "link", "message", "name", "op", "places", "root")
+
+    layout = 0  # of the tensors: dense
 
     def __init__(
         self,
@@ -67,8 +72,10 @@ class Call:
         self.root = root
         self.link = link
         dtype_code = 0 if dtype is None else 1 + code_of(dtype)
-        fields = (_NAME_CODE[name], dtype_code, op + 1, root + 1, *counts, *link)
-        self.digest = hash(fields) & (2**62 - 1)
+        fields = (self.layout, _NAME_CODE[name], dtype_code, op + 1, root + 1, *counts, *link)
+        number = hash(fields) & (2**62 - 1)
+        self.digest = struct.pack("qq", number, -number)
+        self.message = [self.digest, 2, MPI.INT64_T]
         self.places: tuple[int, int, int, int] | None = None
 
     def over(self, link: tuple[float, ...]) -> Call:

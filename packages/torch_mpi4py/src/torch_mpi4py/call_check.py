@@ -9,7 +9,6 @@ Only when they differ, descriptions are exchanged, so that the error can name ev
 from __future__ import annotations
 
 import os
-from array import array
 
 import numpy
 
@@ -33,8 +32,8 @@ class Agreement:
         self.enabled = os.environ.get("TORCH_MPI4PY_CHECK_COLLECTIVES", "1") != "0"
         self._comm = comm
         # Written by the one thread that runs the channel's collectives at a time.
-        self._extremes = array("q", (0, 0))
-        self._message = [self._extremes, 2, MPI.INT64_T]
+        self._largest = bytearray(16)
+        self._message = [self._largest, 2, MPI.INT64_T]
 
     def check(self, call: Call) -> None:
         """Return if every rank of the communicator passes an equal ``call``.
@@ -42,13 +41,8 @@ class Agreement:
         Raises:
             MismatchError: on every rank, if any two differ.
         """
-        if not self.enabled:
-            return
-        extremes, digest = self._extremes, call.digest
-        extremes[0] = digest
-        extremes[1] = -digest
-        self._comm.Allreduce(MPI.IN_PLACE, self._message, MPI.MAX)
-        if extremes[0] != -extremes[1]:
+        self._comm.Allreduce(call.message, self._message, MPI.MAX)
+        if self._largest != call.digest:
             raise self._mismatch(call)
 
     def _mismatch(self, call: Call) -> MismatchError:

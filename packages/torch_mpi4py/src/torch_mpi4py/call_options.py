@@ -6,38 +6,15 @@ give the reduce operation, the root or the time-out alone, or nothing at all.
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, SupportsIndex, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
 
-__all__ = [
-    "AllToAllOptions",
-    "AllgatherOptions",
-    "AllreduceCoalescedOptions",
-    "AllreduceOptions",
-    "BarrierOptions",
-    "BroadcastOptions",
-    "GatherOptions",
-    "ReduceOptions",
-    "ReduceScatterOptions",
-    "ScatterOptions",
-    "one_of",
-    "options_of",
-]
+__all__ = ["in_every_form", "options_of"]
 
 _Options = TypeVar("_Options")
 # What the options may hold. A reduce operation has an index, too, so it comes first.
@@ -89,14 +66,40 @@ def _field_for(value: Any, kind: type, what: str) -> str:
     raise TypeError(f"{what} takes {kind.__name__}, or {allowed}, not {given}")
 
 
-def one_of(what: str, **alternatives: Any) -> Any:
-    """Return what was given for an argument that torch knows under several names.
+def in_every_form(kind: type, **tensors: str) -> Callable[[Callable], Callable]:
+    """Have a method that takes tensors and options take what every overload of torch's does.
 
-    Raises:
-        TypeError: if it was not given, or more than once.
+    In place of the options that may be what they hold, by name, or by position in any order.
+
+    Args:
+        kind: the class of the options, which are the method's last argument.
+        tensors: torch's name of each argument before it, and its second name, "" if it has none.
+
+    Raises (when called):
+        TypeError: if a tensor is not given or given twice, or as :func:`options_of` says.
     """
-    given = [value for value in alternatives.values() if value is not None]
-    if len(given) != 1:
-        names = " or ".join(alternatives)
-        raise TypeError(f"{what}: {'both ' if given else 'no '}{names} given")
-    return given[0]
+
+    def decorate(method: Callable) -> Callable:
+        what = method.__name__.lstrip("_")
+
+        @functools.wraps(method)
+        def call(group: Any, *given: Any, **named: Any) -> Any:
+            if len(given) == len(tensors) + 1 and type(given[-1]) is kind and not named:
+                return method(group, *given)  # as torch's own functions do
+            rest = list(given)
+            values = []
+            for name, other in tensors.items():
+                found = [rest.pop(0) if rest else None, named.pop(name, None)]
+                found = [value for value in (*found, named.pop(other, None)) if value is not None]
+                if len(found) > 1 or (other and not found):
+                    names = f"{name} or {other}" if other else name
+                    raise TypeError(f"{what}: {'both ' if found else 'no '}{names} given")
+                values.append(found[0] if found else None)
+            rest += [named.pop(name, None) for name in ("opts", "root", "op", "timeout")]
+            if named:
+                raise TypeError(f"{what} takes no argument named {', '.join(named)}")
+            return method(group, *values, options_of(kind, what, *rest))
+
+        return call
+
+    return decorate

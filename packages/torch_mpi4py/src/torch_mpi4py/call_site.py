@@ -27,7 +27,6 @@ _LIBRARIES = tuple(
 # For each file: None if it belongs to a library, otherwise the names of the places in it, by
 # the first line of the function and the instruction.
 _files: dict[str, dict[tuple[int, int], str] | None] = {}
-_UNKNOWN: dict[tuple[int, int], str] = {}
 _cell_files: set[str] = set()
 _places = 0
 _get_frame = sys._getframe
@@ -47,14 +46,14 @@ def site_of(frame: FrameType | None) -> str:
     files = _files
     while frame is not None:
         code = frame.f_code
-        filename = code.co_filename
-        places = files.get(filename, _UNKNOWN)
-        if places is _UNKNOWN:
-            places = _new_file(filename)
+        try:
+            places = files[code.co_filename]
+        except KeyError:
+            places = _new_file(code.co_filename)
         if places is not None:
             place = (code.co_firstlineno, frame.f_lasti)
             site = places.get(place)
-            return site if site is not None else _new_place(places, place, filename, frame)
+            return site if site is not None else _new_place(places, place, frame)
         frame = frame.f_back
     return ""
 
@@ -70,10 +69,9 @@ def _new_file(filename: str) -> dict[tuple[int, int], str] | None:
     return places
 
 
-def _new_place(
-    places: dict[tuple[int, int], str], place: tuple[int, int], filename: str, frame: FrameType
-) -> str:
+def _new_place(places: dict[tuple[int, int], str], place: tuple[int, int], frame: FrameType) -> str:
     global _places
+    filename = frame.f_code.co_filename
     cell = _cells().get(filename)
     if cell is None:
         site = f"{Path(filename).name}:{frame.f_lineno}"

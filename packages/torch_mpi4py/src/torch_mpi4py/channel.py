@@ -19,10 +19,11 @@ from . import deadlines, link_emulation, link_queue
 from .call_check import Agreement
 from .errors import CommunicationError, MismatchError
 from .events import log
+from .futures import CallbackQueue
 from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
-from .work import CollectiveWork
+from .work import Collective
 
 __all__ = ["Channel"]
 
@@ -41,12 +42,13 @@ class Channel(deadlines.Runner):
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.
         group: what the communicator is called in the event log.
+        callbacks: where those of the collectives' futures run.
         ending: the lock under which a collective ends.
         running: the collective that is run. Who sets it, under the lock, has the turn and is the
             only one to take it away.
     """
 
-    running: CollectiveWork | None = None
+    running: Collective | None = None
 
     def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
         self.comm = comm
@@ -56,11 +58,12 @@ class Channel(deadlines.Runner):
         self.survives_failures = False
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.agreement = Agreement(comm)
+        self.callbacks = CallbackQueue(name, depth)
         self.ending = threading.RLock()
         self._lock = threading.Lock()
         # Those that have not ended; the first may be running. All may add; who has the turn takes
         # out what it has run.
-        self._queue: deque[CollectiveWork] = deque()
+        self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
         self._progress = ProgressThread(name, self._queue, self._run)
         self._abandoned = False
@@ -72,7 +75,7 @@ class Channel(deadlines.Runner):
         """Whether nothing is queued or running."""
         return self.running is None and not self._queue
 
-    def start(self, work: CollectiveWork, asynchronous: bool) -> None:
+    def start(self, work: Collective, asynchronous: bool) -> None:
         """Run ``work`` on this thread, if its caller waits for it and nothing comes before it.
 
         Otherwise it is queued: the progress thread or whoever waits for it runs it.
@@ -91,7 +94,7 @@ class Channel(deadlines.Runner):
         else:
             self._progress.hurry()
 
-    def help_with(self, work: CollectiveWork) -> None:
+    def help_with(self, work: Collective) -> None:
         """Run what is queued up to ``work`` on this thread, as far as nobody else does."""
         while self._inline_allowed and self._run(until=work):
             pass
@@ -116,7 +119,7 @@ class Channel(deadlines.Runner):
             deadlines.forget(self)
         return stopped
 
-    def _run(self, work: CollectiveWork | None = None, until: CollectiveWork | None = None) -> bool:
+    def _run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
         """Run one collective on this thread, unless another thread runs one.
 
         An interrupt may arrive after any call, so nothing is called between taking the turn and
@@ -130,7 +133,7 @@ class Channel(deadlines.Runner):
             Whether it was run.
         """
         queued = work is None
-        mine: CollectiveWork | None = None
+        mine: Collective | None = None
         try:
             with self._lock:
                 if self.running is None and (until is None or not until.done):
@@ -160,12 +163,12 @@ class Channel(deadlines.Runner):
                     self._progress.hurry()
         return True
 
-    def _take_out(self, work: CollectiveWork) -> None:
+    def _take_out(self, work: Collective) -> None:
         with self._lock:
             if self._queue and self._queue[0] is work:
                 self._queue.popleft()
 
-    def _call_mpi(self, work: CollectiveWork) -> BaseException | None:
+    def _call_mpi(self, work: Collective) -> BaseException | None:
         """Do what a collective is made of; return why it failed, None if it has not."""
         if self.failure is not None:
             return work.stopped(self.failure)
@@ -173,7 +176,8 @@ class Channel(deadlines.Runner):
         error: BaseException | None
         work.in_mpi = True  # from here on the watcher looks at it
         try:
-            self.agreement.check(work.call)
+            if self.agreement.enabled:
+                self.agreement.check(work.call)
             if work.link is None:
                 work.plan(comm)
             else:
@@ -192,7 +196,7 @@ class Channel(deadlines.Runner):
             self.fail(_as_communication_error(error))
         return error
 
-    def abandon(self, work: CollectiveWork) -> None:
+    def abandon(self, work: Collective) -> None:
         """Give up a call that could not be freed: its thread stays behind in MPI."""
         deadlines.leave_mpi_unfinalized()
         error = work.freed_error()
@@ -206,7 +210,7 @@ class Channel(deadlines.Runner):
             one.finish(one.stopped(error))
 
 
-def _run_on_link(link: link_emulation.Link, work: CollectiveWork, comm: MPI.Intracomm) -> None:
+def _run_on_link(link: link_emulation.Link, work: Collective, comm: MPI.Intracomm) -> None:
     name = work.what.removesuffix("_single")
     size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
     due = link_emulation.start_collective(link, comm, name, size_bytes)

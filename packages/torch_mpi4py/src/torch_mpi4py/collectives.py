@@ -8,6 +8,7 @@ host memory (:mod:`torch_mpi4py.buffers`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import numpy
@@ -64,11 +65,8 @@ def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
     Args:
         how: ``reduction(tensor.dtype, op)``, which the caller has worked out.
     """
-    untouched = how.plain and how.wire_dtype is tensor.dtype and is_direct(tensor)
-    if untouched and tensor.numel() <= MAX_COUNT:
-        data = message(tensor, how.wire_type)
-        mpi_op = how.op
-        return lambda comm: comm.Allreduce(MPI.IN_PLACE, data, mpi_op)
+    if how.untouched and is_direct(tensor) and tensor.numel() <= MAX_COUNT:
+        return methodcaller("Allreduce", MPI.IN_PLACE, message(tensor, how.wire_type), how.op)
     staging = Staging()
     host = staging.update(tensor, how.wire_dtype)
 

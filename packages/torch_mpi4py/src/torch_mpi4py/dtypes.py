@@ -111,7 +111,7 @@ class Reduction:
         average: divide by the number of ranks at the end.
         premultiply: multiply by the operation's factor at the start.
         code: a number for the operation, the same on every rank.
-        plain: whether values are neither scaled before nor after.
+        untouched: whether values are reduced as they are, neither scaled nor of another dtype.
     """
 
     op: MPI.Op
@@ -120,7 +120,7 @@ class Reduction:
     average: bool
     premultiply: bool
     code: int
-    plain: bool
+    untouched: bool
 
 
 def reduction(dtype: torch.dtype, op: ReduceOp) -> Reduction:
@@ -155,8 +155,8 @@ def _reduction(dtype: torch.dtype, code: int) -> Reduction:
     if name == "PREMUL_SUM" and not fractional:
         raise TypeError(f"PREMUL_SUM is for floating-point tensors, not {dtype}")
     average, premultiply = name == "AVG", name == "PREMUL_SUM"
-    plain = not (average or premultiply)
-    return Reduction(op, wire_dtype, _MPI_TYPE[wire_dtype], average, premultiply, code, plain)
+    untouched = wire_dtype is dtype and not (average or premultiply)
+    return Reduction(op, wire_dtype, _MPI_TYPE[wire_dtype], average, premultiply, code, untouched)
 
 
 def premultiplier(op: ReduceOp) -> float | torch.Tensor:

@@ -17,15 +17,21 @@ from typing import Any
 
 import torch
 
-__all__ = ["CallbackQueue", "OrderedFuture", "current_depth", "raise_at_end_of_backward"]
+__all__ = [
+    "CallbackQueue",
+    "OrderedFuture",
+    "callback_depths",
+    "current_depth",
+    "raise_at_end_of_backward",
+]
 
-# Of the threads that run callbacks, each entered by itself.
-_depths: dict[int, int] = {}
+callback_depths: dict[int, int] = {}
+"""Of the threads that run callbacks, by their number; each enters itself."""
 
 
 def current_depth() -> int:
     """Return 0 in the program, d + 1 in callbacks of collectives of depth d."""
-    return _depths.get(threading.get_ident(), 0)
+    return callback_depths.get(threading.get_ident(), 0)
 
 
 class OrderedFuture(torch.futures.Future):
@@ -89,7 +95,7 @@ class CallbackQueue:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        _depths[threading.get_ident()] = self._depth
+        callback_depths[threading.get_ident()] = self._depth
         while (item := self._queue.get()) is not None:
             parent, callback, child = item
             try:
@@ -99,7 +105,7 @@ class CallbackQueue:
                 child.set_exception(_as_exception(error))
             else:
                 child.set_result(value)
-        del _depths[threading.get_ident()]  # another thread may get the same number
+        del callback_depths[threading.get_ident()]  # another thread may get the same number
 
 
 def _wait_until_complete(future: OrderedFuture) -> None:

@@ -24,7 +24,7 @@ from .errors import (
     RevokedError,
 )
 from .events import ANY, Token, begin_message, log
-from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .futures import OrderedFuture, raise_at_end_of_backward
 from .mpi_errors import translate
 from .runtime import MPI
 from .work import Handle, devices_of, seconds_of, settle
@@ -36,12 +36,7 @@ _FATAL = (DeadlineError, RevokedError, RankFailedError)
 
 
 def start_send(
-    tensor: torch.Tensor,
-    dest: int,
-    tag: int,
-    channel: Channel,
-    callbacks: CallbackQueue,
-    seconds: float,
+    tensor: torch.Tensor, dest: int, tag: int, channel: Channel, seconds: float
 ) -> PointToPointWork:
     """Start sending ``tensor`` to rank ``dest`` of the channel's communicator."""
     staging = Staging()
@@ -50,21 +45,15 @@ def start_send(
     what = f"send of {_describe(tensor)} to rank {dest} with tag {tag}"
     event = begin_message(_SEND, channel.group.place, tensor, dest, tag)
     send = message(host)
-    request = _start(
-        channel, what, event, lambda comm: link_emulation.isend(comm, send, dest, tag, host.nbytes)
-    )
-    work = PointToPointWork(what, request, tensor, host, staging, channel, callbacks, seconds)
-    work.event = event
-    return work
+
+    def start(comm: MPI.Intracomm) -> Any:
+        return link_emulation.isend(comm, send, dest, tag, host.nbytes)
+
+    return PointToPointWork(what, event, start, tensor, host, staging, channel, seconds)
 
 
 def start_receive(
-    tensor: torch.Tensor,
-    source: int,
-    tag: int,
-    channel: Channel,
-    callbacks: CallbackQueue,
-    seconds: float,
+    tensor: torch.Tensor, source: int, tag: int, channel: Channel, seconds: float
 ) -> PointToPointWork:
     """Start receiving into ``tensor`` from rank ``source`` (or ``MPI.ANY_SOURCE``)."""
     staging = Staging()
@@ -74,14 +63,12 @@ def start_receive(
     peer = ANY if source == MPI.ANY_SOURCE else source
     event = begin_message(_RECV, channel.group.place, tensor, peer, tag)
 
-    def post() -> MPI.Request:
-        return _start(channel, what, event, lambda comm: comm.Irecv(message(host), source, tag))
+    def start(comm: MPI.Intracomm) -> MPI.Request:
+        return comm.Irecv(message(host), source, tag)
 
-    work = PointToPointWork(what, post(), tensor, host, staging, channel, callbacks, seconds)
+    work = PointToPointWork(what, event, start, tensor, host, staging, channel, seconds)
     work.receives = True
-    work.event = event
     if source == MPI.ANY_SOURCE:
-        work.post = post
         channel.open_receives[next(_order)] = work
     return work
 
@@ -103,22 +90,7 @@ def post_again(channel: Channel) -> None:
                 taken_back.append(work)
     finally:
         for work in reversed(taken_back):
-            work.post_again()
-
-
-def _start(
-    channel: Channel,
-    what: str,
-    event: Token | None,
-    start: Callable[[MPI.Intracomm], Any],
-) -> Any:
-    pending_requests.let_go()
-    try:
-        return start(channel.comm)
-    except MPI.Exception as error:
-        translated = translate(error, what, channel.comm)
-        log.end(event, translated)
-        raise translated from error
+            work.post()
 
 
 def _describe(tensor: torch.Tensor) -> str:
@@ -130,32 +102,42 @@ class PointToPointWork(Handle):
 
     error: CommunicationError | None = None
     receives = False
-    event: Token | None = None  # its entry in the event log
-    post: Callable[[], MPI.Request]  # of a receive from any source: how it was started
+    _request: Any = None
 
     def __init__(
         self,
         what: str,
-        request: MPI.Request,
+        event: Token | None,
+        start: Callable[[MPI.Intracomm], Any],
         tensor: torch.Tensor,
         host: torch.Tensor,
         staging: Staging,
         channel: Channel,
-        callbacks: CallbackQueue,
         seconds: float,
     ) -> None:
         super().__init__()
         self._what = what
-        self._request = request
+        self.event = event  # its entry in the event log
+        self._start = start
         self.tensors = [tensor]
         self._host = host
         self._staging = staging
         self._channel = channel
-        self._callbacks = callbacks
         self._seconds = seconds
         self._status = MPI.Status()
         self._lock = threading.Lock()
         self._future: OrderedFuture | None = None
+        pending_requests.let_go()
+        self.post()
+
+    def post(self) -> None:
+        """Start it; a receive that was taken back is started anew, into the same tensor."""
+        try:
+            self._request = self._start(self._channel.comm)
+        except MPI.Exception as error:
+            translated = translate(error, self._what, self._channel.comm)
+            log.end(self.event, translated)
+            raise translated from error
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the buffer may be used again.
@@ -274,10 +256,6 @@ class PointToPointWork(Handle):
         finally:
             self._lock.release()
 
-    def post_again(self) -> None:
-        """Start a receive that was taken back anew, into the same tensor."""
-        self._request = self.post()
-
     def _take_back(self) -> bool:
         self._request.Cancel()
         wait, comm = self._request.Wait, self._channel.comm
@@ -347,7 +325,7 @@ class PointToPointWork(Handle):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = OrderedFuture(self._callbacks, devices_of(self.tensors))
+            self._future = OrderedFuture(self._channel.callbacks, devices_of(self.tensors))
         settles = threading.Thread(
             target=self._complete, args=(self._future,), name=self._what, daemon=True
         )

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, strided
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from . import (
     collectives,
@@ -36,37 +38,33 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
+from .buffers import MAX_COUNT
 from .call import Call, known_call
-from .call_options import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-    one_of,
-    options_of,
-)
+from .call_options import in_every_form, options_of
 from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import begin_collective, log
-from .futures import CallbackQueue, current_depth
+from .futures import callback_depths, current_depth
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
-from .work import CollectiveWork, CombinedWork, future_of_works, seconds_of
+from .work import Collective, CollectiveWork, CombinedWork, seconds_of
 
 __all__ = ["MPIProcessGroup", "live_groups"]
 
+Started: TypeAlias = dist._Work | None
+"""The handle on what was started, or None if its options said to wait for its end, and it has."""
+
 _CLOSE_SECONDS = 10.0
+
+# Most programs reduce the same few tensors again and again. By address, number of elements, dtype
+# and operation: what was worked out for one, which holds for whatever lies there.
+_known_all_reduces: dict[tuple[int, int, torch.dtype, int], tuple[Call, collectives.Plan]] = {}
+_MOST_KNOWN = 1000
 
 
 class MPIProcessGroup(dist.ProcessGroup):
@@ -93,20 +91,18 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._splits: Counter[str] = Counter()
         self._closed = False
         self._coalesced: list[dist._Work] | None = None
-        self._channels: list[Channel] = [Channel(comm, "group", 0)]
-        self._callbacks: list[CallbackQueue] = [CallbackQueue("group", 0)]
+        self._channels = [Channel(comm, "group", 0)]
         self._deeper = threading.Lock()
         deadlines.watch()
         live_groups.add(self)
 
     # --- identity -------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:
-        return "mpi4py"
-
     def name(self) -> str:
         """Return the backend's name."""
         return "mpi4py"
+
+    getBackendName = _get_backend_name = name
 
     def setGroupName(self, name: str) -> None:
         self._group_name = name
@@ -132,13 +128,8 @@ class MPIProcessGroup(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
-    @property
-    def group_name(self) -> str:
-        return self._group_name
-
-    @property
-    def group_desc(self) -> str:
-        return self._group_desc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -157,9 +148,6 @@ class MPIProcessGroup(dist.ProcessGroup):
         raise NotImplementedError(
             "only NCCL calls a hook when an operation is complete; use work.get_future().then()"
         )
-
-    def _get_backend_name(self) -> str:
-        return "mpi4py"
 
     supports_splitting = False
     supports_coalescing = False
@@ -184,8 +172,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         """Set the time allowed for each operation from now on."""
         self._seconds = timeout.total_seconds()
 
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self.set_timeout(timeout)
+    _set_default_timeout = set_timeout
 
     # --- life -----------------------------------------------------------------------------
 
@@ -253,8 +240,8 @@ class MPIProcessGroup(dist.ProcessGroup):
             return
         self._closed = True
         stopped = True
-        for callbacks in self._callbacks:
-            stopped &= callbacks.close(self._closing_seconds())
+        for channel in self._channels:
+            stopped &= channel.callbacks.close(self._closing_seconds())
         for channel in self._channels:
             stopped &= channel.close(self._closing_seconds())
         if not stopped:
@@ -286,16 +273,16 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- running --------------------------------------------------------------------------
 
-    def _lane(self) -> tuple[Channel, CallbackQueue]:
+    def _channel(self) -> Channel:
         """Return where calls of this thread go: callbacks have channels of their own."""
         depth = current_depth()
         if depth >= len(self._channels):
             with self._deeper:
                 while depth >= len(self._channels):
-                    self._open_deeper_lane()
-        return self._channels[depth], self._callbacks[depth]
+                    self._open_deeper_channel()
+        return self._channels[depth]
 
-    def _open_deeper_lane(self) -> None:
+    def _open_deeper_channel(self) -> None:
         depth = len(self._channels)
         what = "first collective in a callback"
         meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
@@ -309,7 +296,6 @@ class MPIProcessGroup(dist.ProcessGroup):
         channel = Channel(comm, self._group_name or "group", depth)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.agreement.enabled = self.check_collectives
-        self._callbacks.append(CallbackQueue(self._group_name or "group", depth))
         self._channels.append(channel)
 
     def _run(
@@ -319,17 +305,20 @@ class MPIProcessGroup(dist.ProcessGroup):
         result: list[Any],
         opts: Any,
         handed_over: int | None = None,
-    ) -> dist._Work:
-        channel, callbacks = self._lane()
-        asynchronous = getattr(opts, "asyncOp", True)
+    ) -> Started:
+        for channel in self._channels:
+            if self._closed or channel.failure is not None:
+                self._require_open(call.name)
+        channel = self._channel() if callback_depths else self._channels[0]
+        asynchronous = opts.asyncOp or self._coalesced is not None
         self._sequence_number += 1
-        work = CollectiveWork()  # type: ignore[call-arg]  # torch's own __init__: see the class
+        # A handle is of torch's class, which takes long to make; who waits needs none.
+        work = CollectiveWork() if asynchronous else Collective()
         link = link_emulation.current()
         if link is not None:
             work.link = link
             call = call.over(link.numbers)
         work.channel = channel
-        work.callbacks = callbacks
         work.call = call
         work.plan = plan
         work.tensors = result
@@ -343,6 +332,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         place = channel.group.place
         work.event = begin_collective(place, call, handed_over, not asynchronous, started)
         channel.start(work, asynchronous)
+        if not asynchronous:
+            if work.error is not None or not work.done:
+                work.wait()
+            return None
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -354,9 +347,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         works, self._coalesced = self._coalesced or [], None
         return self._combine(works)
 
-    def _combine(self, works: list[dist._Work]) -> dist._Work:
-        _, callbacks = self._lane()
-        return CombinedWork(works, lambda all_works: future_of_works(all_works, callbacks))
+    def _combine(self, works: list[dist._Work | None]) -> Started:
+        if None in works:  # their caller has waited for each
+            return None
+        return CombinedWork(works, self._channel().callbacks)
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
         """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
@@ -419,29 +413,15 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- collectives ----------------------------------------------------------------------
 
-    # Each method takes what every overload of torch's own does, by its names: options, or what
-    # they would hold. Torch itself always gives tensors and options.
-
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist._Work:
-        self._require_open("barrier")
-        opts = options_of(BarrierOptions, "barrier", opts, timeout)
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Started:
+        opts = options_of(dist.BarrierOptions, "barrier", opts, timeout)
         return self._run(known_call("barrier"), collectives.barrier(), [], opts)
 
-    def broadcast(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("broadcast")
-        opts = options_of(BroadcastOptions, "broadcast", opts, root, timeout)
+    @in_every_form(dist.BroadcastOptions, tensors="tensor")
+    def broadcast(self, tensors: Any, opts: dist.BroadcastOptions) -> Started:
         root = opts.rootRank
         require_peer(root, self._size, "broadcast: root")
         works = []
-        tensors = one_of("broadcast", tensors=tensors, tensor=tensor)
         for each in as_list(tensors, "broadcast"):
             call = known_call("broadcast", (each.numel(),), each.dtype, root=root)
             plan = collectives.broadcast(each, root, self._rank)
@@ -450,52 +430,55 @@ class MPIProcessGroup(dist.ProcessGroup):
         return works[0] if len(works) == 1 else self._combine(works)
 
     def allreduce(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        op: Any = None,
-    ) -> dist._Work:
-        self._require_open("all_reduce")
-        if type(opts) is not AllreduceOptions or not (tensor is op is timeout is None):
-            opts = options_of(AllreduceOptions, "allreduce", opts, op, timeout)
-            tensors = one_of("allreduce", tensors=tensors, tensor=tensor)
-        tensors = as_list(tensors, "all_reduce", sparse=True)
-        if len(tensors) > 1:
-            return self.allreduce_coalesced(tensors, opts)
-        return self._all_reduce(tensors[0], opts)
+        self, tensors: Any = None, opts: Any = None, *given: Any, **named: Any
+    ) -> Started:
+        if type(opts) is not AllreduceOptions or type(tensors) is not list or given or named:
+            return self._allreduce(tensors, opts, *given, **named)
+        if len(tensors) == 1:  # as torch's own function calls it
+            return self._all_reduce(tensors[0], opts)
+        return self.allreduce_coalesced(tensors, opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist._Work:
-        self._require_open("all_reduce")
-        opts = options_of(AllreduceCoalescedOptions, "allreduce_coalesced", opts)
+    @in_every_form(AllreduceOptions, tensors="tensor")
+    def _allreduce(self, tensors: Any, opts: AllreduceOptions) -> Started:
+        return self.allreduce_coalesced(tensors, opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Started:
+        opts = options_of(dist.AllreduceCoalescedOptions, "allreduce_coalesced", opts)
         listed = as_list(tensors, "all_reduce", sparse=True)
-        return self._combine([self._all_reduce(tensor, opts) for tensor in listed])
+        works = [self._all_reduce(tensor, opts) for tensor in listed]
+        return works[0] if len(works) == 1 else self._combine(works)
 
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> dist._Work:
+    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> Started:
         op = opts.reduceOp
+        signature = None
+        # What is asked of a tensor costs time, so it is done here and not in functions.
+        if (
+            type(tensor) is Tensor
+            and tensor.layout is strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not (tensor.is_neg() or tensor.is_conj())
+        ):
+            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            known = _known_all_reduces.get(signature)
+            if known is not None:
+                return self._run(known[0], known[1], [tensor], opts)
+        as_list([tensor], "all_reduce", sparse=True)
         if tensor.layout is torch.sparse_coo:
             sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
             return self._run(sparse_call, plan, [tensor], opts, handed_over)
         how = reduction(tensor.dtype, op)
         call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        return self._run(call, collectives.all_reduce(tensor, op, how), [tensor], opts)
+        plan = collectives.all_reduce(tensor, op, how)
+        if signature is not None and how.untouched and tensor.numel() <= MAX_COUNT:
+            if len(_known_all_reduces) >= _MOST_KNOWN:
+                _known_all_reduces.clear()
+            _known_all_reduces[signature] = call, plan
+        return self._run(call, plan, [tensor], opts)
 
-    def reduce(
-        self,
-        tensors: Any = None,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("reduce")
-        opts = options_of(ReduceOptions, "reduce", opts, root, op, timeout)
+    @in_every_form(dist.ReduceOptions, tensors="tensor")
+    def reduce(self, tensors: Any, opts: dist.ReduceOptions) -> Started:
         root, op = opts.rootRank, opts.reduceOp
-        tensors = one_of("reduce", tensors=tensors, tensor=tensor)
         (tensor,) = as_list(tensors, "reduce", single=True)
         require_peer(root, self._size, "reduce: root")
         how = reduction(tensor.dtype, op)
@@ -503,19 +486,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.reduce(tensor, op, root, self._rank)
         return self._run(call, plan, [tensor], opts)
 
-    def allgather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any = None,
-        opts: Any = None,
-        *,
-        input_tensor: torch.Tensor | None = None,
-        timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_gather")
-        opts = options_of(AllgatherOptions, "allgather", opts, timeout)
-        sources = one_of("allgather", input_tensors=input_tensors, input_tensor=input_tensor)
-        (source,) = as_list(sources, "all_gather", single=True)
+    @in_every_form(AllgatherOptions, output_tensors="", input_tensors="input_tensor")
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: AllgatherOptions) -> Started:
+        (source,) = as_list(input_tensors, "all_gather", single=True)
         outputs = as_list(_flat(output_tensors), "all_gather")
         require_size(len(outputs), self._size, "all_gather: number of output tensors")
         require_same_dtype([source, *outputs], "all_gather")
@@ -528,12 +501,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.all_gather(outputs, source, self._rank)
         return self._run(call, plan, outputs, opts, source.numel())
 
+    @in_every_form(AllgatherOptions, output="", input="")
     def all_gather_single(
-        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
-    ) -> dist._Work:
-        self._require_open("all_gather_single")
-        opts = options_of(AllgatherOptions, "all_gather_single", opts)
-        output, source = as_list([output, input], "all_gather_single")
+        self, output: torch.Tensor, source: torch.Tensor, opts: AllgatherOptions
+    ) -> Started:
+        output, source = as_list([output, source], "all_gather_single")
         require_same_dtype([source, output], "all_gather_single")
         require_size(
             output.numel(), source.numel() * self._size, "all_gather_single: elements of output"
@@ -547,7 +519,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> dist._Work:
+    ) -> Started:
         pairs = zip(outputs, inputs, strict=True)
         return self._combine([self.all_gather_single(o, i, opts) for o, i in pairs])
 
@@ -558,84 +530,54 @@ class MPIProcessGroup(dist.ProcessGroup):
         output_lists: Sequence[Sequence[torch.Tensor]],
         input_list: Sequence[torch.Tensor],
         opts: Any = None,
-    ) -> dist._Work:
+    ) -> Started:
         # Torch gives one list per rank; all_gather takes one list per source.
         per_source = [list(parts) for parts in zip(*output_lists, strict=True)]
         pairs = zip(per_source, input_list, strict=True)
         return self._combine([self.allgather([o], [i], opts) for o, i in pairs])
 
-    def gather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        input_tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("gather")
-        opts = options_of(GatherOptions, "gather", opts, root, timeout)
+    @in_every_form(dist.GatherOptions, output_tensors="", input_tensors="input_tensor")
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: dist.GatherOptions) -> Started:
         root = opts.rootRank
-        sources = one_of("gather", input_tensors=input_tensors, input_tensor=input_tensor)
-        (source,) = as_list(sources, "gather", single=True)
+        (source,) = as_list(input_tensors, "gather", single=True)
         require_peer(root, self._size, "gather: root")
-        targets: list[torch.Tensor] = []
-        if self._rank == root:
-            targets = as_list(_flat(output_tensors), "gather")
-            require_size(len(targets), self._size, "gather: number of output tensors")
-            require_same_dtype([source, *targets], "gather")
-            for target in targets:
-                require_size(target.numel(), source.numel(), "gather: elements of an output")
+        targets = self._one_per_rank(output_tensors, source, root, "gather", "output")
         call = known_call("gather", (source.numel(),), source.dtype, root=root)
         plan = collectives.gather(targets, source, root, self._rank, self._size)
         return self._run(call, plan, targets, opts)
 
+    @in_every_form(dist.ScatterOptions, output_tensors="output_tensor", input_tensors="")
     def scatter(
-        self,
-        output_tensors: Any = None,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        output_tensor: torch.Tensor | None = None,
-        root: int | None = None,
-    ) -> dist._Work:
-        self._require_open("scatter")
-        opts = options_of(ScatterOptions, "scatter", opts, root, timeout)
+        self, output_tensors: Any, input_tensors: Any, opts: dist.ScatterOptions
+    ) -> Started:
         root = opts.rootRank
-        outputs = one_of("scatter", output_tensors=output_tensors, output_tensor=output_tensor)
-        (output,) = as_list(outputs, "scatter", single=True)
+        (output,) = as_list(output_tensors, "scatter", single=True)
         require_peer(root, self._size, "scatter: root")
-        given: list[torch.Tensor] = []
-        if self._rank == root:
-            given = as_list(_flat(input_tensors), "scatter")
-            require_size(len(given), self._size, "scatter: number of input tensors")
-            require_same_dtype([output, *given], "scatter")
-            for source in given:
-                require_size(source.numel(), output.numel(), "scatter: elements of an input")
+        given = self._one_per_rank(input_tensors, output, root, "scatter", "input")
         call = known_call("scatter", (output.numel(),), output.dtype, root=root)
         plan = collectives.scatter(output, given, root, self._rank)
         handed_over = sum(source.numel() for source in given)
         return self._run(call, plan, [output], opts, handed_over)
 
+    def _one_per_rank(
+        self, tensors: Any, own: torch.Tensor, root: int, what: str, name: str
+    ) -> list[torch.Tensor]:
+        """Return the root's ``tensors``, each like its ``own``; none on the other ranks."""
+        if self._rank != root:
+            return []
+        listed = as_list(_flat(tensors), what)
+        require_size(len(listed), self._size, f"{what}: number of {name} tensors")
+        require_same_dtype([own, *listed], what)
+        for each in listed:
+            require_size(each.numel(), own.numel(), f"{what}: elements of an {name}")
+        return listed
+
+    @in_every_form(dist.ReduceScatterOptions, output_tensors="output", input_tensors="input")
     def reduce_scatter(
-        self,
-        output_tensors: Any = None,
-        input_tensors: Any = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        *,
-        output: torch.Tensor | None = None,
-        input: Sequence[torch.Tensor] | None = None,
-        op: Any = None,
-    ) -> dist._Work:
-        self._require_open("reduce_scatter")
-        opts = options_of(ReduceScatterOptions, "reduce_scatter", opts, op, timeout)
-        outputs = one_of("reduce_scatter", output_tensors=output_tensors, output=output)
-        sources = one_of("reduce_scatter", input_tensors=input_tensors, input=input)
-        (output,) = as_list(outputs, "reduce_scatter", single=True)
-        sources = as_list(_flat(sources), "reduce_scatter")
+        self, output_tensors: Any, input_tensors: Any, opts: dist.ReduceScatterOptions
+    ) -> Started:
+        (output,) = as_list(output_tensors, "reduce_scatter", single=True)
+        sources = as_list(_flat(input_tensors), "reduce_scatter")
         require_size(len(sources), self._size, "reduce_scatter: number of input tensors")
         require_same_dtype([output, *sources], "reduce_scatter")
         require_size(
@@ -644,8 +586,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         return self._reduce_scatter(output, sources, opts)
 
     def _reduce_scatter(
-        self, output: torch.Tensor, sources: list[torch.Tensor], opts: ReduceScatterOptions
-    ) -> dist._Work:
+        self, output: torch.Tensor, sources: list[torch.Tensor], opts: dist.ReduceScatterOptions
+    ) -> Started:
         op = opts.reduceOp
         how = reduction(output.dtype, op)
         counts = tuple(source.numel() for source in sources)
@@ -653,12 +595,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         plan = collectives.reduce_scatter(output, sources, op, self._rank)
         return self._run(call, plan, [output], opts)
 
+    @in_every_form(dist.ReduceScatterOptions, outputTensor="", inputTensor="")
     def reduce_scatter_single(
-        self, outputTensor: torch.Tensor, inputTensor: torch.Tensor, opts: Any = None
-    ) -> dist._Work:
-        self._require_open("reduce_scatter_single")
-        opts = options_of(ReduceScatterOptions, "reduce_scatter_single", opts)
-        output, source = as_list([outputTensor, inputTensor], "reduce_scatter_single")
+        self, output: torch.Tensor, source: torch.Tensor, opts: dist.ReduceScatterOptions
+    ) -> Started:
+        output, source = as_list([output, source], "reduce_scatter_single")
         require_same_dtype([output, source], "reduce_scatter_single")
         require_size(
             source.numel(), output.numel() * self._size, "reduce_scatter_single: elements of input"
@@ -671,22 +612,16 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
-    ) -> dist._Work:
+    ) -> Started:
         pairs = zip(outputs, inputs, strict=True)
         return self._combine([self.reduce_scatter_single(o, i, opts) for o, i in pairs])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @in_every_form(dist.AllToAllOptions, output_tensors="", input_tensors="")
     def alltoall(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        *,
-        timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_to_all")
-        opts = options_of(AllToAllOptions, "alltoall", opts, timeout)
+        self, output_tensors: Any, input_tensors: Any, opts: dist.AllToAllOptions
+    ) -> Started:
         outputs = as_list(output_tensors, "all_to_all")
         sources = as_list(input_tensors, "all_to_all")
         require_size(len(outputs), self._size, "all_to_all: number of output tensors")
@@ -705,9 +640,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         opts: Any = None,
         *,
         timeout: timedelta | None = None,
-    ) -> dist._Work:
-        self._require_open("all_to_all_single")
-        opts = options_of(AllToAllOptions, "all_to_all_single", opts, timeout)
+    ) -> Started:
+        opts = options_of(dist.AllToAllOptions, "all_to_all_single", opts, timeout)
         output, source = as_list([output, input], "all_to_all_single")
         require_same_dtype([output, source], "all_to_all_single")
         outputs = split_first_dimension(output, output_split_sizes, self._size, "output")
@@ -759,8 +693,7 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _start(self, start: Any, tensor: torch.Tensor, peer: int, tag: int) -> PointToPointWork:
         if tag < 0:
             raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
-        channel, callbacks = self._channels[0], self._callbacks[0]
-        work = start(tensor, peer, tag, channel, callbacks, self._seconds)
+        work = start(tensor, peer, tag, self._channels[0], self._seconds)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

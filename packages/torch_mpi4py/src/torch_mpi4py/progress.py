@@ -20,7 +20,7 @@ import torch
 
 from .peer_boards import board_of
 from .runtime import MPI
-from .work import CollectiveWork
+from .work import Collective
 
 __all__ = ["ProgressThread", "cores_are_taken"]
 
@@ -44,9 +44,7 @@ class ProgressThread:
             who ends one then calls :meth:`hurry`.
     """
 
-    def __init__(
-        self, name: str, tasks: deque[CollectiveWork], run_next: Callable[[], bool]
-    ) -> None:
+    def __init__(self, name: str, tasks: deque[Collective], run_next: Callable[[], bool]) -> None:
         self.hurries = False
         self._name = name
         self._tasks = tasks
@@ -86,7 +84,7 @@ class ProgressThread:
                 self._thread = thread
 
     def _run(self) -> None:
-        before: CollectiveWork | None = None
+        before: Collective | None = None
         quiet_looks, patience = 0, 1
         while not (self._stops and not self._tasks):
             # What lies there is looked at again soon.
@@ -111,7 +109,7 @@ class ProgressThread:
         except queue.Empty:
             return _LOOK
 
-    def _first(self) -> CollectiveWork | None:
+    def _first(self) -> Collective | None:
         try:
             return self._tasks[0]
         except IndexError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .collectives import Plan
     from .link_emulation import Link
 
-__all__ = ["CollectiveWork", "CombinedWork", "future_of_works"]
+__all__ = ["Collective", "CollectiveWork", "CombinedWork"]
 
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
@@ -34,14 +34,9 @@ def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> N
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
-def devices_of(result: Any) -> list[torch.device]:
-    """Return the CUDA devices of the tensors in a possibly nested list."""
-    if isinstance(result, torch.Tensor):
-        return [result.device] if result.is_cuda else []
-    if isinstance(result, (list, tuple)):
-        found = [device for item in result for device in devices_of(item)]
-        return list(dict.fromkeys(found)) if found else found
-    return []
+def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
+    """Return the CUDA devices of ``tensors``."""
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
 
 
 def seconds_of(timeout: timedelta | None) -> float:
@@ -89,36 +84,43 @@ class Handle(dist._Work):
         return self.tensors
 
 
-class CollectiveWork(Handle, Operation):
-    """One collective on its way, from the call to its end, and the handle on it.
+class Collective(Operation):
+    """One collective on its way, from the call to its end.
 
     Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
-    have no value here, before any other thread sees it: an ``__init__``, which would have to
-    call that of torch's class, takes longer than all of them.
+    have no value here, before any other thread sees it: an ``__init__`` that does so would take
+    longer.
 
     Attributes:
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+        tensors: the output tensors.
         channel: where it is queued and run.
-        callbacks: where the callbacks of its future run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
 
-    ``done`` and ``error`` are written by :meth:`finish`, under the channel's lock for ends.
+    ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
+    run it, under the channel's lock for ends.
     """
 
+    done = False
+    error: BaseException | None = None
+    tensors: list[torch.Tensor]
     channel: Channel
-    callbacks: CallbackQueue
     call: Call
     plan: Plan
     options: Any = None
     link: Link | None = None
     event: Token | None = None
+
     # Held until the end, if some other thread may run it.
     _baton: Any = None
-    _future: OrderedFuture | None = None
     _on_done: Callable[[], None] | None = None
+
+    __init__ = object.__init__
 
     def is_late(self, now: float) -> bool:
         """Return whether its time is over."""
@@ -144,6 +146,11 @@ class CollectiveWork(Handle, Operation):
 
     def finish(self, error: BaseException | None) -> None:
         """Record the end once; later calls change nothing."""
+        if self._baton is None:  # nobody waits for it but this thread
+            self.error = self.error or error
+            log.end(self.event, error)
+            self.done = True
+            return
         # The watcher may give a call up in the moment in which it comes back after all. A thread
         # may enter again: an interrupt in the middle of the end is the error of a second one.
         with self.channel.ending:
@@ -152,8 +159,7 @@ class CollectiveWork(Handle, Operation):
             self.error = error
             log.end(self.event, error)
             self.done = True
-            if self._baton is not None:
-                self._baton.release()
+            self._baton.release()
         if self._on_done is not None:
             self._on_done()
 
@@ -206,6 +212,14 @@ class CollectiveWork(Handle, Operation):
             self.channel.fail(error)
             raise error
 
+
+class CollectiveWork(Handle, Collective):
+    """A collective for whose end the caller does not wait, and the handle on it."""
+
+    wait = Collective.wait  # not torch's own
+
+    _future: OrderedFuture | None = None
+
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
@@ -216,7 +230,7 @@ class CollectiveWork(Handle, Operation):
             return self._future
 
     def _new_future(self) -> OrderedFuture:
-        future = OrderedFuture(self.callbacks, devices_of(self.tensors))
+        future = OrderedFuture(self.channel.callbacks, devices_of(self.tensors))
         once = threading.Lock()
 
         def complete() -> None:
@@ -230,27 +244,13 @@ class CollectiveWork(Handle, Operation):
         return future
 
 
-def future_of_works(works: list[dist._Work], callbacks: CallbackQueue) -> OrderedFuture:
-    """Return a future of all output tensors of ``works``, complete when they all are."""
-    tensors = [tensor for work in works for tensor in work.result()]
-    future = OrderedFuture(callbacks, devices_of(tensors))
-    together = torch.futures.collect_all([work.get_future() for work in works])
-
-    def complete(done: torch.futures.Future) -> None:
-        error = next((work.exception() for work in works if work.exception()), None)
-        settle(future, tensors, error)
-
-    together.add_done_callback(complete)
-    return future
-
-
 class CombinedWork(Handle):
     """Handle on several operations that were issued together."""
 
-    def __init__(self, works: list[dist._Work], future: Callable[[list], OrderedFuture]) -> None:
+    def __init__(self, works: list[dist._Work], callbacks: CallbackQueue) -> None:
         super().__init__()
         self._works = works
-        self._make_future = future
+        self._callbacks = callbacks
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for all of them; the first error is raised after all have ended."""
@@ -279,4 +279,8 @@ class CombinedWork(Handle):
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of all output tensors."""
         raise_at_end_of_backward(self.wait)
-        return self._make_future(self._works)
+        tensors = self.result()
+        future = OrderedFuture(self._callbacks, devices_of(tensors))
+        together = torch.futures.collect_all([work.get_future() for work in self._works])
+        together.add_done_callback(lambda _: settle(future, tensors, self.exception()))
+        return future
