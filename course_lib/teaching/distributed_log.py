@@ -8,6 +8,7 @@ and :func:`notebooks.lesson_09.figures.sequence` draws it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import time
@@ -34,7 +35,7 @@ __all__ = [
 _MESSAGES = ("send", "isend", "recv", "irecv")
 _OWN_DATA_FIRST = (
     *("all_reduce", "broadcast", "reduce", "gather", "gather_object", "broadcast_object_list"),
-    *("batch_isend_irecv", *_MESSAGES),
+    *_MESSAGES,
 )
 _OWN_DATA_SECOND = (
     *("all_gather", "all_gather_into_tensor", "all_gather_single", "all_gather_object"),
@@ -83,15 +84,16 @@ def _recording(
     only: object,
     labels: Mapping[int, str],
 ) -> Iterator[list[LoggedCall]]:
-    log: list[LoggedCall] = []
+    recorder = _Recorder(group, only, labels)
     originals = {name: getattr(dist, name) for name in names if hasattr(dist, name)}
-    for name, original in originals.items():
-        setattr(dist, name, _recorder(name, original, log, group, only, labels))
-    try:
-        yield log
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
+    recorders = {name: recorder.of(name, original) for name, original in originals.items()}
+    recorders["P2POp"] = _OperationOfBatch
+    recorders["batch_isend_irecv"] = recorder.of_batch(dist.batch_isend_irecv)
+    with contextlib.ExitStack() as stack:
+        for name, replacement in recorders.items():
+            stack.callback(setattr, dist, name, getattr(dist, name))
+            setattr(dist, name, replacement)
+        yield recorder.log
 
 
 def observe_distributed(
@@ -126,44 +128,85 @@ def _observe(
     return tell_all(world(), result, error, log)
 
 
-def _recorder(
-    name: str,
-    original: Callable,
-    log: list[LoggedCall],
-    group: dist.ProcessGroup | None,
-    only: object,
-    labels: Mapping[int, str],
-) -> Callable:
-    signature = inspect.signature(original)
-    own = list(signature.parameters)[name in _OWN_DATA_SECOND]
+class _Recorder:
+    """Writes calls down in ``log`` and passes them on."""
 
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        given = signature.bind(*args, **kwargs).arguments
-        event = LoggedCall("collective", name, nbytes=_size(given.get(own)), rank=dist.get_rank())
+    def __init__(
+        self, group: dist.ProcessGroup | None, only: object, labels: Mapping[int, str]
+    ) -> None:
+        self.log: list[LoggedCall] = []
+        self._group, self._only, self._labels = group, only, labels
+
+    def of(self, name: str, original: Callable) -> Callable:
+        """Return the function ``name``, whose calls are written down."""
+        signature = inspect.signature(original)
+        own = list(signature.parameters)[name in _OWN_DATA_SECOND]
+        kind = name.removeprefix("i") if name in _MESSAGES else "collective"
+
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            given = signature.bind(*args, **kwargs).arguments
+            event = self._begin(kind, name, given, given.get(own))
+            answer = original(*args, **kwargs)
+            event.finished, event.end = True, time.perf_counter()
+            if name == "recv":
+                event.peer, event.content = answer, _content(given["tensor"])
+            elif name in ("isend", "irecv"):
+                _mark_waiting(answer, [event])
+            return answer
+
+        call.records = getattr(original, "records", original)
+        return call
+
+    def of_batch(self, original: Callable) -> Callable:
+        """Return ``batch_isend_irecv``, each of whose messages is written down."""
+
+        @functools.wraps(original)
+        def call(p2p_op_list):
+            events = []
+            for one in p2p_op_list:
+                if isinstance(one, _PlainOperation):  # else PyTorch will say what is wrong
+                    kind = one.op.__name__.removeprefix("i")
+                    given = {_END[kind]: one.peer, **vars(one)}
+                    events.append(self._begin(kind, "batch_isend_irecv", given, one.tensor))
+            works = original(p2p_op_list)
+            for event in events:
+                event.finished, event.end = True, time.perf_counter()
+            for work, event in zip(works, events, strict=False):
+                _mark_waiting(work, [event] if len(works) == len(events) else events)
+            return works
+
+        return call
+
+    def _begin(self, kind: str, name: str, given: Mapping, own: object) -> LoggedCall:
+        event = LoggedCall(kind, name, nbytes=_size(own), rank=dist.get_rank())
+        group = self._group
         event.on_group = group is None or any(value is group for value in given.values())
-        if name == "batch_isend_irecv":
-            event.kind = "batch"
-        elif name in _MESSAGES:
-            if only is not None and given.get("group") is not only:
+        if kind in _END:
+            if self._only is not None and given.get("group") is not self._only:
                 raise OutsideTheGroupError(f"dist.{name} was not given `group=group`")
-            _describe_message(event, given, labels)
+            _describe_message(event, given, self._labels)
         event.start = time.perf_counter()
-        log.append(event)
-        answer = original(*args, **kwargs)
-        event.finished, event.end = True, time.perf_counter()
-        if name == "recv":
-            event.peer, event.content = answer, _content(given["tensor"])
-        elif name in ("isend", "irecv"):
-            _mark_waiting(answer, event)
-        return answer
+        self.log.append(event)
+        return event
 
-    return call
+
+_END = {"send": "dst", "recv": "src"}
+_PlainOperation = dist.P2POp
+
+
+class _OperationOfBatch(_PlainOperation):
+    """A ``P2POp`` that takes ``isend`` and ``irecv`` also while they are written down."""
+
+    def __new__(cls, op: Callable, *args, **kwargs) -> dist.P2POp:
+        return super().__new__(cls, getattr(op, "records", op), *args, **kwargs)
+
+    def __init__(self, op: Callable, *args, **kwargs) -> None:
+        super().__init__(getattr(op, "records", op), *args, **kwargs)
 
 
 def _describe_message(event: LoggedCall, given: Mapping, labels: Mapping[int, str]) -> None:
-    event.kind = event.call.removeprefix("i")
-    end = "dst" if event.kind == "send" else "src"
+    end = _END[event.kind]
     event.peer, event.tag = given.get(end), given.get("tag", 0)
     if event.peer is None and given.get(f"group_{end}") is not None:
         members = given.get("group") or dist.group.WORLD
@@ -174,14 +217,16 @@ def _describe_message(event: LoggedCall, given: Mapping, labels: Mapping[int, st
         event.content = _content(given["tensor"])
 
 
-def _mark_waiting(work, event: LoggedCall) -> None:
-    event.waited = False
+def _mark_waiting(work, events: list[LoggedCall]) -> None:
     wait = work.wait
 
     def marked(*args, **kwargs):
-        event.waited = True
+        for event in events:
+            event.waited = True
         return wait(*args, **kwargs)
 
+    for event in events:
+        event.waited = False
     work.wait = marked
 
 

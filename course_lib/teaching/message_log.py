@@ -3,41 +3,32 @@
 :class:`LoggedComm` passes every call on to a real mpi4py communicator and appends a
 :class:`LoggedCall` to its log. :func:`observe` runs a learner's function on every rank with such
 a communicator and gives every rank the same :class:`Observation`: what each rank returned or
-raised, and every message of every rank. :meth:`Observation.happens_before` orders calls of
-different ranks by their messages alone (Lamport 1978), never by clocks, so that a verdict does
-not depend on how fast the machine is. :mod:`.distributed_log` does the same for
+raised, and every message of every rank. :mod:`.distributed_log` does the same for
 ``torch.distributed``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
-from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
 from torch_mpi4py.call_arguments import (
     arguments_of,
-    bytes_of,
-    bytes_of_object,
+    bytes_sent,
     is_accepted,
-    is_receive,
-    is_send,
-    sent_in,
+    messages_of,
     with_status,
 )
+from torch_mpi4py.guarded_comm import BLOCKING
+from torch_mpi4py.requests import NON_BLOCKING
 
 __all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "portable", "tell_all"]
 
-PROBES = ("probe", "Probe")
-COLLECTIVES = {
-    *("barrier", "bcast", "scatter", "scatterv", "gather", "gatherv", "allgather", "allgatherv"),
-    *("reduce", "allreduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"),
-    *("alltoall", "alltoallv", "alltoallw"),
-}
+PROBES = ("probe", "Probe", "mprobe", "Mprobe")
+_LOGGED = {*BLOCKING, *NON_BLOCKING}
 
 
 @dataclass
@@ -45,7 +36,7 @@ class LoggedCall:
     """One call of one rank.
 
     Attributes:
-        kind: "send", "recv", "probe", "collective", "mark", or "batch" of several messages.
+        kind: "send", "recv", "probe", "collective" or "mark".
         call: the function's or method's name, e.g. "Isend".
         peer: the destination, or the rank that the message came from; None: not known, or a
             receive from any source that nobody answered.
@@ -116,66 +107,6 @@ class Observation:
         """Return ``(source, dest)`` of every message sent."""
         return [(rank, event.peer) for rank, event in self.events("send")]
 
-    def happens_before(self, first: tuple[int, int], then: tuple[int, int]) -> bool:
-        """Whether messages force event ``first``, ``(rank, index)``, to come before ``then``."""
-        arrivals = self._arrivals()
-        seen, queue = set(), deque([first])
-        while queue:
-            rank, index = queue.popleft()
-            if (rank, index) == then:
-                return True
-            if (rank, index) in seen or index >= len(self.logs[rank]):
-                continue
-            seen.add((rank, index))
-            queue.append((rank, index + 1))
-            queue.extend(arrivals.get((rank, index), ()))
-        return False
-
-    def _arrivals(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Join each send to its receive: messages of one pair and tag never overtake each other."""
-        sends, receives = defaultdict(list), defaultdict(list)
-        for rank, log in enumerate(self.logs):
-            for index, event in enumerate(log):
-                if event.kind == "send":
-                    sends[rank, event.peer, event.tag].append((rank, index))
-                elif event.kind == "recv" and event.finished:
-                    receives[event.peer, rank, event.tag].append((rank, index))
-        return {
-            send: [receive]
-            for channel, sent in sends.items()
-            for send, receive in zip(sent, receives[channel], strict=False)
-        }
-
-
-class LoggedRequest(MPI.Request):
-    """A request whose ``wait`` has the deadline of its communicator, and is written down."""
-
-    def __new__(cls, request: MPI.Request, comm: GuardedComm, event: LoggedCall) -> LoggedRequest:
-        self = super().__new__(cls, request)
-        self.comm, self.event = comm, event
-        return self
-
-    def wait(self, status: MPI.Status | None = None) -> object:
-        self.event.finished = False
-        answer = self.comm.wait(_PlainWait(self, status))[0]
-        self.event.finished = True
-        return answer
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        self.wait(status)
-        return True
-
-
-@dataclass
-class _PlainWait:
-    """What ``GuardedComm.wait`` is to call: mpi4py's own wait, with its status."""
-
-    request: LoggedRequest
-    status: MPI.Status | None
-
-    def wait(self) -> object:
-        return MPI.Request.wait(self.request, self.status)
-
 
 @dataclass
 class LoggedComm:
@@ -187,7 +118,7 @@ class LoggedComm:
 
     def __getattr__(self, name: str):
         method = getattr(self.comm, name)
-        return functools.partial(self._call, name, method) if _is_logged(name) else method
+        return functools.partial(self._call, name, method) if name in _LOGGED else method
 
     def mark(self, what: object) -> None:
         """Write down something that is no message, such as a printed line."""
@@ -209,7 +140,7 @@ class LoggedComm:
         for event in events:
             event.finished = True
         if isinstance(answer, MPI.Request):
-            answer = LoggedRequest(answer, self.comm, events[-1])
+            _note_waits(answer, events[-1])
             self.requests += [(event, answer) for event in events]
         elif status is not None:
             received = events[-1]
@@ -218,39 +149,36 @@ class LoggedComm:
         return answer
 
 
-def _is_logged(name: str) -> bool:
-    lower = name.lower()
-    if lower.endswith("_init"):  # a persistent request
-        return False
-    if "send" in lower or "recv" in lower or name in PROBES:
-        return True
-    return lower in COLLECTIVES or lower.removeprefix("i") in COLLECTIVES
+def _note_waits(request: MPI.Request, event: LoggedCall) -> None:
+    def noted(wait: Callable, *args, **kwargs):
+        event.finished = False
+        answer = wait(*args, **kwargs)
+        event.finished = True
+        return answer
+
+    for name in ("wait", "Wait"):
+        setattr(request, name, functools.partial(noted, getattr(request, name)))
 
 
 def _described(name: str, given: dict) -> list[LoggedCall]:
     """Return what is known of a call before it is made; a ``Sendrecv`` makes two entries."""
     found = []
-    if is_send(name):
-        sent, tag = sent_in(given), given.get("sendtag", given.get("tag"))
-        event = LoggedCall("send", name, given["dest"], tag, _bytes_sent(name, sent))
-        event.content = sent if name[0].islower() else None
+    for kind, peer, tag, data in messages_of(name, given):
+        event = LoggedCall(kind, name, peer, tag)
+        if kind == "send":
+            event.nbytes = bytes_sent(name, data)
+            event.content = data if name.islower() else None
+        elif "status" in given:
+            event.tag = None  # the status will say
+        elif tag == MPI.ANY_TAG:
+            event.tag = 0
         found.append(event)
-    if is_receive(name) or name in PROBES:
-        source = given["source"]
-        event = LoggedCall("probe" if name in PROBES else "recv", name)
-        event.any_source = source == MPI.ANY_SOURCE
-        event.peer = None if event.any_source else source
-        if is_receive(name) and "status" not in given:
-            tag = given.get("recvtag", given.get("tag"))
-            event.tag = 0 if tag == MPI.ANY_TAG else tag
-        found.append(event)
+    if name in PROBES:
+        found.append(LoggedCall("probe", name, given["source"]))
+    for event in found:
+        if event.kind != "send" and event.peer == MPI.ANY_SOURCE:
+            event.peer, event.any_source = None, True
     return found or [LoggedCall("collective", name)]
-
-
-def _bytes_sent(name: str, sent: object) -> int | None:
-    with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
-        return bytes_of_object(sent) if name[0].islower() else bytes_of(sent)
-    return None
 
 
 def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) -> Observation:

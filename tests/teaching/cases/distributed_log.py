@@ -12,6 +12,7 @@ from torch_mpi4py import peer_boards
 from course_lib.teaching.distributed_log import (
     OutsideTheGroupError,
     observe_messages,
+    recorded,
     recorded_messages,
 )
 
@@ -65,11 +66,41 @@ def case_a_request_that_nobody_waits_for_is_marked(rank, size):
         works[0].wait()
 
 
+def case_a_batch_is_written_down_message_by_message(rank, size):
+    """As those of ``isend`` and ``irecv``, also where one recording stands within another."""
+    group = dist.new_group([0, 1])
+    if rank > 1:
+        return
+    taken = torch.zeros(2)
+    with recorded_messages() as outer, recorded(group, only=group) as log:
+        batch = [
+            dist.P2POp(dist.isend, torch.tensor([rank, 5.0]), 1 - rank, group, tag=3),
+            dist.P2POp(dist.irecv, taken, 1 - rank, group=group, tag=3),
+        ]
+        with pytest.raises(OutsideTheGroupError, match="batch_isend_irecv"):
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, taken, 1 - rank)])
+        works = dist.batch_isend_irecv(batch)
+        assert not any(event.waited for event in log)
+        works[1].wait()
+    assert taken.tolist() == [1.0 - rank, 5.0]
+    assert all(isinstance(one, dist.P2POp) for one in batch)
+    for found in (log, outer):
+        assert [event.kind for event in found] == ["send", "recv"]
+        assert {event.call for event in found} == {"batch_isend_irecv"}
+        assert all(event.finished and event.on_group for event in found)
+        assert [(event.peer, event.tag, event.nbytes) for event in found] == [(1 - rank, 3, 8)] * 2
+        assert found[0].content == [rank, 5.0]
+        assert [event.waited for event in found] == [False, True]
+    works[0].wait()
+    dist.destroy_process_group(group)
+
+
 def case_afterwards_nothing_is_written_down(rank, size):
-    before = dist.send, dist.recv, dist.isend, dist.irecv
+    names = ("send", "recv", "isend", "irecv", "P2POp", "batch_isend_irecv")
+    before = [getattr(dist, name) for name in names]
     with recorded_messages() as log:
-        assert dist.send is not before[0]
-    assert (dist.send, dist.recv, dist.isend, dist.irecv) == before
+        assert all(getattr(dist, name) is not one for name, one in zip(names, before, strict=True))
+    assert [getattr(dist, name) for name in names] == before
     assert log == []
 
 

@@ -1,4 +1,4 @@
-"""Memory that a step has freed stays with the process, for the next step.
+"""Keep memory that one step has freed for the next step.
 
 PyTorch's CPU tensors come from the C library. glibc takes large ones from the system one by one
 and gives them back when they are freed, so every step of a training gets its activations as new

@@ -98,32 +98,27 @@ def _all_leave() -> bool:
     asking once, before MPI_Finalize, is not enough (2 of 40 runs then hung in it).
     """
     everyone = base()
-    if is_half_made() or is_half_shrunk():  # then the ranks would not meet in the same barrier
-        return not deadlines.failed_ranks(MPI.COMM_WORLD)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if deadlines.failed_ranks(everyone):
-        return _living_leave(everyone)
-    pause = 1e-5
-    try:
-        request = everyone.Ibarrier()
-        while not request.Test():
-            if deadlines.failed_ranks(everyone):
-                return _living_leave(everyone)
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-2)
-    except MPI.Exception:
-        return _living_leave(everyone)
+    if not (is_half_made() or is_half_shrunk()):  # else the ranks would not meet in one barrier
+        with contextlib.suppress(MPI.Exception):
+            _await_barrier(everyone)
+        if deadlines.failed_ranks(everyone):
+            # The living wait for each other: mpiexec ends all when one gives a status.
+            with contextlib.suppress(DeadlineError):
+                shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
     # The dead that were left out by a shrink would be missed in MPI_Finalize all the same.
     return not deadlines.failed_ranks(MPI.COMM_WORLD)
 
 
-def _living_leave(everyone: MPI.Intracomm) -> bool:
-    """Wait for the end of all that live: mpiexec ends the others when one gives a status."""
+def _await_barrier(everyone: MPI.Intracomm) -> None:
+    """Return when all have come, or one has died."""
     if deadlines.failed_ranks(everyone):
-        with contextlib.suppress(DeadlineError):
-            shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
-    return not deadlines.failed_ranks(MPI.COMM_WORLD)
+        return
+    request, pause = everyone.Ibarrier(), 1e-5
+    while not request.Test() and not deadlines.failed_ranks(everyone):
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-2)
 
 
 def _die() -> None:
@@ -132,8 +127,8 @@ def _die() -> None:
     Open MPI 5.0.11 tells them of a rank that a signal ended, not of one that left without
     MPI_Finalize and gave a status: they would wait for it for ever.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     if deadlines.has_ulfm():
         os.kill(os.getpid(), signal.SIGKILL)
     _let_the_launcher_read()

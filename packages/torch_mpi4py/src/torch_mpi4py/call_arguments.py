@@ -19,9 +19,11 @@ __all__ = [
     "arguments_of",
     "bytes_of",
     "bytes_of_object",
+    "bytes_sent",
     "is_accepted",
     "is_receive",
     "is_send",
+    "messages_of",
     "sent_in",
     "whole_number",
     "with_status",
@@ -60,14 +62,26 @@ def is_receive(name: str) -> bool:
     return "source" in names and ("buf" in names or "recvbuf" in names)
 
 
+def messages_of(name: str, given: Arguments) -> list[tuple[str, Any, Any, Any]]:
+    """Return "send" or "recv", peer, tag and data of each message of a call, ``Sendrecv``'s two."""
+    found = []
+    if is_send(name):
+        tag = given.get("sendtag", given.get("tag"))
+        found.append(("send", given.get("dest"), tag, sent_in(given)))
+    if is_receive(name):
+        tag, buffer = given.get("recvtag", given.get("tag")), given.get("recvbuf", given.get("buf"))
+        found.append(("recv", given.get("source"), tag, buffer))
+    return found
+
+
 def sent_in(given: Arguments) -> Any:
     """Return the buffer or object that a call sends, or broadcasts; None if it has none."""
     return next((given[name] for name in _SENT if name in given), None)
 
 
 def with_status(
-    name: str, args: Sequence[Any], kwargs: Arguments
-) -> tuple[Sequence[Any], Arguments, MPI.Status | None]:
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status | None]:
     """Return a call with a status if it waits to receive, and that status; None elsewhere."""
     names, _ = _parameters(name)
     if not is_receive(name) or "status" not in names or not is_accepted(name, args, kwargs):
@@ -120,6 +134,14 @@ def bytes_of(buffer: Any) -> int:
 def bytes_of_object(sent: Any) -> int:
     """Return the bytes of a Python object's message; it is pickled once to find out."""
     return len(MPI.pickle.dumps(sent))
+
+
+def bytes_sent(name: str, sent: Any) -> int | None:
+    """Return the bytes of what the method ``name`` sends, None if nobody can tell."""
+    try:
+        return bytes_of_object(sent) if name.islower() else bytes_of(sent)
+    except Exception:  # the call itself will say what is wrong with it
+        return None
 
 
 def whole_number(value: Any) -> int | None:

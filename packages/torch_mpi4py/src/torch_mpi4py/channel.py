@@ -210,7 +210,7 @@ class Channel(deadlines.Runner):
             one.finish(one.stopped(error))
 
 
-def _run_on_link(link: link_emulation.Link, work: Collective, comm: MPI.Intracomm) -> None:
+def _run_on_link(link: link_emulation.EmulatedLink, work: Collective, comm: MPI.Intracomm) -> None:
     name = work.what.removesuffix("_single")
     size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
     due = link_emulation.start_collective(link, comm, name, size_bytes)

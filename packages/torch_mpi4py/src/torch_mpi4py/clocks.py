@@ -41,7 +41,7 @@ def clock_offsets(comm: GuardedComm | None = None, rounds: int = 30) -> list[Clo
     The messages appear in no log, and no emulated link delays them.
 
     Args:
-        comm: communicator, :func:`torch_mpi4py.guarded_comm` if None.
+        comm: communicator, :func:`torch_mpi4py.world` if None.
         rounds: messages there and back for each rank.
     """
     if rounds < 1:
@@ -63,13 +63,12 @@ def _measure(comm: MPI.Intracomm, rounds: int) -> list[ClockOffset]:
 
 
 def _ask(comm: MPI.Intracomm, other: int, rounds: int) -> tuple[float, float]:
-    send, receive = MPI.Intracomm.Send, MPI.Intracomm.Recv
     theirs = numpy.zeros(1)
     best = (0.0, float("inf"))
     for _ in range(rounds):
         asked = time.perf_counter()
-        send(comm, theirs, other, _TAG)
-        receive(comm, theirs, other, _TAG)
+        MPI.Intracomm.Send(comm, theirs, other, _TAG)
+        MPI.Intracomm.Recv(comm, theirs, other, _TAG)
         told = time.perf_counter()
         residual = (told - asked) / 2
         if residual < best[1]:
@@ -78,9 +77,8 @@ def _ask(comm: MPI.Intracomm, other: int, rounds: int) -> tuple[float, float]:
 
 
 def _answer(comm: MPI.Intracomm, rounds: int) -> None:
-    send, receive = MPI.Intracomm.Send, MPI.Intracomm.Recv
     mine = numpy.zeros(1)
     for _ in range(rounds):
-        receive(comm, mine, 0, _TAG)
+        MPI.Intracomm.Recv(comm, mine, 0, _TAG)
         mine[0] = time.perf_counter()
-        send(comm, mine, 0, _TAG)
+        MPI.Intracomm.Send(comm, mine, 0, _TAG)

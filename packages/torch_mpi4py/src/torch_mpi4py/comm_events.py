@@ -12,11 +12,12 @@ from typing import Any
 from .call_arguments import (
     Arguments,
     arguments_of,
-    bytes_of,
     bytes_of_object,
+    bytes_sent,
     is_accepted,
     is_receive,
     is_send,
+    messages_of,
     sent_in,
     whole_number,
 )
@@ -32,33 +33,40 @@ _BUFFERS = ("sendbuf", "buf", "recvbuf")
 
 
 def begin_call(
-    comm: MPI.Comm, name: str, args: Sequence[Any], kwargs: Arguments, waiting: bool
+    comm: MPI.Comm, name: str, plain: str, args: Sequence[Any], kwargs: Arguments, waiting: bool
 ) -> list[Token | None]:
-    """Record that method ``name`` of ``comm`` is called; ``Sendrecv`` makes two events."""
+    """Record that method ``name`` of ``comm`` is called; ``Sendrecv`` makes two events.
+
+    Args:
+        plain: mpi4py's method for which the arguments are: see :func:`pickled_once`.
+    """
     if not log.enabled:
         return []
     group = log.group_of(comm).place
     site = log.string(call_site(2))
-    given = arguments_of(name, args, kwargs)
-    kinds: list[tuple[str, dict[str, int] | None]]
-    if is_send(name) and is_receive(name):
-        kinds = [(f"{name}: send", _sent(name, given)), (f"{name}: recv", _received(name, given))]
-    elif is_send(name):
-        kinds = [(name, _sent(name, given))]
-    elif is_receive(name):
-        kinds = [(name, _received(name, given))]
+    given = arguments_of(plain, args, kwargs)
+    messages = messages_of(plain, given)
+    described: list[tuple[str, dict[str, int] | None]]
+    if messages:
+        described = [
+            (
+                f"{name}: {message[0]}" if len(messages) > 1 else name,
+                _message(name, plain, *message),
+            )
+            for message in messages
+        ]
     elif name in _PROBES:
-        kinds = [(name, _message(given.get("source"), given.get("tag")))]
+        described = [(name, _envelope(given.get("source"), given.get("tag")))]
     elif name in MAKE_COMMUNICATORS:
         if name == "Create_group":  # only the members call it
             group = _place_of(comm, given.get("group"))
-        kinds = [(name, {})]
+        described = [(name, {})]
     else:
-        kinds = [(name, _collective(comm, name, given))]
+        described = [(name, _collective(comm, name, given))]
     return [
-        log.begin(log.string(kind), group, waiting, site, **described)
-        for kind, described in kinds
-        if described is not None
+        log.begin(log.string(kind), group, waiting, site, **numbers)
+        for kind, numbers in described
+        if numbers is not None
     ]
 
 
@@ -101,7 +109,7 @@ def _place_of(comm: MPI.Comm, members: Any) -> int:
 # --- what a call moves --------------------------------------------------------------------
 
 
-def _message(peer: Any, tag: Any) -> dict[str, int] | None:
+def _envelope(peer: Any, tag: Any) -> dict[str, int] | None:
     """Say where a message goes to or comes from; None if nowhere, or if that cannot be told."""
     peer, tag = whole_number(peer), whole_number(tag)
     if peer is None or tag is None or peer == MPI.PROC_NULL:
@@ -112,43 +120,30 @@ def _message(peer: Any, tag: Any) -> dict[str, int] | None:
     }
 
 
-def _sent(name: str, given: Arguments) -> dict[str, int] | None:
-    described = _message(given.get("dest"), given.get("sendtag", given.get("tag")))
-    if described is None:
-        return None
-    sent = sent_in(given)
-    return described | (_object(sent) if name.islower() else _buffer(sent))
+def _message(
+    name: str, plain: str, end: str, peer: Any, tag: Any, data: Any
+) -> dict[str, int] | None:
+    described = _envelope(peer, tag)
+    if described is None or (name.islower() and end == "recv"):  # an object yet to come
+        return described and described | _contents(name, None)
+    return described | _contents(name, data) | _size(plain, data)
 
 
-def _received(name: str, given: Arguments) -> dict[str, int] | None:
-    described = _message(given.get("source"), given.get("recvtag", given.get("tag")))
-    if described is None:
-        return None
+def _contents(name: str, data: Any) -> dict[str, int]:
     if name.islower():
-        return described | {"dtype": log.string("pickle")}
-    return described | _buffer(given.get("recvbuf", given.get("buf")))
-
-
-def _object(sent: Any) -> dict[str, int]:
-    described = {"dtype": log.string("pickle")}
-    if isinstance(sent, list) and len(sent) == 2 and sent[1] is MPI.BYTE:  # see pickled_once
-        return described | {"size": len(sent[0])}
-    with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
-        described["size"] = bytes_of_object(sent)
-    return described
-
-
-def _buffer(buffer: Any) -> dict[str, int]:
-    if buffer is None:
+        return {"dtype": log.string("pickle")}
+    memory = data[0] if isinstance(data, (list, tuple)) and data else data
+    if not (hasattr(memory, "dtype") and hasattr(memory, "shape")):
         return {}
-    memory = buffer[0] if isinstance(buffer, (list, tuple)) and buffer else buffer
-    described = {}
-    if hasattr(memory, "dtype") and hasattr(memory, "shape"):
-        described["dtype"] = log.string(str(memory.dtype).removeprefix("torch."))
-        described["shape"] = log.string(str(tuple(memory.shape)))
-    with contextlib.suppress(Exception):  # the call itself will say what is wrong with it
-        described["size"] = bytes_of(buffer)
-    return described
+    return {
+        "dtype": log.string(str(memory.dtype).removeprefix("torch.")),
+        "shape": log.string(str(tuple(memory.shape))),
+    }
+
+
+def _size(plain: str, data: Any) -> dict[str, int]:
+    size = bytes_sent(plain, data)
+    return {} if size is None else {"size": size}
 
 
 def _collective(comm: MPI.Comm, name: str, given: Arguments) -> dict[str, int]:
@@ -161,17 +156,16 @@ def _collective(comm: MPI.Comm, name: str, given: Arguments) -> dict[str, int]:
     only_root_gives = name.lower().removeprefix("i").startswith(("bcast", "scatter"))
     gives = not only_root_gives or described["root"] == comm.Get_rank()
     if name.islower():
-        described["dtype"] = log.string("pickle")
+        described |= _contents(name, None)
         if log.listeners:  # nobody else needs it so much that all is pickled twice
             with contextlib.suppress(Exception):  # the call itself will say what is wrong
                 described["size"] = _pickled_bytes(name, sent_in(given)) if gives else 0
         return described
     # In place, the data are in the receive buffer.
     buffers = [given[key] for key in _BUFFERS if given.get(key) is not None]
-    described |= _buffer(next((one for one in buffers if one is not MPI.IN_PLACE), None))
-    if not gives:
-        described["size"] = 0
-    return described
+    data = next((one for one in buffers if one is not MPI.IN_PLACE), None)
+    described |= _contents(name, data) | _size(name, data)
+    return described if gives else described | {"size": 0}
 
 
 def _pickled_bytes(name: str, sent: Any) -> int:

@@ -23,7 +23,7 @@ from .call_arguments import (
     sent_in,
     whole_number,
 )
-from .link_emulation import Link, hold_back, start_collective, take_in
+from .link_emulation import EmulatedLink, hold_back, start_collective, take_in
 from .link_queue import HeldSend, sleep_until
 from .requests import RequestWithDeadline
 from .runtime import MPI
@@ -36,14 +36,9 @@ _COLLECTIVES = {
     "reduce": "reduce",
     "allreduce": "all_reduce",
     "gather": "gather",
-    "gatherv": "gather",
     "scatter": "scatter",
-    "scatterv": "scatter",
     "allgather": "all_gather",
-    "allgatherv": "all_gather",
     "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "alltoallw": "all_to_all",
     "reduce_scatter": "reduce_scatter",
     "reduce_scatter_block": "reduce_scatter",
     "scan": "scan",
@@ -74,7 +69,7 @@ class HeldRequest(RequestWithDeadline, HeldSend):
 
 
 def call_on_link(
-    link: Link, comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Return ``comm.name(*args, **kwargs)``, a blocking call, on ``link``.
 
@@ -85,7 +80,7 @@ def call_on_link(
     """
     plain = functools.partial(getattr(MPI.Intracomm, name), comm)
     given = arguments_of(name, args, kwargs)
-    collective = _COLLECTIVES.get(name.lower())
+    collective = _COLLECTIVES.get(name.lower().rstrip("vw"))
     if collective is not None:
         due = start_collective(link, comm, collective, _part_bytes(comm, name, collective, given))
         result = plain(*args, **kwargs)
@@ -109,7 +104,7 @@ def call_on_link(
 
 
 def start_on_link(
-    link: Link, comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
 ) -> MPI.Request | HeldRequest:
     """Return the request of ``comm.name(*args, **kwargs)``, a non-blocking call, on ``link``.
 
@@ -130,7 +125,7 @@ _Held = TypeVar("_Held", bound=HeldSend)
 
 
 def _held_back(
-    link: Link,
+    link: EmulatedLink,
     comm: MPI.Intracomm,
     name: str,
     args: Sequence[Any],

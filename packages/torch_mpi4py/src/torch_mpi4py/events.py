@@ -1,4 +1,4 @@
-"""Every operation of this rank is written down once, and everything is drawn from it.
+"""The event log: every operation of this rank, written down once.
 
 >>> from . import events
 >>> begin = events.mark()
@@ -34,12 +34,12 @@ _get_frame = sys._getframe
 
 
 class GroupName(NamedTuple):
-    """How a communicator is called.
+    """What a communicator is called in the log.
 
     Attributes:
         name: e.g. "default".
         ranks: its ranks in the world, in its order.
-        place: where the board has its name.
+        place: where the board keeps the name.
         born: when it was made, in seconds of ``time.perf_counter()``.
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from . import advice, comm_reaper, deadlines, link_emulation, peer_boards
@@ -18,17 +18,17 @@ from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .emulated_calls import call_on_link, start_on_link
 from .errors import DeadlineError
-from .events import Token, log
+from .events import log
 from .matched_probe import GuardedMessage
 from .mpi_errors import translate
 from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
 from .runtime import MPI
 
-__all__ = ["GuardedComm", "duplicate_world", "library", "renew_world", "world"]
+__all__ = ["BLOCKING", "GuardedComm", "duplicate_world", "library", "renew_world", "world"]
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
-_BLOCKING = (
+BLOCKING = (
     *("Send", "Recv", "Ssend", "Rsend", "Bsend", "Sendrecv", "Sendrecv_replace"),
     *("send", "recv", "ssend", "bsend", "sendrecv", "Probe", "probe", "Mprobe", "mprobe"),
     *("Barrier", "barrier", "Bcast", "bcast", "Reduce", "reduce", "Allreduce", "allreduce"),
@@ -84,81 +84,56 @@ class GuardedComm(MPI.Intracomm):
         return None if found is None else GuardedMessage(found, self)
 
 
-Tokens = list[Token | None]
-
-
 def _guarded(name: str) -> Callable[..., Any]:
     """Return mpi4py's method ``name`` with a deadline, a log entry and errors of ours."""
-    run = _start if name in NON_BLOCKING else _finish
+    starts = name in NON_BLOCKING
+    on_link = start_on_link if starts else call_on_link
 
     @functools.wraps(getattr(MPI.Intracomm, name))
     def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # a learner's traceback ends in the learner's cell
         plain, args, kwargs = pickled_once(name, args, kwargs)
-        events = begin_call(self, name, args, kwargs, waiting=run is _finish)
+        events = begin_call(self, name, plain, args, kwargs, waiting=not starts)
+        args, kwargs, status = with_status(plain, args, kwargs)
+        link = link_emulation.current()
+        function = (
+            functools.partial(on_link, link, plain) if link else getattr(MPI.Intracomm, plain)
+        )
+        call = functools.partial(function, self, *args, **kwargs)
+        made: Any
         try:
-            return run(self, name, plain, args, kwargs, events)
+            if starts:
+                made = call()
+            else:
+                made = deadlines.call(self, name, self.timeout, call)
+                if "send" in name.lower():
+                    deadlines.confirm_sent(self, name)
         except BaseException as error:
             end_call(events, None, error)
+            if isinstance(error, MPI.Exception):
+                raise translate(error, name, self) from error
             raise
+        if starts:
+            request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
+            return request.started_by(self, name, events)
+        end_call(events, status)
+        if isinstance(made, MPI.Message):
+            return GuardedMessage(made, self)
+        return _child(self, name, made) if name in MAKE_COMMUNICATORS else made
 
     return method
 
 
-def _finish(
-    comm: GuardedComm,
-    name: str,
-    plain: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    events: Tokens,
-) -> Any:
-    """Return what a call that blocks returns."""
-    __tracebackhide__ = True
-    args, kwargs, status = with_status(plain, args, kwargs)
-    link = link_emulation.current()
-    if link is None:
-        function = functools.partial(getattr(MPI.Intracomm, plain), comm, *args, **kwargs)
-    else:
-        function = functools.partial(call_on_link, link, comm, plain, args, kwargs)
-    result = deadlines.call(comm, name, comm.timeout, function)
-    if "send" in name.lower():
-        deadlines.confirm_sent(comm, name)
-    end_call(events, status)
-    if isinstance(result, MPI.Message):
-        return GuardedMessage(result, comm)
-    if name not in MAKE_COMMUNICATORS or result == MPI.COMM_NULL:  # not in the new group
-        return result
-    child = GuardedComm(result)
+def _child(comm: GuardedComm, name: str, made: MPI.Intracomm) -> MPI.Intracomm:
+    if made == MPI.COMM_NULL:  # this rank is not in the new group
+        return made
+    child = GuardedComm(made)
     log.name_group(child, f"{log.group_of(comm).name}.{name}")
     child.timeout = comm.timeout
     return child
 
 
-def _start(
-    comm: GuardedComm,
-    name: str,
-    plain: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    events: Tokens,
-) -> RequestWithDeadline:
-    """Return the request of a call that does not block."""
-    __tracebackhide__ = True
-    link = link_emulation.current()
-    try:
-        if link is None:
-            request = getattr(MPI.Intracomm, plain)(comm, *args, **kwargs)
-        else:
-            request = start_on_link(link, comm, plain, args, kwargs)
-    except MPI.Exception as error:
-        raise translate(error, name, comm) from error
-    if isinstance(request, MPI.Request):
-        request = GuardedRequest(request)
-    return request.started_by(comm, name, events)
-
-
-for _name in (*_BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
+for _name in (*BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
     if hasattr(MPI.Intracomm, _name):
         setattr(GuardedComm, _name, _guarded(_name))
 

@@ -1,9 +1,8 @@
-"""One command line and one environment start MPI ranks everywhere.
+"""The command line and the environment variables that start MPI ranks.
 
-Cluster, tests, benchmarks and scripts all start ranks through :func:`mpiexec` and
-:func:`environment`, so running as root, on more ranks than cores, or from a path with a
-space is settled in one place. It is the base layer: it imports nothing of ours, nor mpi4py
-nor torch, so that a notebook kernel or a test can start ranks without becoming one.
+:func:`mpiexec` and :func:`environment` settle what running as root, on more ranks than cores, or
+from a path with a space needs. Nothing of ours is imported here, nor mpi4py nor torch, so that a
+notebook kernel or a test can start ranks without becoming one.
 """
 
 from __future__ import annotations

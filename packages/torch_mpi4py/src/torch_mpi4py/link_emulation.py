@@ -45,7 +45,7 @@ from .machine import clock_identity
 from .runtime import MPI
 
 __all__ = [
-    "Link",
+    "EmulatedLink",
     "current",
     "emulated_link",
     "hold_back",
@@ -56,11 +56,11 @@ __all__ = [
 
 _Held = TypeVar("_Held", bound=HeldSend)
 _lock = threading.Lock()
-_entered: list[Link] = []
+_entered: list[EmulatedLink] = []
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class EmulatedLink:
     """The link in force: seconds of latency, bytes a second, one port a process or not."""
 
     latency: float
@@ -90,7 +90,7 @@ class Link:
 @contextlib.contextmanager
 def emulated_link(
     latency: float = 0.0, bandwidth: float = math.inf, one_port: bool = False
-) -> Iterator[Link]:
+) -> Iterator[EmulatedLink]:
     """Within the block, messages take as long as on such a link; see the module's text.
 
     Args:
@@ -98,7 +98,7 @@ def emulated_link(
         bandwidth: bytes a second, each way.
         one_port: whether a process sends one message at a time and takes in one at a time.
     """
-    link = Link(latency, bandwidth, one_port)
+    link = EmulatedLink(latency, bandwidth, one_port)
     with _lock:
         _entered.append(link)
     try:
@@ -113,7 +113,7 @@ def emulated_link(
         see_off(link._held)
 
 
-def current() -> Link | None:
+def current() -> EmulatedLink | None:
     """Return the link in force in this process, None outside of all blocks."""
     return _entered[-1] if _entered else None
 
@@ -122,7 +122,7 @@ def current() -> Link | None:
 
 
 def hold_back(
-    link: Link,
+    link: EmulatedLink,
     comm: MPI.Comm,
     dest: int,
     size_bytes: float,
@@ -159,7 +159,9 @@ def take_in(comm: MPI.Comm, size_bytes: int) -> None:
 # --- collectives --------------------------------------------------------------------------
 
 
-def start_collective(link: Link, comm: MPI.Intracomm, name: str, size_bytes: float) -> float:
+def start_collective(
+    link: EmulatedLink, comm: MPI.Intracomm, name: str, size_bytes: float
+) -> float:
     """Return when collective ``name`` is to end; every rank of ``comm`` must call this.
 
     Args:

@@ -1,8 +1,7 @@
-"""Receive what ``comm.Mprobe`` has found with a deadline and a log entry, as by ``comm.Irecv``."""
+"""Receive what ``comm.Mprobe`` has found with a deadline and a log entry, as ``comm.Recv``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from . import link_emulation
@@ -28,12 +27,12 @@ class GuardedMessage(MPI.Message):
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """Receive it into ``buf``."""
         __tracebackhide__ = True
-        self._take_in(self.Irecv(buf).Wait, status)
+        self._take_in(self._started("Recv", super().Irecv(buf)), status)
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         """Return the object received."""
         __tracebackhide__ = True
-        return self._take_in(self.irecv().wait, status)
+        return self._take_in(self._started("recv", super().irecv()), status)
 
     def Irecv(self, buf: Any) -> GuardedRequest:
         """Start receiving it into ``buf``."""
@@ -48,10 +47,10 @@ class GuardedMessage(MPI.Message):
         event = log.begin(log.string(name), group, False, log.string(call_site(3)))
         return GuardedRequest(request).started_by(self._comm, name, [event])
 
-    def _take_in(self, wait: Callable[..., Any], status: MPI.Status | None) -> Any:
+    def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True
         status = MPI.Status() if status is None else status
-        received = wait(status)
+        received = request.wait(status)
         if status.Get_source() not in (self._comm.Get_rank(), MPI.PROC_NULL):
             link_emulation.take_in(self._comm, status.Get_count(MPI.BYTE))
         return received

@@ -1,6 +1,6 @@
-"""Hold who sent how much to whom, in a form that a notebook's own process can take.
+"""The counts of :mod:`.traffic`, which a notebook's own process can unpickle too.
 
-(Importing :mod:`torch_mpi4py`, where the counting is done, would make it a rank.)
+(Importing :mod:`.traffic`, where the counting is done, would make it a rank.)
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
 if TYPE_CHECKING:
     from .channel import Channel
     from .collectives import Plan
-    from .link_emulation import Link
+    from .link_emulation import EmulatedLink
 
 __all__ = ["Collective", "CollectiveWork", "CombinedWork"]
 
@@ -113,7 +113,7 @@ class Collective(Operation):
     call: Call
     plan: Plan
     options: Any = None
-    link: Link | None = None
+    link: EmulatedLink | None = None
     event: Token | None = None
 
     # Held until the end, if some other thread may run it.
