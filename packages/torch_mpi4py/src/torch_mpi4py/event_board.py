@@ -397,7 +397,7 @@ class BoardWriter:
                 descriptor = os.memfd_create("torch_mpi4py event board")
                 where = f"/proc/{os.getpid()}/fd/{descriptor}"
             elif path is None:
-                descriptor, where = tempfile.mkstemp(prefix="course-events-")
+                descriptor, where = tempfile.mkstemp(prefix="torch_mpi4py-events-")
                 self.temporary = True
             else:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -491,7 +491,8 @@ class BoardWriter:
 
     def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""
-        tokens = [(number, place) for place, number in list(self._open.items())]
+        # A copy: a collection of garbage may end operations in the middle of any loop.
+        tokens = [(number, place) for place, number in self._open.copy().items()]
         return [one for one in tokens if RECORD.unpack_from(self._memory, one[1])[2] == group]
 
     def restart(self, token: Token | None, start: float) -> None:
@@ -518,8 +519,8 @@ class BoardWriter:
         self._write_note(POSITION_AT, position._replace(site=site, outcome=outcome))
 
     def set_verdict(self, group: str, text: str, dead: Sequence[int] = ()) -> Verdict:
-        """Write why a group was given up, at most 16,384 characters."""
-        verdict = Verdict(time.perf_counter(), group, text[:_MOST_REPORT], dead)
+        """Write why a group was given up, in at most 16,384 characters."""
+        verdict = Verdict(time.perf_counter(), group, text[: _MOST_REPORT - len(group)], dead)
         self._write_note(VERDICT_AT, verdict)
         return verdict
 
