@@ -1,4 +1,4 @@
-"""Ipyparallel's own launchers, given our command lines and a place for logs."""
+"""ipyparallel's launchers of controller and engines, with our command lines and log files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the notebook has its ranks do: say who they are, what they lost, and start afresh.
+"""Functions for the ranks, which the notebook calls: what they have and have lost, and to renew it.
 
-All of this runs on a rank, sent there by name; torch and MPI are imported by whoever calls it.
+They are sent by name. torch and MPI are imported inside, for the notebook imports this module, too.
 """
 
 from __future__ import annotations
