@@ -1,4 +1,4 @@
-"""Ipyparallel's controller in a single process that outlives nobody.
+"""ipyparallel's controller as a single process, which ends with the keeper.
 
 Its schedulers and its heart monitor run as threads, which starts faster than nine processes
 and cannot leave one behind. If the keeper is killed, this process sweeps up and ends.

@@ -17,8 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from . import stack_dump
-from .die_with_parent import tie_to_parent
-from .engine_exit import as_a_death, end_forked_child, explain_exits, look_after_children
+from .engine_exit import (
+    as_a_death,
+    end_forked_child,
+    end_with_parent,
+    explain_exits,
+    look_after_children,
+)
 from .keeper_client import KeeperClient
 from .rank_functions import describe, lost_flags, namespace
 from .runtime_dir import RuntimeDir
@@ -48,7 +53,7 @@ def _run(stopping: threading.Event) -> None:
     rank = rank_from_environment()
     _write_to(directory.rank_log(rank))
     _restore_temporary_directory()
-    tie_to_parent(signal.SIGKILL)
+    end_with_parent(os.getppid())
     keeper = KeeperClient(directory.socket)
     keeper.tell(rank, "started")
 

@@ -23,9 +23,16 @@ from typing import Any
 
 from IPython.core.autocall import IPyAutocall
 
-from .die_with_parent import tie_to_parent
+__all__ = [
+    "NoExit",
+    "as_a_death",
+    "end_forked_child",
+    "end_with_parent",
+    "explain_exits",
+    "look_after_children",
+]
 
-__all__ = ["NoExit", "as_a_death", "end_forked_child", "explain_exits", "look_after_children"]
+_PR_SET_PDEATHSIG = 1
 
 _INSTEAD = (
     "would not end the cell but this rank, and its variables would be lost. To end a cell early, "
@@ -60,6 +67,19 @@ def as_a_death(told_to_stop: Callable[[], bool]) -> Iterator[None]:
         die(1)
     if not told_to_stop():
         die(0)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have Linux end this process when its parent ends, even if it is stuck in C code."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it died in between
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class NoExit(IPyAutocall):
@@ -109,7 +129,7 @@ def look_after_children(let_go: Callable[[], None], stop_handler: Callable) -> N
         # Linux takes the end of the thread that forked for the end of the parent. What another
         # thread has forked the keeper ends when it stops the cluster.
         if forking.in_main_thread:
-            tie_to_parent(signal.SIGKILL, forking.pid)
+            end_with_parent(forking.pid)
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
 

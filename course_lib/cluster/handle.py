@@ -403,7 +403,7 @@ class Cluster:
             out_of_step |= self.report().is_out_of_step
         self._owes_recovery = True  # should this be ended half-way
         try:
-            said, self._needs_restart = _recover(self.view, out_of_step)
+            said = self._recover(out_of_step)
         except ipp.RemoteError as failure:  # it must not take the place of what is to be told
             said = (
                 f"Communication could not be renewed ({failure.ename}: {failure.evalue}): "
@@ -413,6 +413,44 @@ class Cluster:
         self._owes_recovery = False
         if said:
             print(said)
+
+    def _recover(self, always: bool) -> str:
+        """Renew what was lost on the ranks, which are all idle.
+
+        Args:
+            always: also if no rank has noticed a loss, because messages are under way to nobody.
+
+        Returns:
+            What was done.
+        """
+        found: list[on_rank.Condition] = self.view.apply_sync(on_rank.condition)
+        union = 0
+        for one in found:
+            union |= one.flags
+        lost = sorted({name for one in found for name in one.lost})
+        self._needs_restart = bool(union & on_rank.NEEDS_RESTART)
+        if self._needs_restart:
+            return (
+                f"{self._mpi} cannot free a rank that is stuck inside of it, so communication "
+                "cannot be renewed: cluster.restart() starts fresh ranks. Their variables are "
+                "lost then; until then you can still read them: cluster.view['name']."
+            )
+        if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
+            timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
+            self.view.apply_sync(on_rank.renew, None, max(timeouts, default=False))
+            gone = sorted({*lost, *(name for one in found for name in one.stale)})
+            also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
+            return (
+                "Communication is renewed: comm and the default process group are new, "
+                f"and all variables are kept.{also}"
+            )
+        if lost:
+            self.view.apply_sync(on_rank.note_told, lost)
+            return (
+                f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All "
+                "other communication is as usable as before, and all variables are kept."
+            )
+        return ""
 
     # ---- after a death -------------------------------------------------------------------
 
@@ -558,44 +596,6 @@ class Cluster:
             from .magics import activate
 
             activate(shell, self)
-
-
-def _recover(view: Any, always: bool = False) -> tuple[str, bool]:
-    """Renew what was lost on the ranks of ``view``, which are all idle.
-
-    Args:
-        always: also if no rank has noticed a loss, because messages are under way to nobody.
-
-    Returns:
-        What was done, and whether nothing can be done but start fresh ranks.
-    """
-    found: list[on_rank.Condition] = view.apply_sync(on_rank.condition)
-    union = 0
-    for one in found:
-        union |= one.flags
-    lost = sorted({name for one in found for name in one.lost})
-    if union & on_rank.NEEDS_RESTART:
-        return (
-            f"{found[0].mpi} cannot free a rank that is stuck inside of it, so communication "
-            "cannot be renewed: cluster.restart() starts fresh ranks. Their variables are lost "
-            "then; until then you can still read them: cluster.view['name']."
-        ), True
-    if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
-        timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
-        view.apply_sync(on_rank.renew, None, max(timeouts, default=False))
-        gone = sorted({*lost, *(name for one in found for name in one.stale)})
-        also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
-        return (
-            "Communication is renewed: comm and the default process group are new, "
-            f"and all variables are kept.{also}"
-        ), False
-    if lost:
-        view.apply_sync(on_rank.note_told, lost)
-        return (
-            f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All other "
-            "communication is as usable as before, and all variables are kept."
-        ), False
-    return "", False
 
 
 def _require_success(asked: Any, survivors: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Ipyparallel's own launchers, given our command lines and a place for logs."""
+"""ipyparallel's launchers of controller and engines, with our command lines and log files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch_mpi4py import launch
 
 from .runtime_dir import RuntimeDir, python
 
-_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 # A notebook's own variables that mean nothing, or the wrong thing, on an engine.
 _OF_THE_NOTEBOOK = ("JPY_PARENT_PID", "JPY_SESSION_NAME")
 
@@ -46,10 +45,9 @@ class EngineSetLauncher(_InRuntimeDir, MPIEngineSetLauncher):
         return str(self.directory.logs / "mpiexec.log")
 
     def find_args(self) -> list[str]:
+        # If the keeper is killed its ranks end, and mpiexec with them.
         engine = python("-m", "course_lib.cluster.engine", str(self.directory.path))
-        # If the keeper is killed, mpiexec gets SIGTERM, on which it ends its ranks and tidies up.
-        tied = python("-S", str(_DIE_WITH_PARENT), "SIGTERM")
-        return [*tied, *launch.mpiexec(self.n, *engine)]
+        return launch.mpiexec(self.n, *engine)
 
     def get_env(self) -> dict[str, str]:
         return super().get_env() | engine_environment(self.directory)

@@ -80,7 +80,6 @@ class CourseMagics(ParallelMagics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return
-        args.stream = False
         with StopButton() as button:
             self._run_to_end(button, self.last_result, args)
 

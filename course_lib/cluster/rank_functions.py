@@ -1,6 +1,6 @@
-"""What the notebook has its ranks do: say who they are, what they lost, and start afresh.
+"""Functions for the ranks, which the notebook calls: what they have and have lost, and to renew it.
 
-All of this runs on a rank, sent there by name; torch and MPI are imported by whoever calls it.
+They are sent by name. torch and MPI are imported inside, for the notebook imports this module, too.
 """
 
 from __future__ import annotations
@@ -132,14 +132,12 @@ class Condition:
 
     Attributes:
         flags: as the constants of this module say.
-        mpi: the MPI library.
         lost: names of sub-groups and communicators that no longer work.
         stale: names of other things that use the world or the default group.
         group_timeout_s: of its default process group, None without one.
     """
 
     flags: int
-    mpi: str
     lost: tuple[str, ...]
     stale: tuple[str, ...]
     group_timeout_s: float | None
@@ -192,7 +190,7 @@ def _is_news(group: Any) -> bool:
 def condition() -> Condition:
     """What has been lost, with the names in which a learner holds it."""
     import torch.distributed as dist
-    from torch_mpi4py import GuardedComm, library, process_group, world
+    from torch_mpi4py import GuardedComm, process_group, world
 
     names = get_ipython().user_ns
     default = dist.group.WORLD if dist.is_initialized() else None
@@ -213,7 +211,7 @@ def condition() -> Condition:
             else:
                 stale.append(name)
     names_of_lost, names_of_stale = tuple(dict.fromkeys(lost)), tuple(dict.fromkeys(stale))
-    return Condition(lost_flags(), library(), names_of_lost, names_of_stale, group_timeout())
+    return Condition(lost_flags(), names_of_lost, names_of_stale, group_timeout())
 
 
 def group_timeout() -> float | None:

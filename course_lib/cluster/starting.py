@@ -94,16 +94,12 @@ def current_cluster() -> Cluster | None:
 
 def checked(n: Any) -> int:
     """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
-    try:
-        if isinstance(n, bool):
-            raise TypeError
-        n = operator.index(n)
-    except TypeError:
-        raise ValueError(f"n must be a whole number of ranks, not {n!r}") from None
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise ValueError(f"n must be a whole number of ranks, not {n!r}")
     most = most_ranks()
     if not 1 <= n <= most:
         raise ValueError(f"n must be from 1 to {most} ranks on this machine, not {n}")
-    return n
+    return operator.index(n)
 
 
 def most_ranks() -> int:

@@ -81,14 +81,17 @@ def process_group(seconds: float = 60.0) -> Iterator[Place]:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     timeout = timedelta(seconds=seconds)
-    place = {"mpiexec": _by_mpiexec, "torchrun": _by_torchrun, "none": _alone}[launcher()](timeout)
-    if place.device.type == "cuda":
-        torch.cuda.set_device(place.device)
-    yield place
+    by = launcher()
+    make = {"mpiexec": _by_mpiexec, "torchrun": _by_torchrun, "none": _alone}[by]
+    local_rank, device = make(timeout)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    yield Place(rank, world_size, local_rank, device, dist.get_backend(), by)
     dist.destroy_process_group()
 
 
-def _by_mpiexec(timeout: timedelta) -> Place:
+def _by_mpiexec(timeout: timedelta) -> tuple[int, torch.device]:
     from torch_mpi4py import MPI
 
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
@@ -96,20 +99,19 @@ def _by_mpiexec(timeout: timedelta) -> Place:
     local_rank = neighbours.Get_rank()
     neighbours.Free()
     gpus = torch.cuda.device_count()
-    device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
-    return _place(local_rank, device, "mpi4py", "mpiexec")
+    return local_rank, torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
 
 
-def _by_torchrun(timeout: timedelta) -> Place:
+def _by_torchrun(timeout: timedelta) -> tuple[int, torch.device]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if enough and dist.is_nccl_available():
         device = torch.device("cuda", local_rank)
         dist.init_process_group("nccl", timeout=timeout, device_id=device, **_fresh_store(timeout))
-        return _place(local_rank, device, "nccl", "torchrun")
+        return local_rank, device
     dist.init_process_group("gloo", timeout=timeout, **_fresh_store(timeout))
     _end_gloo_at_exit()
-    return _place(local_rank, torch.device("cpu"), "gloo", "torchrun")
+    return local_rank, torch.device("cpu")
 
 
 def _fresh_store(timeout: timedelta) -> dict[str, Any]:
@@ -130,11 +132,10 @@ def _fresh_store(timeout: timedelta) -> dict[str, Any]:
     }
 
 
-def _alone(timeout: timedelta) -> Place:
+def _alone(timeout: timedelta) -> tuple[int, torch.device]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     _end_gloo_at_exit()
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    return _place(0, device, "gloo", "none")
+    return 0, torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _end_gloo_at_exit() -> None:
@@ -149,10 +150,6 @@ def _end_gloo_at_exit() -> None:
     assert dist.group.WORLD is not None
     last = [dist.group.WORLD._get_backend(torch.device("cpu"))]
     atexit.register(last.clear)
-
-
-def _place(local_rank: int, device: torch.device, backend: str, by: str) -> Place:
-    return Place(dist.get_rank(), dist.get_world_size(), local_rank, device, backend, by)
 
 
 def on_terminal() -> bool:
