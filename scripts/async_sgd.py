@@ -30,9 +30,10 @@ from course_lib.parallel.parameter_server import (
     over_staleness,
 )
 from course_lib.training.data import load_available
-from course_lib.training.loops import accuracy, set_seed, shuffled_batches
+from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import LeNet
 from course_lib.training.report import checksum, progress, result_line
+from notebooks.lesson_09.shuffled_batches import shuffled_batches
 
 STRAGGLER = 1  # the rank that --straggler slows down
 
