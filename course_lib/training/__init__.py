@@ -4,7 +4,6 @@
 - ``models``: the MLP, the LeNet and the ResNet of the lessons,
 - ``loops``: what every training loop needs, seeds, batches and accuracy,
 - ``checkpoint``: stop a run and resume it exactly, on one rank or many,
-- ``report``: progress, a checksum of the weights, and the result of a program as JSON,
 - ``vision``: torchvision beside a PyTorch that its binary operators do not fit.
 
 Importing this package imports none of them.

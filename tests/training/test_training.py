@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
 from course_lib.training import data, loops
-from course_lib.training.models import MLP, LeNet, ResNet, parameter_count
-from course_lib.training.report import checksum, result_line
+from course_lib.training.models import MLP, LeNet, ResNet, checksum, parameter_count
 
 
 def test_lenet_has_the_published_number_of_parameters() -> None:
@@ -122,9 +119,3 @@ def test_checksums_tell_bits_apart() -> None:
             model.layers[1].weight[0, 0], torch.tensor(9.0)
         )
     assert checksum(model) != first
-
-
-def test_a_result_line_is_one_line_of_json() -> None:
-    line = result_line(script="x", loss=0.123456789, steps=3, by_size={4: 1.5})
-    assert json.loads(line) == {"script": "x", "loss": 0.123457, "steps": 3, "by_size": {"4": 1.5}}
-    assert "\n" not in line
