@@ -11,14 +11,6 @@ from torch import nn
 
 from .data import DataSet
 
-__all__ = [
-    "accuracy",
-    "batches",
-    "device_of",
-    "set_seed",
-    "set_seed_of_rank",
-]
-
 
 def set_seed(seed: int) -> None:
     """Seed Python's, NumPy's and PyTorch's generators."""
