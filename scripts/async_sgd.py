@@ -17,6 +17,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
+from report import progress, result_line
 
 from course_lib.parallel.launching import on_terminal, process_group
 from course_lib.parallel.parameter_server import (
@@ -30,9 +31,9 @@ from course_lib.parallel.parameter_server import (
     over_staleness,
 )
 from course_lib.training.data import load_available
-from course_lib.training.loops import accuracy, set_seed, shuffled_batches
-from course_lib.training.models import LeNet
-from course_lib.training.report import checksum, progress, result_line
+from course_lib.training.loops import accuracy, set_seed
+from course_lib.training.models import LeNet, checksum
+from notebooks.lesson_09.shuffled_batches import shuffled_batches
 
 STRAGGLER = 1  # the rank that --straggler slows down
 

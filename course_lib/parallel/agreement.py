@@ -11,15 +11,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-__all__ = [
-    "Outcome",
-    "agree",
-    "communication_device",
-    "exchange",
-    "outcomes",
-    "rank_and_size",
-]
-
 
 def communication_device(group: dist.ProcessGroup | None) -> torch.device:
     """Return the device on which the group's backend takes tensors: CUDA for nccl only."""

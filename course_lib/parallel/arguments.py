@@ -8,8 +8,6 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
-__all__ = ["function", "seconds", "whole"]
-
 
 def whole(name: str, value: Any, least: int | None = None) -> int:
     """Return ``value`` as an int.

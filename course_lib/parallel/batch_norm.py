@@ -20,8 +20,6 @@ from torch.autograd.function import once_differentiable
 
 from .agreement import rank_and_size
 
-__all__ = ["SyncBatchNorm", "convert_sync_batch_norm"]
-
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over the batches of all ranks, of any sizes, empty ones included.

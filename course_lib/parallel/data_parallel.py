@@ -22,21 +22,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = [
-    "Copy",
-    "Log",
-    "Span",
-    "VirtualDevice",
-    "apply_backward",
-    "data_parallel_step",
-    "gather",
-    "parallel_apply",
-    "reduce_gradients",
-    "replicate",
-    "scatter",
-    "virtual_devices",
-]
-
 
 class VirtualDevice:
     """A device of this process, and the one thread that drives it.

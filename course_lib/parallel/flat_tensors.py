@@ -12,15 +12,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-__all__ = [
-    "FlatBytes",
-    "FlatGradients",
-    "NamedParameters",
-    "bytes_of",
-    "checksum_of_layout",
-    "require_dense",
-]
-
 NamedParameters = Sequence[tuple[str, nn.Parameter]]
 _ALIGNMENT = 16  # bytes, the size of the widest dtype: each tensor begins where its dtype may
 

@@ -30,8 +30,6 @@ from .agreement import communication_device, rank_and_size
 from .flat_tensors import FlatGradients, NamedParameters, require_dense
 from .replica import unwrap
 
-__all__ = ["sync_gradients"]
-
 Reduction = Literal["mean", "sum"]
 _BASE = 251  # below 256, so that even bfloat16 holds a fingerprint's numbers exactly
 

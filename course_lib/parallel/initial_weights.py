@@ -14,8 +14,6 @@ from .agreement import agree, communication_device
 from .flat_tensors import FlatBytes
 from .replica import Tensors, layout_of, require_equal_layouts, tensors_of
 
-__all__ = ["sync_initial_weights"]
-
 
 def sync_initial_weights(
     model: nn.Module, root: int = 0, group: dist.ProcessGroup | None = None

@@ -18,14 +18,6 @@ from .agreement import agree, exchange
 from .flat_tensors import bytes_of
 from .replica import Tensors, layout_of, require_equal_layouts, tensors_of, unwrap
 
-__all__ = [
-    "InvariantError",
-    "assert_matches_serial",
-    "assert_replicas_equal",
-    "assert_weights_moved",
-    "snapshot",
-]
-
 Model: TypeAlias = nn.Module | Mapping[str, torch.Tensor]
 _SHOWN = 5
 

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-__all__ = ["Tensors", "layout_of", "require_equal_layouts", "tensors_of", "unwrap"]
-
 Tensors = dict[str, torch.Tensor]
 _WRAPPERS = (DataParallel, DistributedDataParallel)
 

@@ -82,8 +82,9 @@ def exercise(
         raise ValueError(f"{id}: an exercise has three hints, not {len(hints)}")
 
     def mark(check: Callable) -> Callable:
-        place = check.__module__, check.__name__
-        vars(check)["exercise"] = Exercise(id, function, where, tuple(hints), deadline, *place)
+        check.exercise = Exercise(  # type: ignore[attr-defined]
+            id, function, where, tuple(hints), deadline, check.__module__, check.__name__
+        )
         return check
 
     return mark

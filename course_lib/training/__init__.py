@@ -2,9 +2,8 @@
 
 - ``data``: the digits that come with the course, MNIST, Fashion-MNIST and CIFAR-10,
 - ``models``: the MLP, the LeNet and the ResNet of the lessons,
-- ``loops``: one process's training loop with its history, evaluation, and seeds,
+- ``loops``: what every training loop needs, seeds, batches and accuracy,
 - ``checkpoint``: stop a run and resume it exactly, on one rank or many,
-- ``report``: progress, a checksum of the weights, and the result of a program as JSON,
 - ``vision``: torchvision beside a PyTorch that its binary operators do not fit.
 
 Importing this package imports none of them.

@@ -25,8 +25,6 @@ from torch import nn
 from course_lib.parallel.agreement import exchange, outcomes, rank_and_size
 from course_lib.parallel.replica import unwrap
 
-__all__ = ["Checkpoint", "CheckpointError", "load_checkpoint", "save_checkpoint"]
-
 _FORMAT = 1
 
 

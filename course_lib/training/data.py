@@ -21,8 +21,6 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock, Timeout
 
-__all__ = ["NAMES", "DataSet", "DataUnavailableError", "data_root", "load", "load_available"]
-
 _COURSE_DATA = Path(__file__).resolve().parents[2] / "data"
 _DIGITS_FILE = _COURSE_DATA / "digits.npz"
 _DIGITS_FOR_TRAINING = 1437  # four fifths; the rest, 360, is the test set

@@ -214,7 +214,8 @@ assert (total, treasure) == (world_size, 10 * rank)
 
 # %%
 # %%px --local
-from course_lib.training import data, loops
+from course_lib.training import data
+from notebooks.lesson_00 import training_loop as loops
 
 training, test = data.load("digits")
 assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
@@ -315,7 +316,7 @@ prediction = None
 # %%px
 import time
 
-from course_lib.training.loops import History
+from notebooks.lesson_00.training_loop import History
 
 network = make_network()
 initial = nn.utils.parameters_to_vector(network.parameters()).detach().clone()

@@ -1230,7 +1230,7 @@ print(by_mpiexec)
 from torch.utils.data import BatchSampler
 
 from course_lib.training.loops import set_seed_of_rank
-from course_lib.training.report import checksum
+from course_lib.training.models import checksum
 
 images_of, _, name = data.load_available("mnist", "digits", size=28)
 if rank < 2:

@@ -15,7 +15,7 @@ from course_lib.parallel.batch_norm import convert_sync_batch_norm
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.loops import batches, set_seed_of_rank
-from course_lib.training.report import checksum
+from course_lib.training.models import checksum
 from notebooks.lesson_05.schedules import warm_up
 
 SAMPLES = 40

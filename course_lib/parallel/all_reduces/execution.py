@@ -17,8 +17,6 @@ from torch.distributed import ReduceOp
 from ..agreement import rank_and_size
 from .schedules import Schedule, Step
 
-__all__ = ["run_schedule"]
-
 _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "SUM": torch.add,
     "AVG": torch.add,

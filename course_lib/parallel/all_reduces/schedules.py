@@ -17,18 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = [
-    "Part",
-    "Schedule",
-    "Step",
-    "naive_schedule",
-    "part",
-    "rabenseifner_schedule",
-    "recursive_doubling_schedule",
-    "ring_schedule",
-    "tree_schedule",
-]
-
 ROOT = 0
 Range = tuple[int, int]
 

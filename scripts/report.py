@@ -1,19 +1,12 @@
-"""What a training program prints: its progress for a person, its result as JSON for a program."""
+"""What the programs beside this file print: progress for a person, the result as JSON."""
 
-from __future__ import annotations
-
-import hashlib
 import json
 import shutil
 import sys
 from collections.abc import Iterable
 from typing import TypeVar
 
-import torch
-from torch import nn
 from tqdm import tqdm
-
-__all__ = ["checksum", "progress", "result_line"]
 
 T = TypeVar("T")
 
@@ -34,19 +27,6 @@ def progress(
         file=sys.stdout,
         leave=False,
     )
-
-
-def checksum(model: nn.Module) -> str:
-    """Return 16 hexadecimal digits that are equal if and only if (SHA-256) all bits are equal.
-
-    Over names and bytes of parameters and buffers, wherever the tensors are.
-    """
-    digest = hashlib.sha256()
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            digest.update(name.removeprefix("module.").encode())
-            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
 
 
 def result_line(**values: object) -> str:
