@@ -82,9 +82,9 @@ def test_it_learns_and_a_straggler_holds_up_nobody() -> None:
 @pytest.mark.timeout(240)
 def test_a_straggler_holds_up_synchronous_rounds() -> None:
     """20 rounds wait 0.1 s each."""
-    found = run(4, "--steps", 20, "--straggler", 0.1, "--mode", "synchronous")
+    found = run(3, "--steps", 20, "--straggler", 0.1, "--mode", "synchronous")
     assert found["seconds"] > 2
-    assert found["gradients_by_worker"] == [20, 20, 20]
+    assert found["gradients_by_worker"] == [20, 20]
     assert found["mean_staleness"] == 0
 
 

@@ -20,9 +20,9 @@ dist.destroy_process_group()
 WARNING = "imported before torch_mpi4py"
 
 
-def run(settings: str = "", **variables: str) -> ranks.Run:
+def run(settings: str = "", n: int = 2, **variables: str) -> ranks.Run:
     program = PROGRAM.format(settings=settings)
-    finished = ranks.run(2, "-c", program, limit=120, variables=variables)
+    finished = ranks.run(n, "-c", program, limit=120, variables=variables)
     assert not finished.left_behind, finished.output
     return finished
 
@@ -55,7 +55,7 @@ def test_mpi_that_is_not_initialised_yet() -> None:
 
 @pytest.mark.parametrize("level", ["single", "funneled", "serialized"])
 def test_too_few_threads_are_an_error_with_advice(level: str) -> None:
-    finished = run(f"mpi4py.rc.thread_level = {level!r}")
+    finished = run(f"mpi4py.rc.thread_level = {level!r}", n=1)
     assert finished.returncode != 0
     assert "MPI_THREAD_MULTIPLE" in finished.output, finished.output
     assert "torch_mpi4py before mpi4py.MPI" in finished.output
