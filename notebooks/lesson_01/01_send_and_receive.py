@@ -719,7 +719,7 @@ check("01.write_in_order")
 # **Next:** lesson 02, Collectives: what all ranks do together.
 #
 # **Further reading**
-# - Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter 3, Point-to-Point Communication. <https://www.mpi-forum.org/docs/>
+# - Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter "Point-to-Point Communication". <https://www.mpi-forum.org/docs/>
 # - L. Dalcin, Y.-L. L. Fang, *mpi4py: Status Update After 12 Years of Development*, Computing in Science & Engineering 23(4), 47-54, 2021. <https://doi.org/10.1109/MCSE.2021.3083216>
 # - S. Arnold, *Writing Distributed Applications with PyTorch*, PyTorch tutorials. <https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html>
 # - *Monarch*, <https://github.com/meta-pytorch/monarch>: one program that drives all processes; and *torchcomms*, <https://github.com/meta-pytorch/torchcomms>: an experimental library under `torch.distributed`, meant to become its foundation. Both were announced in October 2025.

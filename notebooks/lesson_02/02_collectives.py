@@ -719,7 +719,7 @@ assert 1 + (2 + 3) == (1 + 2) + 3  # whole numbers are exact: that is why this l
 #
 # ## References and further reading
 #
-# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); chapter 6 defines every collective of this lesson.
+# 1. MPI Forum, "MPI: A Message-Passing Interface Standard", *International Journal of Supercomputer Applications* 8(3/4), 1994. The current text is version 5.0 of June 2025, [www.mpi-forum.org/docs](https://www.mpi-forum.org/docs/); its chapter "Collective Communication" defines every collective of this lesson.
 # 2. MPI Forum, "MPI: A Message-Passing Interface Standard, Version 2.2", 2009, section 1.2, "Background of MPI-1.0": the source of the dates and numbers in section 8.
 # 3. J. Dean and others, "Large Scale Distributed Deep Networks", *Advances in Neural Information Processing Systems* 25, 2012.
 # 4. A. Coates, B. Huval, T. Wang, D. J. Wu, A. Y. Ng and B. Catanzaro, "Deep learning with COTS HPC systems", *Proceedings of the 30th International Conference on Machine Learning*, PMLR 28(3), 1337–1345, 2013.

@@ -961,7 +961,7 @@ assert differ["ring"] > 0
 # 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table of section 8 is from its section 4; the model from its section 3.
 # 4. MPICH to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [its source](https://github.com/pmodels/mpich).
 # 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.
-# 6. MPI Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter 6: sections "Reduce" (advice to implementors) and "All-Reduce".
+# 6. MPI Forum, *MPI: A Message-Passing Interface Standard, Version 5.0*, 2025, chapter "Collective Communication", sections "Reduce" (advice to implementors) and "All-Reduce".
 # 7. E. Chan, M. Heimlich, A. Purkayastha and R. van de Geijn, "Collective communication: theory, practice, and experience", *Concurrency and Computation: Practice and Experience* 19(13), 1749–1783, 2007.
 # 8. N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition, SIAM, 2002, chapter 4: sums, and what their order does.
 # 9. R. L. Graham and others, "Scalable Hierarchical Aggregation Protocol (SHArP): A Hardware Architecture for Efficient Data Reduction", *First International Workshop on Communication Optimizations in HPC (COMHPC)*, 1–10, 2016.
