@@ -30,7 +30,16 @@ from torch_mpi4py.call_arguments import (
     with_status,
 )
 
-__all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "portable", "tell_all"]
+__all__ = [
+    "COLLECTIVES",
+    "LoggedCall",
+    "LoggedComm",
+    "Observation",
+    "attempt",
+    "observe",
+    "portable",
+    "tell_all",
+]
 
 PROBES = ("probe", "Probe")
 COLLECTIVES = {
