@@ -9,7 +9,7 @@ import pytest
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.exercise import Exercise
 from course_lib.teaching.lessons import exercise_cell
-from course_lib.teaching.marks import unmarked
+from course_lib.teaching.solution_marks import unmarked
 from tests.lessons.test_answers import told
 
 MESSAGE = "a mistake of my own"
