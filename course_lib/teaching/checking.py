@@ -61,14 +61,13 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
     if verdict.kind == "right":
         return f"{exercise.id}: right. {verdict.text}".rstrip()
     if verdict.kind == "undefined":
-        return (
-            f"{exercise.id}: not attempted yet. There is no function `{exercise.function}`: "
-            "run the cell that defines it."
-        )
+        name = f"`{exercise.function}`"
+        what = f"{name} {verdict.text}" if verdict.text else f"There is no function {name}"
+        return f"{exercise.id}: not attempted yet. {what}: run the cell that defines it."
     if verdict.kind == "not attempted":
         return f"{exercise.id}: not attempted yet."
     text = verdict.text
-    if verdict.line and verdict.mistake in ("it-raises", "divides-nothing"):
+    if verdict.line:
         text = f"{text}. It happened in {verdict.line}"
     return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
 
@@ -160,12 +159,15 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
         raise RemoteCellError(failures, report=cell.report or cluster.report())
     late = _too_long(exercise, cell.late)
     answers: dict[int, Any] = cell.answers()
-    return [late if rank in cell.late else answer for rank, answer in answers.items()]
+    return [
+        late if rank in cell.late and answer.kind != "raised" else answer
+        for rank, answer in answers.items()
+    ]
 
 
 def together(verdicts: list[CheckResult]) -> CheckResult:
     """Return the one verdict of all ranks: the first in the order in which causes go."""
-    causes = ("broken", "undefined", "not attempted", "raised", "wrong", "out of time", "freed")
+    causes = ("undefined", "not attempted", "raised", "broken", "wrong", "out of time", "freed")
     for kind in causes:
         for rank, verdict in enumerate(verdicts):
             if verdict.kind == kind:

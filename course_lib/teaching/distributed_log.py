@@ -20,14 +20,17 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import world
 
-from .message_log import LoggedCall, Observation, attempt, tell_all
+from .exercise import Staged, WrongAnswer
+from .message_log import COLLECTIVES, LoggedCall, Observation, attempt, tell_all
 
 __all__ = [
     "OutsideTheGroupError",
     "observe_distributed",
     "observe_messages",
+    "of_group_first",
     "recorded",
     "recorded_messages",
+    "without_world_collectives",
 ]
 
 # Which argument holds what this rank itself passes in: the first or the second. Its name is not
@@ -45,7 +48,7 @@ _OWN_DATA_SECOND = (
 _CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
 
 
-class OutsideTheGroupError(Exception):
+class OutsideTheGroupError(Staged):
     """A function that was to talk on a certain group used another one."""
 
 
@@ -103,7 +106,8 @@ def observe_distributed(
 
     Every rank of the world must call this. ``ranks``: those of the group, by default all. The
     group is made for this call, with a deadline of ``timeout`` seconds, so a hang ends there
-    and harms no other group. Ranks outside the group get results and errors of None.
+    and harms no other group. What happened is told by rank in the group; ranks outside come last,
+    with results and errors of None.
     """
     return _observe(function, args, ranks, timeout, only_group=False)
 
@@ -122,10 +126,44 @@ def _observe(
     group = dist.new_group(ranks, timeout=timedelta(seconds=timeout))
     result, error, log = None, None, []
     if ranks is None or dist.get_rank() in ranks:
-        with recorded(group, only=group if only_group else None) as log:
+        only = group if only_group else None
+        with recorded(group, only=only) as log, without_world_collectives():
             result, error = attempt(function, *args, group)
         dist.destroy_process_group(group)
-    return tell_all(world(), result, error, log)
+    seen = tell_all(world(), result, error, log)
+    return Observation(*(of_group_first(c, ranks) for c in (seen.results, seen.errors, seen.logs)))
+
+
+def of_group_first(column: list, ranks: list[int] | None) -> list:
+    """Return what is told by rank of the world by rank in a group of ``ranks``, others last."""
+    if ranks is None:
+        return column
+    return [column[r] for r in [*ranks, *(r for r in range(len(column)) if r not in ranks)]]
+
+
+@contextmanager
+def without_world_collectives() -> Iterator[None]:
+    """Raise WrongAnswer where a function that is given a group asks all ranks by ``comm``.
+
+    The check itself calls collectives of the world, and would be answered in place of a rank.
+    """
+    comm = world()
+    spellings = [spelled for name in COLLECTIVES for spelled in (name, name.capitalize())]
+
+    def refuse(name: str, *args, **kwargs):
+        raise WrongAnswer(
+            "forgets-the-group",
+            f"it calls `comm.{name}`, which asks all ranks of the world, whatever group the caller "
+            "meant. Use `dist`, with `group=group`",
+        )
+
+    for name in spellings:
+        setattr(comm, name, functools.partial(refuse, name))
+    try:
+        yield
+    finally:
+        for name in spellings:
+            delattr(comm, name)
 
 
 class _Recorder:

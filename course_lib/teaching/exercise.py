@@ -26,6 +26,9 @@ Where = Literal["engines", "notebook"]
 class WrongAnswer(Exception):
     """A learner's function makes a mistake that the check recognises.
 
+    With ``from error`` it explains an exception of the learner's function; without, that exception
+    is shown in its place.
+
     Attributes:
         name: the mistake's name, e.g. ``"ring-not-closed"``.
         explanation: what is wrong, for the learner; also the text of the exception.
@@ -39,13 +42,17 @@ class WrongAnswer(Exception):
         return self.explanation
 
 
+class Staged(Exception):
+    """What a check itself raises inside a learner's function, to see what becomes of it."""
+
+
 @contextmanager
 def as_mistake(name: str, explanation: str) -> Iterator[None]:
     """Whatever goes wrong inside is this one mistake: what went before was right."""
     try:
         yield
     except WrongAnswer as error:
-        raise WrongAnswer(name, f"{explanation} ({error})") from None
+        raise WrongAnswer(name, f"{explanation} ({error})") from error.__cause__
 
 
 class Exercise(NamedTuple):

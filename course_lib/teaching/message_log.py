@@ -25,7 +25,16 @@ from torch_mpi4py.call_arguments import (
 from torch_mpi4py.guarded_comm import BLOCKING
 from torch_mpi4py.requests import NON_BLOCKING
 
-__all__ = ["LoggedCall", "LoggedComm", "Observation", "attempt", "observe", "portable", "tell_all"]
+__all__ = [
+    "COLLECTIVES",
+    "LoggedCall",
+    "LoggedComm",
+    "Observation",
+    "attempt",
+    "observe",
+    "portable",
+    "tell_all",
+]
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _LOGGED = {*BLOCKING, *NON_BLOCKING}

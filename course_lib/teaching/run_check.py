@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .exercise import WrongAnswer
-from .judges.failures import was_kept_waiting
+from .judges.failures import is_own, was_kept_waiting
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
 
 # On the ranks, no single wait of a check may take longer than this.
 WAIT_SECONDS = 20.0
+_NOT_THE_LEARNERS = ("course_lib", "notebooks", "torch", "torch_mpi4py")
 
 
 class OutOfTimeError(BaseException):
@@ -32,7 +33,8 @@ class CheckResult:
     """What one rank, or the notebook, found out.
 
     Attributes:
-        kind: "right", "wrong", "not attempted", "undefined" (there is no such function), "raised"
+        kind: "right", "wrong", "not attempted", "undefined" (there is no such function, or none of
+            the learner's), "raised"
             (the learner's function did), "freed" (only because another rank had given up),
             "out of time", or "broken" (the check itself failed).
         text: for the learner; of a broken check the traceback.
@@ -48,10 +50,22 @@ class CheckResult:
     reset: bool = False
 
 
-def run(module: str, checker: str, function: Callable | None) -> CheckResult:
-    """Check ``function`` by ``module.checker``."""
+def run(
+    module: str,
+    checker: str,
+    function: Callable | None,
+    out_of_time: tuple[type[BaseException], ...] = (OutOfTimeError,),
+) -> CheckResult:
+    """Check ``function`` by ``module.checker``; ``out_of_time`` is raised at the deadline.
+
+    An exception of the function itself is the result, unless the check explains it, which is
+    said by ``raise WrongAnswer(...) from error``.
+    """
     if function is None:
         return CheckResult("undefined")
+    if (getattr(function, "__module__", "") or "").partition(".")[0] in _NOT_THE_LEARNERS:
+        text = "is the library's now, which another cell has imported under the same name"
+        return CheckResult("undefined", text)
     check = getattr(importlib.import_module(module), checker)
     tried = _Tried(function)
     try:
@@ -59,47 +73,69 @@ def run(module: str, checker: str, function: Callable | None) -> CheckResult:
     except NotImplementedError:
         return CheckResult("not attempted")
     except WrongAnswer as wrong:
+        if tried.error is not None and wrong.__cause__ is None:
+            return tried.raised(tried.error)
         return CheckResult("wrong", wrong.explanation, wrong.name, tried.line)
-    except OutOfTimeError:
+    except out_of_time:
+        if tried.error is not None:
+            return tried.raised(tried.error)
         return CheckResult("out of time")
     except Exception as error:
+        if tried.error is not None:
+            return tried.raised(tried.error)
         if was_kept_waiting(error):
-            return CheckResult("freed", str(error), line=tried.line, reset=True)
-        if tried.raised(error):
-            return CheckResult(
-                "raised", f"{type(error).__name__}: {error}", "it-raises", tried.line
-            )
+            return CheckResult("freed", str(error), reset=True)
+        if tried.last is not None and tried.last in (error, error.__cause__):
+            return tried.raised(error)
         return CheckResult("broken", traceback.format_exc())
 
 
 class _Tried:
-    """The learner's function, which remembers where it last raised."""
+    """The learner's function, which remembers what it raised.
+
+    Attributes:
+        error: the first exception that is its own, and no consequence of another rank's.
+        last: the last exception of any kind.
+    """
 
     def __init__(self, function: Callable):
         functools.update_wrapper(self, function)
         self.function = function
         self.error: BaseException | None = None
+        self.last: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self.function(*args, **kwargs)
+        except NotImplementedError as error:
+            if self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]:
+                raise  # the stub
+            self.error = self.last = error  # PyTorch or MPI: there was an attempt
+            raise RuntimeError(f"NotImplementedError: {error}") from error
         except Exception as error:
-            self.error = error
+            self.last = error
+            if self.error is None and is_own(error):
+                self.error = error
             raise
 
-    def raised(self, error: BaseException) -> bool:
-        """Tell whether ``error``, or the one behind it, came out of the learner's function."""
-        return self.error is not None and self.error in (error, error.__cause__)
+    def raised(self, error: BaseException) -> CheckResult:
+        """Return the result of a function that raised ``error``."""
+        text = f"{type(error).__name__}: {error}"
+        return CheckResult("raised", text, "it-raises", self._line(error))
 
     @property
     def line(self) -> str:
-        """The line of the learner's code that raised; the deepest one that is theirs."""
-        if self.error is None:
-            return ""
-        code = getattr(self.function, "__code__", None)
-        frames = traceback.extract_tb(self.error.__traceback__)
-        own = [f for f in frames if code is not None and f.filename == code.co_filename]
+        """Where the first exception of its own was raised; empty if there was none."""
+        return "" if self.error is None else self._line(self.error)
+
+    def _line(self, error: BaseException) -> str:
+        own = self._lines(error)  # the deepest line that is the learner's
         return f"line {own[-1].lineno}: `{own[-1].line}`" if own else ""
+
+    def _lines(self, error: BaseException) -> list[traceback.FrameSummary]:
+        code = getattr(self.function, "__code__", None)
+        frames = traceback.extract_tb(error.__traceback__)
+        return [f for f in frames if code is not None and f.filename == code.co_filename]
 
 
 def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
@@ -110,12 +146,13 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
     comm = world()
     before, comm.timeout = comm.timeout, WAIT_SECONDS
     try:
-        verdict = run(module, checker, get_ipython().user_ns.get(name))
-    except KeyboardInterrupt:  # sent by the notebook when the deadline had passed
-        verdict = CheckResult("out of time", reset=True)
+        # The notebook interrupts its ranks when the deadline has passed.
+        verdict = run(module, checker, get_ipython().user_ns.get(name), (KeyboardInterrupt,))
+    except KeyboardInterrupt:  # between two steps of ours
+        verdict = CheckResult("out of time")
     finally:
         comm.timeout = before
-    verdict.reset |= _is_spoiled(comm)
+    verdict.reset |= verdict.kind == "out of time" or _is_spoiled(comm)
     return verdict
 
 

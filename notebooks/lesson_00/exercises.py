@@ -174,7 +174,7 @@ def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
         raise WrongAnswer(
             "only-the-root-knows",
             f"rank {failed[0]} raised {failed[1]}: after a reduce only one rank has the sum",
-        )
+        ) from failed[1]
     judge_errors(seen.errors)
     right, total = (sum(column) for column in zip(*papers, strict=True))
     mistakes = {

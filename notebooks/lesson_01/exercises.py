@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from course_lib.teaching.exercise import exercise
+from course_lib.teaching.exercise import as_mistake, exercise
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -87,17 +87,23 @@ def check_shift(shift) -> str:
 
     comm = world()
 
-    def call(comm: LoggedComm):
-        mine = np.full(SHIFT_LENGTH, float(comm.rank))
+    def call(comm: LoggedComm, dtype: type):
+        mine = np.full(SHIFT_LENGTH, comm.rank, dtype=dtype)
         received = shift(comm, mine)
         intact = bool(np.all(mine == comm.rank))
         owner = None
         if isinstance(received, np.ndarray) and received.shape == mine.shape:
             numbers = np.unique(received)
-            owner = int(numbers[0]) if len(numbers) == 1 else None
+            owner = int(numbers[0]) if len(numbers) == 1 and received.dtype == mine.dtype else None
         return owner, intact
 
-    with_fewer_ranks(comm, lambda comm: judge_shift(observe(call, comm)))
+    with_fewer_ranks(comm, lambda comm: judge_shift(observe(call, comm, np.float64)))
+    with as_mistake(
+        "forgets-the-dtype",
+        "with float64 it is right, but with int32 it is not. `np.empty_like(array)` makes an array "
+        "of the same length and dtype",
+    ):
+        judge_shift(observe(call, comm, np.int32))
     return "1 MiB from every rank to its right neighbour, all at once, and nobody waits for ever."
 
 

@@ -76,7 +76,7 @@ def _no_fall_off_the_end(seen: Observation) -> None:
             "falls-off-the-end",
             f"rank {source} sends to rank {dest}, but the ranks are 0 to {p - 1}. The last rank's "
             "case is a special one",
-        )
+        ) from seen.errors[source]
 
 
 def _waits_to_receive(seen: Observation, rank: int) -> bool:
@@ -110,6 +110,11 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
             "everyone-receives-first",
             "every rank waits for the token, and nobody has sent it: a deadlock. Rank 0 has the "
             "token at the start, so it sends before it receives",
+        )
+    if not any(seen.logs):
+        raise WrongAnswer(
+            "no-communication",
+            "no rank sends or receives anything. A rank knows of the token only what it is sent",
         )
     closed = (p - 1, 0) in seen.sent()
     if not closed and (_waits_to_receive(seen, 0) or not seen.hung):

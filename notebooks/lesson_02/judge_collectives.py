@@ -6,6 +6,7 @@ every rank, and raises :class:`WrongAnswer` with the name of the usual mistake i
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
@@ -137,7 +138,7 @@ def _judge_number_of_messages(seen: Observation) -> None:
 # ---- a report without a hang ------------------------------------------------------------------
 
 
-def judge_report(seen: Observation) -> None:
+def judge_report(seen: Observation, losses: list[int]) -> None:
     p = len(seen.results)
     failed = own_error(seen.errors)
     if failed is not None and "NoneType" in str(failed[1]):
@@ -145,7 +146,7 @@ def judge_report(seen: Observation) -> None:
             "divides-nothing",
             f"rank {failed[0]} raised {failed[1]}. After a reduce the other ranks hold None: only "
             "rank 0 can divide",
-        )
+        ) from failed[1]
     judge_errors(seen.errors)
     collectives = [event.call for event in seen.logs[0] if event.kind == "collective"]
     if seen.hung:
@@ -154,11 +155,17 @@ def judge_report(seen: Observation) -> None:
             "it still hangs: not all ranks reach the same collective. Move the call out of the "
             "`if`, so that every rank makes it",
         )
-    mean = 2 * (p + 1)
-    if seen.results[0] == mean * p and p > 1:
-        raise WrongAnswer("sum-not-mean", f"rank 0 got {mean * p}, the sum. Divide by comm.size")
+    mean = sum(losses) / p
+    if mean == 0 and seen.results[0] is None:
+        raise WrongAnswer(
+            "zero-is-no-sum",
+            "right unless the losses add up to 0. Then rank 0 returned None. "
+            "Zero is as false as None: ask for the rank, not for the sum",
+        )
+    if seen.results[0] == mean * p and p > 1 and mean:
+        raise WrongAnswer("sum-not-mean", f"rank 0 got {mean * p:g}, the sum. Divide by comm.size")
     if seen.results[0] != mean:
-        raise WrongAnswer("wrong-value", f"rank 0 got {seen.results[0]!r}, the mean is {mean}")
+        raise WrongAnswer("wrong-value", f"rank 0 got {seen.results[0]!r}, the mean is {mean:g}")
     if any(result is not None for result in seen.results[1:]):
         raise WrongAnswer(
             "everyone-gets-it",
@@ -187,19 +194,19 @@ def judge_report(seen: Observation) -> None:
 
 
 def _shares(p: int) -> list[list[float]]:
-    """Rank r has r + 1 values, each a small whole number, so sums are exact."""
-    return [[float(10 * rank + i) for i in range(rank + 1)] for rank in range(p)]
+    """Rank r has r + 1 values, which float32 does not hold."""
+    return [[10 * rank + i + 0.1 for i in range(rank + 1)] for rank in range(p)]
 
 
 def observe_mean(global_mean, ranks: list[int] | None) -> Observation:
     shares = _shares(dist.get_world_size())
-    values = torch.tensor(shares[dist.get_rank()], dtype=torch.float64)
 
-    def call(values, group):
+    def call(group):
+        values = torch.tensor(shares[dist.get_rank(group)], dtype=torch.float64)
         before = values.clone()
         return global_mean(values, group), torch.equal(values, before)
 
-    return observe_distributed(call, values, ranks=ranks)
+    return observe_distributed(call, ranks=ranks)
 
 
 def judge_mean(seen: Observation, p: int) -> None:
@@ -218,8 +225,14 @@ def judge_mean(seen: Observation, p: int) -> None:
         if not isinstance(result, float):
             kind = type(result).__name__
             raise WrongAnswer("not-a-float", f"rank {rank} returned a {kind}, not a Python float")
-        if result == mean:
+        if math.isclose(result, mean, rel_tol=1e-12):
             continue
+        if math.isclose(result, mean, rel_tol=1e-6):
+            raise WrongAnswer(
+                "loses-digits",
+                f"rank {rank} returned {result!r}, and the mean is {mean!r}: only 7 digits are "
+                "right, as in float32. The values are float64; let what you send be so too",
+            )
         if abs(result - mean_of_means) < 1e-9:
             raise WrongAnswer(
                 "mean-of-means",
@@ -230,7 +243,7 @@ def judge_mean(seen: Observation, p: int) -> None:
             raise WrongAnswer("sum-not-mean", f"rank {rank} returned {result:g}, the sum")
         if abs(result - sum(shares[rank]) / len(shares[rank])) < 1e-9:
             raise WrongAnswer("own-mean", f"rank {rank} returned the mean of its own values alone")
-        raise WrongAnswer("wrong-value", f"rank {rank} returned {result!r}, the mean is {mean!r}")
+        raise WrongAnswer("wrong-value", f"rank {rank} returned {result:g}, the mean is {mean:g}")
     calls = seen.logs[0]
     if len(calls) != 1:
         names = ", ".join(event.call for event in calls)
@@ -265,7 +278,10 @@ def _rows_of(matrix: torch.Tensor, rank: int) -> torch.Tensor:
 
 
 def observe_transpose(transpose, ranks: list[int] | None, p: int) -> Observation:
-    return observe_distributed(transpose, _rows_of(_matrix(p), dist.get_rank()), ranks=ranks)
+    def call(group):
+        return transpose(_rows_of(_matrix(p), dist.get_rank(group)), group)
+
+    return observe_distributed(call, ranks=ranks)
 
 
 def judge_transpose(seen: Observation, p: int) -> None:

@@ -205,6 +205,21 @@ def report(comm, loss):
     comm.reduce(loss, root=0)
     return loss if comm.rank == 0 else None
 """,
+        "size-is-fixed": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / 4 if comm.rank == 0 else None
+""",
+        "size-is-fixed: of the world": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / dist.get_world_size() if comm.rank == 0 else None
+""",
+        "zero-is-no-sum": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / comm.size if total else None
+""",
     },
     "02.global_mean": {
         "mean-of-means": """
@@ -268,6 +283,12 @@ def global_mean(values, group):
         "no-communication": """
 def global_mean(values, group):
     return values.mean().item()
+""",
+        "loses-digits": """
+def global_mean(values, group):
+    pair = torch.tensor([values.sum(), len(values)])
+    dist.all_reduce(pair, group=group)
+    return (pair[0] / pair[1]).item()
 """,
     },
     "02.transpose": {

@@ -58,7 +58,7 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
         raise WrongAnswer(
             "only-powers-of-two",
             f"for powers of two it is right, but not for {p} ranks ({error})",
-        ) from None
+        ) from error.__cause__
 
 
 def _judge_sums(function: Callable, p: int, folded: bool = False) -> Rehearsal:

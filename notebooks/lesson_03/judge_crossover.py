@@ -92,12 +92,12 @@ def _suspects(p: int, alpha: float, beta: float, gamma: float, right: float):
 def _judge_never(function: Callable) -> None:
     try:
         got = function(2, 1e-3, 1e-8, 0.0)
-    except ZeroDivisionError:
+    except ZeroDivisionError as error:
         raise WrongAnswer(
             "never-overtakes",
             "with p = 2 and gamma = 0 it divides by zero. Both send n bytes then, and the ring "
             "needs two steps instead of one: it never overtakes, so return math.inf",
-        ) from None
+        ) from error
     if got != math.inf:
         raise WrongAnswer(
             "never-overtakes",

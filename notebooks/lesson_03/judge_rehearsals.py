@@ -139,9 +139,9 @@ def _explain_error(rank: int, p: int, error: BaseException | None) -> None:
         raise WrongAnswer(
             "falls-off-the-end",
             f"on {p} ranks rank {rank} names a rank that does not exist: {text}",
-        )
+        ) from error
     if "message truncated" in text:
-        raise WrongAnswer("does-not-fit", f"on {p} ranks: {text}")
+        raise WrongAnswer("does-not-fit", f"on {p} ranks: {text}") from error
 
 
 def _why_stuck(seen: Rehearsal, p: int) -> tuple[str, str]:

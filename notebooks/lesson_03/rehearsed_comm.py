@@ -12,6 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from .exercise import Staged
+
 __all__ = [
     "CollectiveError",
     "Message",
@@ -28,11 +30,11 @@ _COLLECTIVES = {
 }
 
 
-class CollectiveError(Exception):
+class CollectiveError(Staged):
     """A collective was called where single messages are asked for; its text is the name."""
 
 
-class UnrehearsedError(Exception):
+class UnrehearsedError(Staged):
     """The function calls something that cannot be rehearsed; its text is the name."""
 
 

@@ -116,14 +116,13 @@ CLIP_HINTS = [
 
 @exercise("04.clipped_mean", function="clipped_mean", where="engines", hints=CLIP_HINTS)
 def check_clipped_mean(clipped_mean: Callable) -> str:
-    import torch.distributed as dist
-
-    from course_lib.teaching.judges.rank_groups import need_process_group
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
 
     from .judge_splitting import CLIPPING_CASES, judge_clipped_mean, observe_clipped_mean
 
-    need_process_group()
-    p = dist.get_world_size()
-    for case in CLIPPING_CASES:
-        judge_clipped_mean(observe_clipped_mean(clipped_mean, case), case, p)
+    def judge(ranks: list[int] | None, p: int) -> None:
+        for case in CLIPPING_CASES:
+            judge_clipped_mean(observe_clipped_mean(clipped_mean, case, ranks), case, p)
+
+    with_smaller_group(judge)
     return "As one process would clip it, for one all-reduce."

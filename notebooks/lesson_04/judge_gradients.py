@@ -62,6 +62,17 @@ def _judge_point(given, point) -> None:
             f"{asked} u is {u:g}, so the ReLU gives 0 whatever w and b are, a little more or less: "
             "nothing may come back through it",
         )
+    if (d_b, d_w) == wanted[1:]:
+        raise WrongAnswer(
+            "outputs-swapped",
+            f"{asked} it returned {d_w:g} and {d_b:g}: the derivative by w comes before that by b",
+        )
+    if (d_w, d_b) == (d_u * x + w, d_u):
+        raise WrongAnswer(
+            "forgets-the-two",
+            f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. The "
+            "derivative of w² is 2w",
+        )
     if (d_w, d_b) == (d_u * x, d_u):
         raise WrongAnswer(
             "forgets-a-path",
@@ -110,17 +121,31 @@ SAMPLES, MOST = 10, 4
 
 
 class _Recording(nn.Module):
-    """A linear model that remembers how many samples it was given at a time."""
+    """A linear model that remembers how many samples it was given at a time.
+
+    Attributes:
+        sizes: by call.
+        graphs: how many calls had not been gone back through yet, at the worst moment.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 2, bias=False, dtype=torch.float64)
         self.layer.weight.data = torch.tensor([[1.0, -2.0, 3.0], [0.0, 1.0, -1.0]]).double()
         self.sizes: list[int] = []
+        self.graphs = self._open = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.sizes.append(len(inputs))
-        return self.layer(inputs)
+        outputs = self.layer(inputs)
+        if outputs.requires_grad:
+            self._open += 1
+            self.graphs = max(self.graphs, self._open)
+            outputs.register_hook(self._gone_back)
+        return outputs
+
+    def _gone_back(self, gradient: torch.Tensor) -> None:
+        self._open -= 1
 
 
 def judge_accumulation(accumulate: Callable) -> None:
@@ -151,6 +176,13 @@ def judge_accumulation(accumulate: Callable) -> None:
             f"the model was given {max(model.sizes)} samples at once; at most {MOST} are allowed",
         )
     _judge_sum(given, wanted, parts, stale)
+    if model.graphs > 1:
+        raise WrongAnswer(
+            "keeps-all-graphs",
+            f"the gradient is right, but one `backward` goes back through {model.graphs} pieces. "
+            "So what each of them computed is kept until then, and takes as much memory as the "
+            "whole batch. Call `backward` after each piece",
+        )
     if len(model.sizes) > len(pieces):
         raise WrongAnswer(
             "too-many-pieces",

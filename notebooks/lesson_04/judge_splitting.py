@@ -16,15 +16,19 @@ from course_lib.teaching.message_log import Observation
 LENGTH = 6
 
 
-def observe_with_input_kept(function, gradient, *rest, ranks=None) -> Observation:
-    """Observe ``function(gradient, *rest, group)``; results come with "is the input unchanged"."""
+def observe_with_input_kept(function, inputs_of, ranks: list[int] | None) -> Observation:
+    """Observe ``function(gradient, other, group)``; results come with "is the input unchanged".
 
-    def call(gradient, *rest_and_group):
+    ``inputs_of(rank, p)`` returns gradient and other of a rank in a group of p.
+    """
+
+    def call(group):
+        gradient, other = inputs_of(dist.get_rank(group), dist.get_world_size(group))
         before = gradient.clone()
-        result = function(gradient, *rest_and_group)
+        result = function(gradient, other, group)
         return result, torch.equal(gradient, before)
 
-    return observe_distributed(call, gradient, *rest, ranks=ranks)
+    return observe_distributed(call, ranks=ranks)
 
 
 def _need_one_all_reduce(seen: Observation, p: int) -> None:
@@ -55,11 +59,11 @@ def _results(seen: Observation, p: int) -> list[torch.Tensor]:
     return vectors
 
 
-def _all(vectors: list[torch.Tensor], wanted) -> bool:
+def _all(vectors: list[torch.Tensor], wanted, rtol: float = 1e-10) -> bool:
     """``wanted``: one vector for all ranks, or a list with one each."""
     each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
     return all(
-        torch.allclose(v, w, rtol=1e-10, atol=1e-10) for v, w in zip(vectors, each, strict=True)
+        torch.allclose(v, w, rtol=rtol, atol=1e-10) for v, w in zip(vectors, each, strict=True)
     )
 
 
@@ -72,9 +76,11 @@ def _uneven_shards(p: int) -> tuple[list[torch.Tensor], list[int]]:
 
 
 def observe_mean_gradient(mean_gradient, ranks: list[int] | None) -> Observation:
-    gradients, samples = _uneven_shards(dist.get_world_size())
-    rank = dist.get_rank()
-    return observe_with_input_kept(mean_gradient, gradients[rank], samples[rank], ranks=ranks)
+    def inputs_of(rank: int, p: int) -> tuple[torch.Tensor, int]:
+        gradients, samples = _uneven_shards(p)
+        return gradients[rank], samples[rank]
+
+    return observe_with_input_kept(mean_gradient, inputs_of, ranks)
 
 
 def judge_mean_gradient(seen: Observation, p: int) -> None:
@@ -83,6 +89,11 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
     total = sum(samples)
     weighted = sum(n * g for n, g in zip(samples, gradients, strict=True))
     mistakes = {
+        "not-weighted": (
+            sum(gradients) / total,
+            "the ranks' means are added up as they are, and divided by the number of all samples. "
+            "First make each rank's mean a sum: multiply it by the rank's own `samples`",
+        ),
         "mean-of-means": (
             sum(gradients) / p,
             f"it is the plain mean over the ranks. The ranks have {samples} samples, so a sample "
@@ -113,6 +124,12 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
         for name, (candidate, explanation) in mistakes.items():
             if _all(vectors, candidate):
                 raise WrongAnswer(name, explanation)
+        if _all(vectors[:1], weighted / total):
+            raise WrongAnswer(
+                "only-rank-0",
+                "rank 0 returned the right mean, but others did not. `dist.reduce` leaves the sum "
+                "with one rank, `dist.all_reduce` with all of them",
+            )
         raise WrongAnswer(
             "wrong-value",
             f"rank 0 returned {vectors[0].tolist()}, and the mean over all samples has the "
@@ -143,16 +160,19 @@ def _shortened(vector: torch.Tensor, largest: float) -> torch.Tensor:
     return vector * min(1.0, largest / vector.norm().item())
 
 
-def observe_clipped_mean(clipped_mean, case: str) -> Observation:
-    gradient = _gradients(case, dist.get_world_size())[dist.get_rank()]
-    return observe_with_input_kept(clipped_mean, gradient, CLIPPING_CASES[case])
+def observe_clipped_mean(clipped_mean, case: str, ranks: list[int] | None) -> Observation:
+    def inputs_of(rank: int, p: int) -> tuple[torch.Tensor, float]:
+        return _gradients(case, p)[rank], CLIPPING_CASES[case]
+
+    return observe_with_input_kept(clipped_mean, inputs_of, ranks)
 
 
 def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
     vectors = _results(seen, p)
     gradients, largest = _gradients(case, p), CLIPPING_CASES[case]
     total, mean = sum(gradients), sum(gradients) / p
-    if _all(vectors, _shortened(mean, largest)):
+    # `clip_grad_norm_` adds 1e-6 to the norm that it divides by.
+    if _all(vectors, _shortened(mean, largest), rtol=1e-6):
         return _need_one_all_reduce(seen, p)
     norms = [gradient.norm().item() for gradient in gradients]
     mean_norm = sum(norms) / p

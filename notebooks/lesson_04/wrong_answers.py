@@ -62,6 +62,20 @@ def gradients(w, b, x, y):
     return loss.item(), w.grad.item(), b.grad.item()
 """,
         "wrong-value": _FORWARD + "    return e**2 + w**2, 0, 0\n",
+        "outputs-swapped": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    e = max(u, 0) - y
+    d_u = 2 * e if u > 0 else 0
+    return e**2 + w**2, d_u, d_u * x + 2 * w
+""",
+        "forgets-the-two: of w squared": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    e = max(u, 0) - y
+    d_u = 2 * e if u > 0 else 0
+    return e**2 + w**2, d_u * x + w, d_u
+""",
     },
     "04.mean_gradient": {
         "mean-of-means": """
@@ -142,6 +156,26 @@ def mean_gradient(gradient, samples, group):
     dist.all_reduce(flat, group=group)
     return flat[:-1] / flat[-1]
 """,
+        "forgets-the-group: all ranks of the world": """
+from torch_mpi4py import world
+def mean_gradient(gradient, samples, group):
+    total = comm.allreduce(samples)
+    flat = gradient * samples
+    dist.all_reduce(flat, group=group)
+    return flat / total
+""",
+        "not-weighted": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / flat[-1]
+""",
+        "only-rank-0": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.reduce(flat, dst=0, group=group)
+    return flat[:-1] / flat[-1]
+""",
     },
     "04.accumulate_gradient": {
         "too-many-at-once": _ACCUMULATE
@@ -209,6 +243,14 @@ import torch
     model.zero_grad()
     for x, y in {_PIECES}:
         (loss_function(model(x), y) / len(images)).backward()
+""",
+        "keeps-all-graphs": """
+def accumulate_gradient(model, loss_function, images, labels, most):
+    model.zero_grad()
+    loss = 0
+    for x, y in zip(images.split(most), labels.split(most)):
+        loss = loss + loss_function(model(x), y) * len(x) / len(images)
+    loss.backward()
 """,
     },
     "04.clipped_mean": {
@@ -285,6 +327,14 @@ def clipped_mean(gradient, largest, group):
     mean /= dist.get_world_size(group)
     norm = mean.abs().max()
     return mean * largest / norm if norm > largest else mean
+""",
+        "size-is-fixed": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size()
+    norm = mean.norm()
+    return mean * (largest / norm) if norm > largest else mean
 """,
     },
 }

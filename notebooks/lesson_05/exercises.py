@@ -56,10 +56,11 @@ STEP_HINTS = [
 def check_train_step(train_step: Callable) -> str:
     from course_lib.teaching.judges.rank_groups import need_process_group
 
-    from .judge_steps import judge_train_step, observe_train_step
+    from .judge_steps import judge_adam, judge_train_step, observe_train_step
 
     need_process_group()
     judge_train_step(observe_train_step(train_step))
+    judge_adam(train_step)
     return "Three steps, and every rank is where one process would be."
 
 

@@ -7,6 +7,7 @@ so that what a mistake leads to is far from what is right.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ def flat(tensors) -> torch.Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def _all_close(vectors: list[torch.Tensor], wanted) -> bool:
+def _all_close(vectors: Sequence[torch.Tensor], wanted) -> bool:
     each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
     pairs = zip(vectors, each, strict=True)
     return all(torch.allclose(v, w, rtol=1e-9, atol=1e-9) for v, w in pairs)
@@ -50,9 +51,8 @@ def _gradient(rank: int) -> torch.Tensor:
 
 
 def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
-    model = _with_gradients(dist.get_rank())
-
     def call(group):
+        model = _with_gradients(dist.get_rank(group))
         sync_gradients(model, group)
         parameters = list(model.parameters())
         frozen_alone = parameters[1].grad is None
@@ -70,7 +70,7 @@ def judge_sync(seen: Observation, p: int) -> None:
                 "stumbles-over-frozen",
                 f"it raised {in_one_line(error)}. One parameter of this "
                 "model is frozen, and its `grad` is None",
-            )
+            ) from error
     judge_failures(seen.errors)
     if not any(seen.logs):
         raise WrongAnswer(
@@ -132,9 +132,13 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
-def observe_train_step(train_step) -> Observation:
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def observe_train_step(train_step, make_optimizer=_sgd) -> Observation:
     model, images, labels = _task()
-    optimizer, rank = _sgd(model), dist.get_rank()
+    optimizer, rank = make_optimizer(model), dist.get_rank()
 
     def call(group):
         losses = [
@@ -146,13 +150,13 @@ def observe_train_step(train_step) -> Observation:
     return observe_distributed(call)
 
 
-def _serial_runs() -> tuple[dict[str, torch.Tensor | list], list, list]:
+def _serial_runs(make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | list], list, list]:
     """Weights after the right steps and after usual mistakes, and the losses, by rank and whole."""
     p = dist.get_world_size()
 
     def train(choose, *, scale=1.0, clear=True) -> tuple[torch.Tensor, list]:
         model, images, labels = _task()
-        optimizer, losses = _sgd(model), []
+        optimizer, losses = make_optimizer(model), []
         for step in range(STEPS):
             loss = F.cross_entropy(model(choose(images[step])), choose(labels[step]))
             losses.append(loss.item())
@@ -193,6 +197,14 @@ def judge_train_step(seen: Observation) -> None:
         "ones: clear them",
     }
     if not _all_close(vectors, weights["right"]):
+        alone = _all_close(vectors, weights["steps-before-sync"])
+        if alone and all((call.nbytes or 0) <= 8 for log in seen.logs for call in log):
+            raise WrongAnswer(
+                "averages-the-loss",
+                "every rank goes its own way: only the loss travels. An all-reduce changes its "
+                "number, not the graph behind it: `backward` still gives this rank's own "
+                "gradients, and these have to be averaged",
+            )
         for name, text in texts.items():
             if _all_close(vectors, weights[name]):
                 raise WrongAnswer(name, text)
@@ -207,6 +219,20 @@ def judge_train_step(seen: Observation) -> None:
             "the whole batch",
         )
     _judge_losses([losses for _, losses in seen.results], whole)
+
+
+def judge_adam(train_step) -> None:
+    """Judge once more, with an optimizer whose step is not in proportion to the gradient."""
+    seen = observe_train_step(train_step, _adam)
+    judge_collectives(seen)
+    right = _serial_runs(_adam)[0]["right"]
+    if not _all_close([weights for weights, _ in seen.results], right):
+        raise WrongAnswer(
+            "averages-weights",
+            "with SGD it is right, but with Adam it is not. Are the *weights* averaged, after a "
+            "step by each rank's own gradient? Adam divides by the gradient's size, so that the "
+            "mean of such steps is not the step by the mean: average the gradients, then step",
+        )
 
 
 def _judge_losses(given: list, whole: list[float]) -> None:
@@ -247,6 +273,8 @@ def _interrupted() -> tuple[nn.Module, torch.optim.Optimizer]:
     """What rank 0 has after a few steps, and every other rank: something new."""
     rank = dist.get_rank()
     model = _task()[0]
+    # As the running mean of a batch normalisation: a state that is no parameter.
+    model.register_buffer("batches_seen", torch.tensor(float(7 * rank + 2)))
     if rank != 0:
         for parameter in model.parameters():
             nn.init.constant_(parameter, float(rank))
@@ -270,9 +298,9 @@ def observe_restore(sync_from_root) -> Observation:
 
     def call(group):
         sync_from_root(model, optimizer, group)
-        weights = flat(model.parameters())
+        weights, buffer = flat(model.parameters()), model.batches_seen.item()
         _step(model, optimizer, 2)
-        return weights, flat(model.parameters())
+        return weights, flat(model.parameters()), buffer
 
     return observe_distributed(call)
 
@@ -295,8 +323,7 @@ def judge_restore(seen: Observation) -> None:
     _step(fresh, without, 2)
     _step(diluted, averaged, 2)
     right, cleared, thin = (flat(m.parameters()) for m in (start, fresh, diluted))
-    weights = [w for w, _ in seen.results]
-    after = [a for _, a in seen.results]
+    weights, after, buffers = zip(*seen.results, strict=True)
     if not _all_close(weights, restored):
         if _all_close(weights[:1], restored):
             raise WrongAnswer(
@@ -307,7 +334,7 @@ def judge_restore(seen: Observation) -> None:
             "rank 0 itself no longer has the weights of its checkpoint: give, do not average",
         )
     if _all_close(after, right):
-        return
+        return _judge_buffers(buffers)
     if _all_close(after, [right] + [cleared] * (p - 1)):
         raise WrongAnswer(
             "weights-only",
@@ -327,3 +354,14 @@ def judge_restore(seen: Observation) -> None:
             "the other ranks', who have none",
         )
     raise WrongAnswer("wrong-value", "one step later the ranks are not where rank 0 alone would be")
+
+
+def _judge_buffers(buffers: tuple[float, ...]) -> None:
+    other = next((rank for rank, value in enumerate(buffers) if value != 2), None)
+    if other is not None:
+        raise WrongAnswer(
+            "forgets-the-buffers",
+            f"weights and momentum are equal, but on rank {other} the model's buffer is not "
+            "that of rank 0. `parameters()` leaves buffers out, such as the running means of a "
+            "batch normalisation; `state_dict()` has both",
+        )

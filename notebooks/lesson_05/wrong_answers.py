@@ -181,6 +181,31 @@ def sync_gradients(model, group):
         + "    optimizer.zero_grad()\n    loss.backward()\n"
         + _SYNC
         + "    optimizer.step()\n    return 0.0\n",
+        "averages-weights": """
+def train_step(model, optimizer, images, labels, group):
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for p in model.parameters():
+            dist.all_reduce(p, group=group)
+            p /= dist.get_world_size(group)
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "averages-the-loss": """
+def train_step(model, optimizer, images, labels, group):
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    with torch.no_grad():
+        dist.all_reduce(loss, group=group)
+        loss /= dist.get_world_size(group)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+""",
     },
     "05.batches_of_rank": {
         "steps-differ": _BATCHES
@@ -277,5 +302,13 @@ def sync_gradients(model, group):
     optimizer.load_state_dict(states[1])
 """,
         "no-communication": _ROOT + "    model.load_state_dict(model.state_dict())\n",
+        "forgets-the-buffers": """
+def sync_from_root(model, optimizer, group):
+    for p in model.parameters():
+        dist.broadcast(p.data, src=0, group=group)
+    state = [optimizer.state_dict()]
+    dist.broadcast_object_list(state, src=0, group=group)
+    optimizer.load_state_dict(state[0])
+""",
     },
 }

@@ -89,7 +89,8 @@ def _judge_messages(first: list[AllReduce]) -> None:
         raise WrongAnswer(
             "sends-after-backward",
             f"the gradients are sent in {len(first)} message(s), but all of them in `finish`, when "
-            "backward has ended: nothing overlaps. Send from the hook, as soon as a bucket is full",
+            "backward has ended: nothing overlaps. Send in the hook, as soon as a bucket is full, "
+            "when it holds `bucket_bytes` *bytes*, of which a number in float32 has 4",
         )
     if sizes == [4 * n for n in reversed(ELEMENTS)]:
         raise WrongAnswer(
@@ -169,4 +170,10 @@ def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
         try:
             _judge_values(everyone[rank]["found"][1], rank, p, step=1)
         except WrongAnswer as wrong:
-            raise WrongAnswer("works-once", f"{text} {wrong.explanation}") from wrong
+            raise WrongAnswer("works-once", f"{text} {wrong.explanation}") from wrong.__cause__
+    if any(call.waited_last == ("finish", 1) for call in first):
+        raise WrongAnswer(
+            "never-forgets-handles",
+            "the gradients are right, but in the second step `finish` waits again for the messages "
+            "of the first one: the list of what was sent grows with each step. Empty it in the end",
+        )

@@ -83,6 +83,10 @@ def _slow_ring(ranks):
     return 2 * (ranks - 1) * (0.6 + 1.5 / ranks)
 
 
+def _two_machines(ranks):  # 4 ranks each: between them the link is slow
+    return 1.5 if ranks <= 4 else 30.0
+
+
 _FEWEST_CASES = (
     (1.0, _two_and_a_half, 100),
     (1.0, _three, 100),
@@ -90,12 +94,26 @@ _FEWEST_CASES = (
     (1.0, _ring, 14),
     (2.0, _ring, 100),
     (1.0, _slow_ring, 100),
+    (1.0, _two_machines, 100),
 )
 
 
 def _best(comp, sync_of, most):
     good = [r for r in range(2, most + 1) if sync_of(r) / comp < r - 1]
     return max(good, key=lambda r: r / (1 + sync_of(r) / comp)) if good else None
+
+
+def _halving(comp, sync_of, most):
+    if not sync_of(most) / comp < most - 1:
+        return None
+    low, high = 2, most
+    while low < high:
+        middle = (low + high) // 2
+        if sync_of(middle) / comp < middle - 1:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 _FEWEST_MISTAKES = (
@@ -131,6 +149,12 @@ _FEWEST_MISTAKES = (
         "not-none",
         lambda c, s, m: _fewest(c, s, m) or m,
         "where no R up to `most` pays, it returns `most`. Return None, or somebody will buy them",
+    ),
+    Mistake(
+        "halves-the-range",
+        _halving,
+        "it halves the range, which finds the boundary only if there is one: all below it do not "
+        "pay, all above do. Here 3 and 4 ranks pay, 5 to 31 do not. Try R = 2, 3, 4, ... in turn",
     ),
     Mistake(
         "best-not-fewest",
@@ -264,5 +288,11 @@ def judge_efficiency(read_efficiency: Callable) -> None:
         raise WrongAnswer(
             "not-two-numbers",
             f"it returned {given!r}; return two numbers: the efficiency, and T_sync / T_comp",
+        )
+    if all(read_efficiency(*case)[0] == case[3] / case[1] for case in _EFFICIENCY_CASES):
+        raise WrongAnswer(
+            "speed-up",
+            "the first number is the speed-up over the baseline. The efficiency also divides by "
+            "how many times more ranks there are",
         )
     judge_formula(read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES)

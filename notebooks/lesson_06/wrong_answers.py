@@ -117,6 +117,19 @@ def fewest_ranks(comp, sync_of, most):
 def fewest_ranks(comp, sync_of, most):
     return 2
 """,
+        "halves-the-range": """
+def fewest_ranks(comp, sync_of, most):
+    def pays(ranks):
+        return sync_of(ranks) / comp < ranks - 1
+
+    if not pays(most):
+        return None
+    low, high = 2, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if pays(middle) else (middle + 1, high)
+    return low
+""",
     },
     "06.bucketed_sync": {
         "returns-no-function": _bucketed("    return finish\n", ""),
@@ -174,6 +187,33 @@ def bucketed_sync(parameters, bucket_bytes, group):
         ),
         "size-is-fixed": _bucketed("flat / dist.get_world_size(group)", "flat / 4"),
         "wrong-value": _bucketed("dist.get_world_size(group)", "bucket_bytes"),
+        "never-forgets-handles": """
+def bucketed_sync(parameters, bucket_bytes, group):
+    waiting, sent = [], []
+
+    def send():
+        flat = torch.cat([p.grad.flatten() for p in waiting])
+        sent.append((dist.all_reduce(flat, group=group, async_op=True), flat, list(waiting)))
+        waiting.clear()
+
+    def hook(parameter):
+        waiting.append(parameter)
+        if sum(p.grad.nbytes for p in waiting) >= bucket_bytes:
+            send()
+
+    def finish():
+        if waiting:
+            send()
+        for handle, flat, bucket in sent:
+            handle.wait()
+            mean = flat / dist.get_world_size(group)
+            for p, part in zip(bucket, mean.split([p.numel() for p in bucket])):
+                p.grad.copy_(part.view_as(p))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(hook)
+    return finish
+""",
     },
     "06.waiting_share": {
         "slowest-rank-of-all": """
@@ -249,6 +289,10 @@ def read_efficiency(base_ranks, base_rate, ranks, rate):
         "wrong-value": """
 def read_efficiency(base_ranks, base_rate, ranks, rate):
     return 1.0, 0.0
+""",
+        "speed-up: with another ratio": """
+def read_efficiency(base_ranks, base_rate, ranks, rate):
+    return rate / base_rate, ranks / base_ranks
 """,
     },
 }

@@ -65,11 +65,13 @@ class Shared:
     def __init__(self, lock: Lock) -> None:
         self.value = torch.zeros(2, dtype=torch.float64)
         self.pairs: list[tuple[int | None, int | None]] = []
+        self.reads = 0
         self._lock = lock
         self._at_read: dict[int, int | None] = {}
 
     def read(self) -> torch.Tensor:
         turns = self._lock.turns
+        self.reads += 1
         self._at_read[turns.running] = self._lock.mine()
         value = self.value.clone()
         turns.wait(lambda: True, place=_READS)
@@ -143,6 +145,12 @@ def _judge_adding(shared: Shared, lock: Lock) -> None:
             "no-lock",
             f"{lost}: the lock is never closed. All threads read before any of them had written, "
             "and the last one to write won. The GIL does not prevent that",
+        )
+    if not shared.reads:
+        raise WrongAnswer(
+            "never-read",
+            f"{lost}: `shared.read()` is never called, so each thread writes over what the others "
+            "have added. Write what you have read plus the gradient",
         )
     for at_read, at_write in shared.pairs:
         if at_read is None:

@@ -17,7 +17,7 @@ from course_lib.teaching.exercise import WrongAnswer
 
 
 def judge_scatter(scatter: Callable) -> str:
-    for samples, p in ((8, 4), (9, 4), (10, 4), (250, 4), (7, 3), (2, 4), (5, 1)):
+    for samples, p in ((8, 4), (9, 4), (10, 4), (250, 4), (7, 3), (2, 4), (3, 4), (5, 1)):
         batch = torch.arange(2 * samples).reshape(samples, 2)
         _judge_shards(scatter(batch, p), batch, p)
     return "Every sample has its device, in order, and no device has two more than another."
@@ -60,12 +60,24 @@ def _judge_shards(shards, batch: torch.Tensor, p: int) -> None:
             f"{asked}: the shards have {sizes} samples. All are there, but the others wait for "
             f"the largest one. It can be done with {wanted}",
         )
-    memory = batch.untyped_storage().data_ptr()
-    if any(len(shard) and shard.untyped_storage().data_ptr() == memory for shard in shards):
+    if len(batch) < p and sizes != wanted:
+        raise WrongAnswer(
+            "first-device-goes-without",
+            f"{asked}: the shards have {sizes} samples. If there are fewer samples than devices, "
+            "the *last* shards are empty: the first device is the master, and works anyhow",
+        )
+    places = [shard.untyped_storage().data_ptr() for shard in shards if len(shard)]
+    if batch.untyped_storage().data_ptr() in places:
         raise WrongAnswer(
             "a-view-is-no-copy",
             f"{asked}: the shards are right, but they are views: they look into the memory of the "
             "batch. On another device they need memory of their own",
+        )
+    if len(set(places)) < len(places):
+        raise WrongAnswer(
+            "views-of-one-copy",
+            f"{asked}: the shards are right, but they are views of one copy of the batch. Each "
+            "needs memory of its own: clone every piece",
         )
 
 
@@ -206,6 +218,12 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step)
             f"{asked}: one parameter has a gradient on some replicas only, and the master has "
             "none of its own for it. It has to be updated by what the others have",
         )
+    if not moved.any() and model.weight.grad is not None and model.weight.grad.equal(sums[0]):
+        raise WrongAnswer(
+            "forgets-the-step",
+            f"{asked}: the master's `grad` is the sum of all gradients, but its parameters have "
+            "not moved: call `optimizer.step()` in the end",
+        )
     if not moved.any():
         raise WrongAnswer(
             "updates-the-replicas",
@@ -218,6 +236,11 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step)
             own,
             "it moved by the gradient of its own shard alone. What the other devices have worked "
             "out never arrives",
+        ),
+        "clears-first": (
+            sums[0] - own,
+            "its own gradient is missing. Replica 0 is the master itself, so its gradient is there "
+            "already: `zero_grad()` at the beginning throws it away",
         ),
         "mean-not-sum": (
             sums[0] / devices,
@@ -328,6 +351,12 @@ def _judge_bytes(given, net: nn.Module, inputs, outputs, p: int) -> None:
     for name, (value, explanation) in names.items():
         if (out, into) == value:
             raise WrongAnswer(name, f"{asked}: {explanation}")
+    if (2 * out, 2 * into) == wanted and next(net.parameters()).dtype == torch.float64:
+        raise WrongAnswer(
+            "always-four-bytes",
+            f"{asked}: half of what it should be. A number has 4 bytes in float32 and 8 in "
+            "float64; `tensor.nbytes` knows",
+        )
     if out == wanted[0] or into == wanted[1]:
         which = "in" if out == wanted[0] else "out"
         raise WrongAnswer("one-of-two-is-wrong", f"{asked}: the bytes that go {which} are wrong")

@@ -64,6 +64,17 @@ def scatter_evenly(batch, p):
 def scatter_evenly(batch, p):
     return [shard * 0 for shard in batch.tensor_split(p)]
 """,
+        "views-of-one-copy": """
+import torch
+def scatter_evenly(batch, p):
+    size, rest = divmod(len(batch), p)
+    return list(torch.split(batch.clone(), [size + 1] * rest + [size] * (p - rest)))
+""",
+        "first-device-goes-without": """
+def scatter_evenly(batch, p):
+    size, rest = divmod(len(batch), p)
+    return [s.clone() for s in torch.split(batch, [size] * (p - rest) + [size + 1] * rest)]
+""",
     },
     "07.mean_loss": {
         "mean-of-means": """
@@ -159,6 +170,23 @@ def update(model, replicas, optimizer):
             own.grad = -own.grad
     optimizer.step()
 """,
+        "forgets-the-step": """
+def update(model, replicas, optimizer):
+    for replica in replicas[1:]:
+        for own, other in zip(model.parameters(), replica.parameters()):
+            if other.grad is not None:
+                own.grad = other.grad if own.grad is None else own.grad + other.grad
+    return model
+""",
+        "clears-first": """
+def update(model, replicas, optimizer):
+    optimizer.zero_grad()
+    for replica in replicas[1:]:
+        for own, other in zip(model.parameters(), replica.parameters()):
+            if other.grad is not None:
+                own.grad = other.grad if own.grad is None else own.grad + other.grad
+    optimizer.step()
+""",
     },
     "07.master_bytes": {
         "counts-itself": bytes_of(
@@ -188,6 +216,13 @@ def master_bytes(model, inputs, outputs, p):
         ),
         "not-two-numbers": bytes_of().replace("return", "return 0,"),
         "one-of-two-is-wrong": bytes_of(into="y"),
+        "always-four-bytes": """
+def master_bytes(model, inputs, outputs, p):
+    weights = 4 * sum(t.numel() for t in [*model.parameters(), *model.buffers()])
+    trained = 4 * sum(t.numel() for t in model.parameters() if t.requires_grad)
+    x, y = 4 * inputs.numel() * (p - 1) // p, 4 * outputs.numel() * (p - 1) // p
+    return (p - 1) * weights + x + y, y + (p - 1) * trained
+""",
     },
     "07.accumulate": {
         "no-lock": """
@@ -246,6 +281,12 @@ def accumulate(shared, compute, lock):
     gradient = compute()
     with lock:
         shared.write(shared.read() + gradient)
+""",
+        "never-read": """
+def accumulate(shared, compute, lock):
+    gradient = compute()
+    with lock:
+        shared.write(gradient)
 """,
     },
 }

@@ -6,6 +6,7 @@ right answer differs from a wrong one by more than rounding.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch_mpi4py.traffic_matrix import Count
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
-MICRO_BATCHES = 4
+MICRO_BATCHES, SAMPLES = 4, 2
 
 
 def micro_batches(rank: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -47,7 +48,8 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     nn.init.zeros_(linear.weight)
     ddp = DistributedDataParallel(linear, process_group=group)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
-    counts = {"no_sync": 0, "steps": 0}
+    counts = {"no_sync": 0, "steps": 0, "largest": 0, "graphs": 0, "open": 0}
+    linear.register_forward_hook(functools.partial(_note_forward, counts))
     _count_calls(ddp, "no_sync", counts, "no_sync")
     _count_calls(optimizer, "step", counts, "steps")
     rounds, weights = [], []
@@ -57,6 +59,19 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         weights.append(linear.weight.detach().flatten().clone())
     return {"rounds": rounds, "weights": weights, **counts}
+
+
+def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
+    """Note how many samples come at a time, and how many graphs wait for their backward."""
+
+    def gone_back(gradient: torch.Tensor) -> None:
+        counts["open"] -= 1
+
+    counts["largest"] = max(counts["largest"], len(inputs[0]))
+    if outputs.requires_grad:
+        counts["open"] += 1
+        counts["graphs"] = max(counts["graphs"], counts["open"])
+        outputs.register_hook(gone_back)
 
 
 def _count_calls(thing: object, name: str, counts: dict, key: str) -> None:
@@ -82,7 +97,8 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
     if rounds[0] == 0:
         raise WrongAnswer(
             "never-synchronises",
-            "no all-reduce at all: every backward ran under `no_sync()`. The last one must not",
+            "no all-reduce at all on the group. The last backward must run outside of `no_sync()`: "
+            "then DDP averages what has been added up",
         )
     if rounds[0] > 1 and found["no_sync"]:
         raise WrongAnswer(
@@ -96,6 +112,12 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
             "a-round-per-micro-batch",
             f"{rounds[0]} rounds of all-reduce for {MICRO_BATCHES} micro-batches. The budget is "
             "one: the gradients add up on each rank first",
+        )
+    if found["largest"] > SAMPLES:
+        raise WrongAnswer(
+            "all-at-once",
+            f"the model was given {found['largest']} samples at once. Micro-batches are there "
+            f"because the memory does not suffice for more than {SAMPLES}",
         )
     weights = [f["weights"] for f in everyone]
     if any(not torch.equal(w[0], weights[0][0]) for w in weights):
@@ -128,6 +150,13 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
             "never-zeroes",
             "the first call is right, the second is not: the gradients of the step before are "
             "still in it. Call `zero_grad()` once per step",
+        )
+    if found["graphs"] > 1:
+        raise WrongAnswer(
+            "keeps-all-graphs",
+            f"the step is right, but one `backward` goes back through {found['graphs']} "
+            "micro-batches, so what each of them computed is kept until then: as much memory as "
+            "for one large batch. Call `backward` after each",
         )
 
 

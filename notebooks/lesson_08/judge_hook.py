@@ -32,8 +32,11 @@ class _Parameters(nn.Module):
 
 
 def gradient_of(rank: int) -> torch.Tensor:
-    """Return multiples of 12, so that sums, and means over 2, 3 or 4, are exact in bfloat16."""
-    return 12.0 * (rank + 1) * (torch.arange(8) % 3 + 1)
+    """Return multiples of 12, so that sums, and means over 2, 3 or 4, are exact in bfloat16.
+
+    They are also far above 65,504, the largest number of float16.
+    """
+    return 12.0 * 2**20 * (rank + 1) * (torch.arange(8) % 3 + 1)
 
 
 def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
@@ -108,6 +111,13 @@ def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> N
     if not fits:
         raise WrongAnswer("wrong-shape", "the future's tensor has not the shape of the bucket")
     numbers, expected = numbers.float(), torch.cat([mean, mean])
+    if not numbers.isfinite().all():
+        raise WrongAnswer(
+            "overflows",
+            f"rank {rank}'s gradient begins {numbers[:3].tolist()}, the mean is "
+            f"{expected[:3].tolist()}. float16 ends at 65,504; bfloat16 has the exponents of "
+            "float32, at the price of digits",
+        )
     for name, factor, text in (
         ("sum-not-mean", p, "the sum over the ranks. Who divides by the number of ranks?"),
         ("divides-twice", 1 / p, "the mean divided by the number of ranks once more"),

@@ -60,6 +60,12 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
             )
         if abs(result - truth) < 1e-6:
             continue
+        if calls[0].call == "reduce" and abs(everyone[0]["result"] - truth) < 1e-6:
+            raise WrongAnswer(
+                "only-rank-0",
+                f"rank 0 returned the right fraction, but rank {rank} {result:.4g}. `dist.reduce` "
+                "leaves the sum with one rank, `dist.all_reduce` with all of them",
+            )
         if abs(result - sum(rights) / padded) < 1e-6:
             raise WrongAnswer(
                 "counts-duplicates",
@@ -176,7 +182,7 @@ def judge_resume(everyone: Findings) -> None:
                 "module-prefix",
                 "the names do not fit: DDP's own `state_dict` has `module.` before each name, the "
                 "checkpoint has not. Load into `ddp.module`",
-            )
+            ) from found["error"]
     judge_findings(everyone)
     lacking = [rank for rank, found in enumerate(everyone) if not found["weights"]]
     if lacking and 0 not in lacking:

@@ -103,6 +103,21 @@ def global_accuracy(right, samples, group):
     dist.all_reduce(count, group=group)
     return count.item() / len(right)
 """,
+        "size-is-fixed: rank of the world": """
+def global_accuracy(right, samples, group):
+    p, r = dist.get_world_size(group), dist.get_rank()
+    real = r + p * torch.arange(len(right)) < samples
+    count = (right & real).sum()
+    dist.all_reduce(count, group=group)
+    return count.item() / samples
+""",
+        "only-rank-0": """
+def global_accuracy(right, samples, group):
+    p, r = dist.get_world_size(group), dist.get_rank(group)
+    count = (right & (r + p * torch.arange(len(right)) < samples)).sum()
+    dist.reduce(count, dst=0, group=group)
+    return count.item() / samples
+""",
     },
     "08.accumulate": {
         "a-round-per-micro-batch": """
@@ -198,6 +213,20 @@ def accumulate(ddp, optimizer, loss_function, batches):
     loss_function(ddp(inputs), targets).backward()
     optimizer.step()
 """,
+        "all-at-once": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    x = torch.cat([b[0] for b in batches]); y = torch.cat([b[1] for b in batches])
+    loss_function(ddp(x), y).backward()
+    optimizer.step()
+""",
+        "keeps-all-graphs": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    losses = [loss_function(ddp(inputs), targets) for inputs, targets in batches]
+    (sum(losses) / len(batches)).backward()
+    optimizer.step()
+""",
     },
     "08.bfloat16_hook": {
         "sum-not-mean": """
@@ -256,6 +285,12 @@ def bfloat16_hook(group, bucket):
     future = torch.futures.Future()
     future.set_result(bucket.buffer().to(torch.bfloat16).float())
     return future
+""",
+        "overflows": """
+def bfloat16_hook(group, bucket):
+    compressed = bucket.buffer().to(torch.float16) / dist.get_world_size(group)
+    work = dist.all_reduce(compressed, group=group, async_op=True)
+    return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]))
 """,
     },
     "08.resume": {

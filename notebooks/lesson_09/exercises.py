@@ -202,12 +202,12 @@ RATE_MISTAKES = (
 def check_rate_for(rate_for) -> str:
     try:
         fresh = rate_for(0.5, 0)
-    except ZeroDivisionError:
+    except ZeroDivisionError as error:
         raise WrongAnswer(
             "division-by-zero",
             "a fresh gradient has staleness 0, and it divides by that. It would be the first "
             "gradient of all that stops the training",
-        ) from None
+        ) from error
     cases = [(0.5, age) for age in (0, 1, 2, 4, 10)]
     if any(rate_for(*case) is None for case in cases):
         raise WrongAnswer("returns-nothing", "it returned None for some staleness; return a number")

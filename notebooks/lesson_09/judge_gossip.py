@@ -70,6 +70,12 @@ def _judge_pair(seen: Observation, low: int, high: int) -> None:
         what = {(one + other): "sum-not-mean", theirs: "swaps", own: "keeps-its-own"}
         if number == [mean]:
             pass
+        elif number in ([own + theirs / 2], [own / 2 + theirs]):
+            raise WrongAnswer(
+                "half-of-one",
+                f"rank {rank} held {own:g} and its partner {theirs:g}. It returned {number[0]:g}: "
+                "only one of the two is halved. `a + b / 2` is a + (b / 2), the mean (a + b) / 2",
+            )
         elif isinstance(number, list) and len(number) == 1 and number[0] in what:
             raise WrongAnswer(
                 what[number[0]],

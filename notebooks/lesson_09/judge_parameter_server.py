@@ -7,6 +7,7 @@ judged by how long it took.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 
@@ -49,7 +50,7 @@ def attempted(function: Callable, *args) -> None:
     """Find out without any message whether the function is still the stub."""
     with recorded_messages(only=_NOWHERE):
         try:
-            function(*args)
+            inspect.unwrap(function)(*args)
         except NotImplementedError:
             raise
         except Exception:  # whatever else is wrong with it comes out later

@@ -46,7 +46,10 @@ REST_HINTS = [
 def check_rest_of_epoch(rest_of_epoch) -> str:
     for samples, done, before, now in [(24, 8, 4, 3), (24, 12, 4, 2), (26, 12, 3, 2)]:
         order = [(7 * i + 3) % (samples + 3) for i in range(samples)]
-        shares = [_as_list(rest_of_epoch(order, done, rank, now)) for rank in range(now)]
+        given = list(order)
+        shares = [_as_list(rest_of_epoch(given, done, rank, now)) for rank in range(now)]
+        if given != order:
+            raise WrongAnswer("changes-its-input", "`order` was changed; only read it")
         _judge_shares(shares, order, done, before, now)
     return "Every sample that was left comes once, in the batches that would have come anyway."
 
@@ -82,6 +85,13 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
             "counts-done-per-rank",
             f"`done` counts the samples of all ranks together, {done} here. You leave out so many "
             "on each rank",
+        )
+    twice = sorted(sample for sample in set(together) if together.count(sample) > 1)
+    if twice and set(together) == set(rest):
+        raise WrongAnswer(
+            "given-twice",
+            f"sample {twice[0]} comes {together.count(twice[0])} times, so it counts more "
+            "than the others. Shares need not be equally long: nothing is to be padded",
         )
     if together != sorted(rest):
         missing = sorted(set(rest) - set(together))

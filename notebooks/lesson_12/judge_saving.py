@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.exercise import Staged, WrongAnswer
 
 OLD, NEW = b"old checkpoint", b"the new checkpoint, which is longer"
 
 
-class Died(Exception):
+class Died(Staged):
     """Stands for the death of the process in the middle of a write."""
 
 
@@ -35,7 +35,23 @@ def judge_saving(save_whole) -> None:
         left = sorted(entry.name for entry in Path(folder).iterdir() if entry != path)
         if left:
             raise WrongAnswer("leaves-files-behind", f"besides run.pt there is now {left[0]}")
+    _judge_gap(save_whole)
     _judge_death(save_whole)
+
+
+def _judge_gap(save_whole) -> None:
+    """There is a checkpoint of that name at every moment, also just before the rename."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "run.pt")
+        path.write_bytes(OLD)
+        seen = _watch(save_whole, path, NEW)
+        if any(not rename.over_old for rename in seen["renames"]):
+            raise WrongAnswer(
+                "removes-the-old-one-first",
+                "the old run.pt is gone before the new file gets its name. Whoever dies in between "
+                "has no run.pt at all. `os.replace` puts the new one in the old one's place in one "
+                "step",
+            )
 
 
 def _judge_death(save_whole) -> None:
@@ -88,14 +104,21 @@ def _judge_way(seen: dict[str, Any], path: Path) -> None:
         )
     if not seen["renames"]:
         return  # renamed by a function that nobody watches, so the rest is not known
-    content, synced = seen["renames"][0]
-    if content != NEW:
+    rename = seen["renames"][0]
+    if rename.size != len(NEW):
         raise WrongAnswer(
             "not-flushed",
-            f"when the file got its name, {len(content)} of {len(NEW)} bytes were in it; the rest "
+            f"when the file got its name, {rename.size} of {len(NEW)} bytes were in it; the rest "
             "was still in Python's buffer",
         )
-    if not synced:
+    if seen["synced"] and not rename.whole_on_disk:
+        raise WrongAnswer(
+            "fsync-too-early",
+            f"when `os.fsync` was called, {max(seen['synced'])} of {len(NEW)} bytes were in the "
+            "file, the others not written yet or still in Python's buffer: `write(file)`, "
+            "`file.flush()`, `os.fsync(file.fileno())`, in this order, and then the rename",
+        )
+    if not rename.whole_on_disk:
         raise WrongAnswer(
             "no-fsync",
             "it never calls `os.fsync`: after a power cut the new name may be on the disk, and the "
@@ -104,7 +127,7 @@ def _judge_way(seen: dict[str, Any], path: Path) -> None:
 
 
 def _watch(save_whole, path: Path, data: bytes, then_die: bool = False) -> dict[str, Any]:
-    seen: dict[str, Any] = {"renames": [], "synced": False, "name": None, "inode": 0}
+    seen: dict[str, Any] = {"renames": [], "synced": [], "name": None, "inode": 0}
 
     def write(file) -> None:
         name = getattr(file, "name", None)
@@ -116,31 +139,52 @@ def _watch(save_whole, path: Path, data: bytes, then_die: bool = False) -> dict[
             file.flush()
             raise Died
 
-    with _noted(seen):
+    with _noted(seen, path):
         save_whole(path, write)
     if seen["name"] is None:
         raise WrongAnswer("never-writes", "it never called `write(file)`")
     return seen
 
 
+class Rename(NamedTuple):
+    """A file gets the checkpoint's name: its bytes, whether all were synced, and over what."""
+
+    size: int
+    whole_on_disk: bool
+    over_old: bool
+
+
+_RENAMES, _SYNCS = ("replace", "rename"), ("fsync", "fdatasync")
+
+
 @contextmanager
-def _noted(seen: dict[str, Any]) -> Iterator[None]:
-    """Write down what is renamed, with its content at that moment, and whether it was synced."""
-    replace, rename, fsync = os.replace, os.rename, os.fsync
+def _noted(seen: dict[str, Any], path: Path) -> Iterator[None]:
+    """Write down renames to ``path``, and how much of the file was there when it was synced."""
+    originals = {name: getattr(os, name) for name in (*_RENAMES, *_SYNCS) if hasattr(os, name)}
 
     def renamed(how):
         def call(source, target, **options):
-            seen["renames"].append((Path(source).read_bytes(), seen["synced"]))
+            if Path(target).absolute() == path:
+                size = os.stat(source).st_size
+                over_old = path.exists() and path.read_bytes() == OLD
+                seen["renames"].append(Rename(size, size in seen["synced"], over_old))
             how(source, target, **options)
 
         return call
 
-    def synced(descriptor):
-        seen["synced"] = True
-        fsync(descriptor)
+    def synced(how):
+        def call(descriptor):
+            status = os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
+            if status.st_ino == seen["inode"] or seen["name"] is None:
+                seen["synced"].append(status.st_size)
+            how(descriptor)
 
-    os.replace, os.rename, os.fsync = renamed(replace), renamed(rename), synced
+        return call
+
+    for name, original in originals.items():
+        setattr(os, name, (renamed if name in _RENAMES else synced)(original))
     try:
         yield
     finally:
-        os.replace, os.rename, os.fsync = replace, rename, fsync
+        for name, original in originals.items():
+            setattr(os, name, original)

@@ -103,6 +103,17 @@ def rest_of_epoch(order, done, rank, world_size):
 def rest_of_epoch(order, done, rank, world_size):
     return order[done:] if rank == 0 else []
 """,
+        "changes-its-input": """
+def rest_of_epoch(order, done, rank, world_size):
+    del order[:done]
+    return order[rank::world_size]
+""",
+        "given-twice": """
+def rest_of_epoch(order, done, rank, world_size):
+    rest = order[done:]
+    rest = rest + rest[: -len(rest) % world_size]
+    return rest[rank::world_size]
+""",
     },
     "12.go_on": {
         "replicas-differ": """
@@ -272,6 +283,34 @@ def save_whole(path, write):
         write(file)
         file.flush()
         os.fsync(file.fileno())
+""",
+        "removes-the-old-one-first: when the new one is complete": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + ".partial")
+    with open(beside, "wb") as file:
+        write(file)
+        file.flush(); os.fsync(file.fileno())
+    path.unlink(missing_ok=True)
+    beside.rename(path)
+""",
+        "fsync-too-early": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + ".partial")
+    with open(beside, "wb") as file:
+        write(file)
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+""",
+        "fsync-too-early: before writing": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + ".partial")
+    with open(beside, "wb") as file:
+        os.fsync(file.fileno())
+        write(file)
+    os.replace(beside, path)
 """,
     },
     "12.best_interval": {

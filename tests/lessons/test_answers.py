@@ -13,16 +13,16 @@ from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell
 from course_lib.teaching.solution_marks import blanked, unmarked
 
 
-def wrong_answers() -> dict[str, dict[str, str]]:
-    """Return all wrong answers: exercise id -> mistake -> code."""
+def answers(kind: str) -> dict[str, dict[str, str]]:
+    """Return all right or wrong answers: exercise id -> style or mistake -> code."""
     found: dict[str, dict[str, str]] = {}
-    for path in sorted(NOTEBOOKS.glob("lesson_*/wrong_answers.py")):
-        module = importlib.import_module(f"notebooks.{path.parent.name}.wrong_answers")
-        found.update(module.WRONG_ANSWERS)
+    for path in sorted(NOTEBOOKS.glob(f"lesson_*/{kind}_answers.py")):
+        module = importlib.import_module(f"notebooks.{path.parent.name}.{kind}_answers")
+        found.update(getattr(module, f"{kind.upper()}_ANSWERS"))
     return found
 
 
-WRONG_ANSWERS = wrong_answers()
+RIGHT_ANSWERS, WRONG_ANSWERS = answers("right"), answers("wrong")
 
 
 def told(cluster, capsys, id: str, code: str) -> str:
@@ -52,12 +52,22 @@ def test_the_stub_is_not_attempted_yet(cluster, capsys, id: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("id", "style"), [(id, style) for id, styles in RIGHT_ANSWERS.items() for style in styles]
+)
+def test_a_right_answer_in_another_style_is_right(cluster, capsys, id: str, style: str) -> None:
+    said = told(cluster, capsys, id, RIGHT_ANSWERS[id][style])
+    assert said.startswith(f"{id}: right."), said
+
+
+@pytest.mark.parametrize(
     ("id", "mistake"), [(id, name) for id, names in WRONG_ANSWERS.items() for name in names]
 )
 def test_a_wrong_answer_is_recognised(cluster, capsys, id: str, mistake: str) -> None:
     said = told(cluster, capsys, id, WRONG_ANSWERS[id][mistake])
     assert said.startswith(f"{id}: not yet: "), said
-    assert re.search(r"\(([a-z0-9-]+)\)$", said.splitlines()[0]).group(1) == mistake, said
+    assert (
+        re.search(r"\(([a-z0-9-]+)\)$", said.splitlines()[0]).group(1) == mistake.partition(":")[0]
+    ), said
 
 
 def test_every_exercise_has_wrong_answers() -> None:

@@ -77,7 +77,7 @@ def test_an_exception_is_shown_with_its_line(told) -> None:
     said = told("# %%px\ndef total(comm):\n    size = comm.size\n    return size / (size - 2)")
     assert said == (
         "90.total: not yet: on rank 0 your function raised ZeroDivisionError: division by zero. "
-        "It happened in line 4: `return size / (size - 2)` (it-raises)"
+        "It happened in line 3: `return size / (size - 2)` (it-raises)"
     )
 
 
@@ -92,6 +92,29 @@ def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> N
     assert said == (
         "90.total: not yet: on rank 1 your function raised KeyError: 'total'. "
         "It happened in line 3: `return {}['total']` (it-raises)"
+    )
+
+
+def test_an_exception_is_shown_before_what_the_check_makes_of_the_others(told) -> None:
+    said = told("def total(comm):\n    return [].pop() if comm.rank == 1 else comm.rank")
+    assert said == (
+        "90.total: not yet: on rank 1 your function raised IndexError: pop from empty list. "
+        "It happened in line 2: `return [].pop() if comm.rank == 1 else comm.rank` (it-raises)"
+    )
+
+
+def test_what_a_library_does_not_implement_is_no_stub(told) -> None:
+    code = "def total(comm):\n    return open('x', opener=no_opener)"
+    opener = "exec(compile('def no_opener(*a):\\n    raise NotImplementedError(1)', 'lib', 'exec'))"
+    said = told(f"{opener}\n{code}")
+    assert "rank 0 your function raised NotImplementedError: 1. It happened in line 3" in said
+
+
+def test_a_function_of_the_library_is_not_the_learners(told) -> None:
+    said = told("from course_lib.teaching.exercise import exercise as total")
+    assert said == (
+        "90.total: not attempted yet. `total` is the library's now, which another cell has "
+        "imported under the same name: run the cell that defines it."
     )
 
 

@@ -69,14 +69,15 @@ class AllReduce:
     Attributes:
         nbytes: bytes of its tensor.
         on_group: whether it was on the group watched for.
-        sent, waited: the phase in which it was called, and in which somebody first waited for
-            its end; None: nobody has.
+        sent, waited, waited_last: the phase in which it was called, and in which somebody first
+            and last waited for its end; None: nobody has.
     """
 
     nbytes: int
     on_group: bool
     sent: object
     waited: object = None
+    waited_last: object = None
 
 
 @contextmanager
@@ -121,6 +122,7 @@ class _WatchedWork:
     def wait(self, *args: Any) -> Any:
         if self._call.waited is None:
             self._call.waited = self._phase()
+        self._call.waited_last = self._phase()
         return self._work.wait(*args)
 
     def __getattr__(self, name: str) -> Any:

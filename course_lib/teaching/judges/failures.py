@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..exercise import WrongAnswer
+from ..exercise import Staged, WrongAnswer
 
 Errors = Sequence[BaseException | None]
 
@@ -17,6 +17,15 @@ Errors = Sequence[BaseException | None]
 def was_kept_waiting(error: BaseException | None) -> bool:
     """Tell whether ``error`` only says that others did not come."""
     return type(error).__name__ in ("DeadlineError", "RevokedError", "StuckError")
+
+
+def is_own(error: BaseException) -> bool:
+    """Tell whether a learner's function raised ``error`` by itself.
+
+    It did not if it was kept waiting, is still the stub, or a check had its hand in it.
+    """
+    staged = isinstance(error, (WrongAnswer, Staged, NotImplementedError))
+    return not staged and not was_kept_waiting(error) and type(error).__name__ != "MismatchError"
 
 
 def own_error(errors: Errors) -> tuple[int, BaseException] | None:
@@ -48,7 +57,8 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
     failed = own_error(errors)
     if failed is not None:
         rank, error = failed
-        raise WrongAnswer("it-raises", f"{who.format(rank)} raised {in_one_line(error)}")
+        explanation = f"{who.format(rank)} raised {in_one_line(error)}"
+        raise WrongAnswer("it-raises", explanation) from error
 
 
 def judge_failures(errors: Errors) -> None:

@@ -22,9 +22,10 @@ def judge_formula(
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
-    Results are numbers, None, or tuples and lists of them; a list counts as the same tuple.
+    Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
+    does an array or a tensor.
     """
-    given = [function(*case) for case in cases]
+    given = [_plain(function(*case)) for case in cases]
     wanted = [right(*case) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
     if not wrong:
@@ -38,6 +39,12 @@ def judge_formula(
     if given[first] is None:
         raise WrongAnswer("returns-nothing", f"{told}. Is there a `return` on every path?")
     raise WrongAnswer("wrong-value", f"{told}, not {_rounded(wanted[first])}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_plain, value)) if type(value) in (tuple, list) else [*value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -23,7 +23,8 @@ def judge_hang(seen: Observation) -> None:
 def _described(event: LoggedCall) -> str:
     if event.peer is None:
         return event.call
-    return f"{event.call} {'to' if event.kind == 'send' else 'from'} {event.peer}"
+    tag = f" with tag {event.tag}" if event.tag else ""
+    return f"{event.call} {'to' if event.kind == 'send' else 'from'} {event.peer}{tag}"
 
 
 def no_collective(seen: Observation, explanation: str) -> None:

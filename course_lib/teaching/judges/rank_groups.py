@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
+from ..distributed_log import of_group_first, without_world_collectives
 from ..exercise import as_mistake
 from ..message_log import portable
 from .failures import judge_failures
@@ -31,18 +32,20 @@ def on_each_rank(
 ) -> Findings:
     """Call ``try_it(group)`` on ``ranks``, in a group of their own; tell all ranks what it found.
 
-    ``try_it`` returns a dict. What it raises comes back under the key ``error``.
+    ``try_it`` returns a dict. What it raises comes back under the key ``error``. What was found is
+    told by rank in the group; ranks outside come last, with None.
     """
     need_process_group()
     group = dist.new_group(ranks, timeout=TIMEOUT)
     found = None
     if ranks is None or dist.get_rank() in ranks:
         try:
-            found = try_it(group)
+            with without_world_collectives():
+                found = try_it(group)
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}
         dist.destroy_process_group(group)
-    return world().allgather(found)
+    return of_group_first(world().allgather(found), ranks)
 
 
 def judge_findings(everyone: Findings) -> None:
@@ -51,17 +54,17 @@ def judge_findings(everyone: Findings) -> None:
 
 
 def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
-    """Call ``judge(ranks, p)`` for all ranks (None), and for all but the last of more than two."""
+    """Call ``judge(ranks, p)`` for all ranks (None), and for all but rank 0 of more than two."""
     need_process_group()
     p = dist.get_world_size()
     judge(None, p)
     if p > 2:
         with as_mistake(
             "size-is-fixed",
-            f"on {p} ranks it is right, but on a group of {p - 1} it is not. Ask "
-            "`dist.get_world_size(group)`",
+            f"on {p} ranks it is right, but on a group of ranks 1 to {p - 1} it is not. Ask "
+            "`dist.get_world_size(group)` and `dist.get_rank(group)`",
         ):
-            judge(list(range(p - 1)), p - 1)
+            judge(list(range(1, p)), p - 1)
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
