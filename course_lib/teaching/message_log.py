@@ -26,7 +26,6 @@ from torch_mpi4py.guarded_comm import BLOCKING
 from torch_mpi4py.requests import NON_BLOCKING
 
 __all__ = [
-    "COLLECTIVES",
     "LoggedCall",
     "LoggedComm",
     "Observation",
