@@ -77,7 +77,7 @@ def test_an_exception_is_shown_with_its_line(told) -> None:
     said = told("# %%px\ndef total(comm):\n    size = comm.size\n    return size / (size - 2)")
     assert said == (
         "90.total: not yet: on rank 0 your function raised ZeroDivisionError: division by zero. "
-        "It happened in line 3: `return size / (size - 2)` (it-raises)"
+        "It happened in line 4: `return size / (size - 2)` (it-raises)"
     )
 
 
