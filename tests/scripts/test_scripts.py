@@ -136,13 +136,13 @@ def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> N
 
 
 @pytest.mark.timeout(470)
-def test_four_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path) -> None:
-    """Four terms may be added in any order."""
+def test_three_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path) -> None:
+    """Three terms may be added in any order."""
     files = {name: tmp_path / f"{name}.pt" for name in ("sync_sgd", "ddp", "one")}
     for name in ("sync_sgd", "ddp"):
-        by_mpiexec(4, name, "--steps", STEPS, "--batch", 4, "--save", files[name])
+        by_mpiexec(3, name, "--steps", STEPS, "--batch", 4, "--save", files[name])
     alone = python(
-        root, script("sync_sgd"), "--steps", STEPS, "--batch", 16, "--save", files["one"]
+        root, script("sync_sgd"), "--steps", STEPS, "--batch", 12, "--save", files["one"]
     )
     assert alone.returncode == 0, alone.stderr
     assert result(alone.stdout)["ranks"] == 1
