@@ -3,8 +3,10 @@
 Runs under ``mpiexec -n 2``; rank 0 writes the samples, in seconds, to the file named on the command
 line. A benchmark that calls all_reduce in a loop keeps its code in the caches. Here no call is
 repeated: ``turns`` are single calls that alternate, ``step`` are single calls between which each
-rank trains LeNet for a step, which takes milliseconds and empties the caches. A barrier of raw MPI
-comes before each call, so that nobody's waiting is timed; a sample is the slower rank's.
+rank trains LeNet for a step, which takes milliseconds and empties the caches. So do, in part, turns
+of 1 MiB: their data push code out of a core's own cache, which costs the call with more code more.
+A barrier of raw MPI comes before each call, so that nobody's waiting is timed; a sample is the
+slower rank's.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .buffers import is_dense, is_sparse, require_dense
+from .buffers import require_reachable
 
 __all__ = [
     "as_list",
@@ -35,9 +35,10 @@ def as_list(
     if not isinstance(tensors, (torch.Tensor, Sequence)):
         raise TypeError(f"{what} takes a tensor or a list of them, not {type(tensors).__name__}")
     listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    layouts = (torch.strided, torch.sparse_coo) if sparse else (torch.strided,)
     for index, tensor in enumerate(listed):
-        if not is_dense(tensor) and not (sparse and is_sparse(tensor)):
-            require_dense(tensor, "tensor" if len(listed) == 1 else f"tensor {index}", what)
+        name = "tensor" if len(listed) == 1 else f"tensor {index}"
+        require_reachable(tensor, name, what, layouts)
     if single and len(listed) != 1:
         raise ValueError(f"{what}: one tensor per rank, not {len(listed)}")
     if not listed:

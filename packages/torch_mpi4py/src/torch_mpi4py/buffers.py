@@ -7,46 +7,34 @@ waited for on the thread that runs it, and copied back when it is done.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from .dtypes import element_type
 from .runtime import MPI
 
-__all__ = ["MAX_COUNT", "Staging", "is_dense", "is_direct", "is_sparse", "message", "require_dense"]
+__all__ = ["MAX_COUNT", "Staging", "is_direct", "message", "require_reachable"]
 
 # MPI-3 counts are C ints; larger tensors are sent as one element of a larger datatype, or
 # reduced in pieces of this many elements.
 MAX_COUNT = 2**30
 
 
-def is_dense(tensor: object) -> bool:
-    """Return whether ``tensor`` is one this backend can communicate."""
-    return (
-        isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and is_reachable(tensor)
-    )
-
-
-def is_sparse(tensor: object) -> bool:
-    """Return whether ``tensor`` is a sparse COO tensor on a device that can be read."""
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tensor.layout is torch.sparse_coo
-        and is_reachable(tensor)
-    )
-
-
-def require_dense(tensor: torch.Tensor, name: str, what: str) -> None:
+def require_reachable(
+    tensor: torch.Tensor, name: str, what: str, layouts: Collection[torch.layout]
+) -> None:
     """Raise unless ``tensor`` is one this backend can communicate.
 
     Raises:
-        TypeError: if it is no tensor, or sparse, or quantised.
+        TypeError: if it is no tensor, or of none of the ``layouts``.
         ValueError: if it is on a device other than cpu or cuda.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: {name} must be a tensor, not {type(tensor).__name__}")
-    if tensor.layout is not torch.strided:
+    if tensor.layout not in layouts:
         raise TypeError(f"{what}: {name} is {tensor.layout}; use {name}.to_dense()")
-    if not is_reachable(tensor):
+    if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(
             f"{what}: {name} is on device {tensor.device}; this backend moves cpu and cuda "
             "tensors, so copy it there first"
@@ -60,11 +48,6 @@ def require_own_memory(tensor: torch.Tensor) -> None:
             f"a tensor of shape {tuple(tensor.shape)} whose elements share memory, as expand() "
             "makes it, cannot take in a result; pass tensor.clone()"
         )
-
-
-def is_reachable(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's device is one the backend can read."""
-    return tensor.is_cpu or tensor.is_cuda
 
 
 def is_host(tensor: torch.Tensor) -> bool:

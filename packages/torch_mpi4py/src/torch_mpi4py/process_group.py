@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import methodcaller
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -38,7 +39,6 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
-from .buffers import MAX_COUNT
 from .call import Call, known_call
 from .call_options import in_every_form, options_of
 from .channel import Channel
@@ -470,7 +470,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         how = reduction(tensor.dtype, op)
         call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
         plan = collectives.all_reduce(tensor, op, how)
-        if signature is not None and how.untouched and tensor.numel() <= MAX_COUNT:
+        if signature is not None and isinstance(plan, methodcaller):  # it has copied nothing
             if len(_known_all_reduces) >= _MOST_KNOWN:
                 _known_all_reduces.clear()
             _known_all_reduces[signature] = call, plan
