@@ -286,7 +286,7 @@ def global_mean(values, group):
 """,
         "loses-digits": """
 def global_mean(values, group):
-    pair = torch.tensor([values.sum(), len(values)])
+    pair = torch.tensor([values.sum().item(), len(values)])
     dist.all_reduce(pair, group=group)
     return (pair[0] / pair[1]).item()
 """,

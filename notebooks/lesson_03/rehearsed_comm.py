@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .exercise import Staged
+from course_lib.teaching.exercise import Staged
 
 __all__ = [
     "CollectiveError",

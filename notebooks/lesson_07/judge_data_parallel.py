@@ -252,16 +252,16 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step)
             "the master's own gradient is counted twice: replica 0 is the master itself",
         ),
     }
-    for name, (gradient, explanation) in names.items():
-        history = velocity[0] - sums[0]  # the momentum of the steps before
-        if torch.allclose(moved, 0.25 * (history + gradient)):
-            raise WrongAnswer(name, f"{asked}: the master moved, but {explanation}")
     if step == 2 and torch.allclose(moved, 0.25 * sums[0]):
         raise WrongAnswer(
             "goes-round-the-optimizer",
             f"{asked}: the first step was right, the second one lacks the momentum. Let "
             "`optimizer.step()` change the parameters",
         )
+    for name, (gradient, explanation) in names.items():
+        history = velocity[0] - sums[0]  # the momentum of the steps before
+        if torch.allclose(moved, 0.25 * (history + gradient)):
+            raise WrongAnswer(name, f"{asked}: the master moved, but {explanation}")
     if torch.allclose(moved, -0.25 * velocity[0]):
         raise WrongAnswer("uphill", f"{asked}: the step has the wrong sign")
     raise WrongAnswer(

@@ -71,6 +71,8 @@ def scatter_evenly(batch, p):
     return list(torch.split(batch.clone(), [size + 1] * rest + [size] * (p - rest)))
 """,
         "first-device-goes-without": """
+import torch
+
 def scatter_evenly(batch, p):
     size, rest = divmod(len(batch), p)
     return [s.clone() for s in torch.split(batch, [size] * (p - rest) + [size + 1] * rest)]

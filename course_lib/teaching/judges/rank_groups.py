@@ -32,8 +32,9 @@ def on_each_rank(
 ) -> Findings:
     """Call ``try_it(group)`` on ``ranks``, in a group of their own; tell all ranks what it found.
 
-    ``try_it`` returns a dict. What it raises comes back under the key ``error``. What was found is
-    told by rank in the group; ranks outside come last, with None.
+    ``try_it`` returns a dict. What it raises comes back under the key ``error``, and the rank in
+    the world under ``rank``. What was found is told by rank in the group; ranks outside come last,
+    with None.
     """
     need_process_group()
     group = dist.new_group(ranks, timeout=TIMEOUT)
@@ -44,13 +45,19 @@ def on_each_rank(
                 found = try_it(group)
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}
+        found["rank"] = dist.get_rank()
         dist.destroy_process_group(group)
     return of_group_first(world().allgather(found), ranks)
 
 
 def judge_findings(everyone: Findings) -> None:
     """Raise what the learner's function raised, or say that it hung."""
-    judge_failures([found.get("error") if found else None for found in everyone])
+    errors = {
+        found.get("rank", index): found.get("error")
+        for index, found in enumerate(everyone)
+        if found
+    }
+    judge_failures([errors.get(rank) for rank in range(max(errors) + 1)])
 
 
 def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
