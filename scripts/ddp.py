@@ -14,7 +14,6 @@ import time
 
 import torch
 import torch.nn.functional as F
-from report import progress
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from training_options import finish, parse, steps_to_do
@@ -24,6 +23,7 @@ from course_lib.parallel.launching import process_group
 from course_lib.training.data import load_available
 from course_lib.training.loops import set_seed_of_rank
 from course_lib.training.models import LeNet
+from course_lib.training.report import progress
 
 
 def main() -> None:

@@ -4,13 +4,13 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from report import result_line
 from torch import nn
 
 from course_lib.parallel.launching import Place, on_terminal
 from course_lib.training.data import DataSet
 from course_lib.training.loops import accuracy
 from course_lib.training.models import checksum
+from course_lib.training.report import result_line
 
 
 def parse(description: str) -> argparse.Namespace:

@@ -1,4 +1,4 @@
-"""What the programs beside this file print: progress for a person, the result as JSON."""
+"""What a training program prints: progress for a person, its result as JSON for a program."""
 
 import json
 import shutil

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from scripts.report import result_line
+from course_lib.training.report import result_line
 
 
 def test_a_result_line_is_one_line_of_json() -> None:
