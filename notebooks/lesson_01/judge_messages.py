@@ -206,6 +206,7 @@ def judge_shift(seen: Observation) -> None:
                 "sent, nobody may write to it. Receive into another array",
             )
         if owner != left(rank, p):
+            all_waited(seen)  # or the array was looked at before anything had come
             raise WrongAnswer(
                 "wrong-value", f"rank {rank} did not return the whole array of rank {left(rank, p)}"
             )
@@ -311,6 +312,12 @@ def _judge_server(seen: Observation) -> None:
     ]
     if unanswered:
         raise WrongAnswer("no-answer", f"worker {unanswered[0]} says hello and gets no answer")
+    if seen.hung and not any(seen.errors[1:]):
+        raise WrongAnswer(
+            "serves-too-many",
+            f"all {len(seen.results) - 1} workers are done, and rank 0 still waits for a hello. "
+            "Rank 0 is no worker: there are `comm.size - 1`",
+        )
     unserved = {rank for rank, event in seen.stuck().items() if event.kind == "recv"} - {0}
     if unserved and 0 not in seen.stuck():
         raise WrongAnswer(

@@ -182,6 +182,13 @@ def shift(comm, array):
     comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
     return received
 """,
+        "does-not-wait: for what it receives": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    comm.Irecv(received, source=(comm.rank - 1) % comm.size)
+    comm.Isend(array, dest=(comm.rank + 1) % comm.size).wait()
+    return received.copy()
+""",
     },
     "01.handshake": {
         "nobody-speaks-first": """
@@ -318,6 +325,20 @@ def handshake(comm, payload):
 def handshake(comm, payload):
     payloads = comm.gather(payload, root=0)
     return None if comm.rank else dict(enumerate(payloads[1:], start=1))
+""",
+        "serves-too-many": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
 """,
     },
     "01.write_in_order": {

@@ -50,7 +50,7 @@ def judge_broadcast(seen: Observation, root: int) -> None:
         raise WrongAnswer(
             "wrong-value", f"rank {rank} returned {result!r}, not the root's {note(root)!r}"
         )
-    _judge_number_of_messages(seen)
+    _judge_number_of_messages(seen, root)
 
 
 def judge_scatter(seen: Observation, root: int) -> None:
@@ -85,7 +85,7 @@ def judge_scatter(seen: Observation, root: int) -> None:
             f"every rank has its part, but {moved} bytes were sent where about {needed} are "
             "enough: the ranks are sent parts that are not theirs",
         )
-    _judge_number_of_messages(seen)
+    _judge_number_of_messages(seen, root)
 
 
 def _judge_messages(seen: Observation, root: int) -> None:
@@ -123,7 +123,7 @@ def _judge_waiting(seen: Observation, root: int) -> None:
     judge_hang(seen)
 
 
-def _judge_number_of_messages(seen: Observation) -> None:
+def _judge_number_of_messages(seen: Observation, root: int) -> None:
     received = Counter(peer for _, peer in seen.sent())
     twice = [rank for rank, times in sorted(received.items()) if times > 1]
     if twice:
@@ -131,6 +131,13 @@ def _judge_number_of_messages(seen: Observation) -> None:
             "sends-twice",
             f"the result is right, but rank {twice[0]} is sent {received[twice[0]]} messages. One "
             f"each is enough, and none for the root: {len(seen.results) - 1} in all",
+        )
+    if received[root]:
+        sender = next(rank for rank, peer in seen.sent() if peer == root)
+        raise WrongAnswer(
+            "sends-to-the-root",
+            f"the result is right, but rank {sender} sends to the root, rank {root}, which has its "
+            "data already. A chain ends at the last rank that needs something",
         )
     all_waited(seen)
 

@@ -88,6 +88,13 @@ def broadcast(comm, value, root):
             comm.isend(value, dest=dest)
     return value
 """,
+        "sends-to-the-root": """
+def broadcast(comm, value, root):
+    if comm.rank != root:
+        value = comm.recv(source=(comm.rank - 1) % comm.size)
+    comm.send(value, dest=(comm.rank + 1) % comm.size)
+    return value
+""",
     },
     "02.scatter": {
         "uses-a-collective": """
