@@ -292,9 +292,20 @@ with mpi.emulated_link(latency=1e-3):
     assert "FINALIZE" not in finished.output, finished.output
 
 
+# From Python 3.12 on no thread can be started in the functions of atexit; here in none.
+NO_THREAD_AT_EXIT = """
+import threading
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+threading.Thread.start = refuse
+"""
+
+
 def test_survivors_of_a_death_go_on_and_leave(exits: Exits) -> None:
     """Where a group survives failures, the living exchange messages, from any source too."""
-    program = """
+    program = f"""
 all_have("begun")
 group = dist.group.WORLD
 group.survives_failures = True
@@ -329,6 +340,7 @@ else:
     dist.send(2 * ones, 0)
     dist.recv(ones, 0)
 dist.destroy_process_group()
+{NO_THREAD_AT_EXIT}
 """
     finished = exits.run(3, program, within=10)
     assert "the living went on" in finished.output, finished.output
