@@ -52,12 +52,15 @@ def case_all_reduce_in_one_memory(rank, size):
         same(combine(memory[:8]), total(size, 8))
         same(combine(memory.view(4, 4)), total(size, 4, 4))
         same(combine(memory.view(4, 4).t()), total(size, 4, 4))
-        same(combine(memory[:8:2]), total(size, 4))
+        same(combine(memory[:4]), total(size, 4))
+        same(combine(memory[:8:2]), total(size, 4))  # as many, from the same address on
         same(combine(memory.view(torch.int32)), total(size, 16).to(torch.int32))
         same(combine(memory, ReduceOp.MAX), values(size - 1, 16))
         same(combine(torch.nn.Parameter(memory)), total(size, 16))
         negative = memory.view(torch.complex64).conj().imag[:1]
         same(combine(negative), total(size, 1))
+        same(combine(memory[1:2], ReduceOp.MAX), values(size - 1, 1))
+        same(combine(negative, ReduceOp.MAX), values(size - 1, 1))  # not the least of the negated
         for factor in (2.0, 3.0):
             expected = factor * total(size, 16)
             same(combine(memory, dist._make_nccl_premul_sum(factor)), expected)
