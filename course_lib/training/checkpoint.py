@@ -25,7 +25,7 @@ from torch import nn
 from course_lib.parallel.agreement import exchange, outcomes, rank_and_size
 from course_lib.parallel.replica import unwrap
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class CheckpointError(RuntimeError):

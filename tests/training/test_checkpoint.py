@@ -95,7 +95,7 @@ def test_a_file_that_runs_code_is_refused(tmp_path: Path, parts: dict) -> None:
         def __reduce__(self):
             return (print, ("ran",))
 
-    torch.save({"format": 1, "model": Evil()}, tmp_path / "run.pt")
+    torch.save({"format": 2, "model": Evil()}, tmp_path / "run.pt")
     with pytest.raises(CheckpointError, match="could not read"):
         load_checkpoint(tmp_path / "run.pt", **parts)
 
@@ -113,5 +113,5 @@ def test_what_does_not_fit_is_reported(tmp_path: Path, parts: dict) -> None:
     with pytest.raises(CheckpointError, match="holds a scheduler"):
         load_checkpoint(path, **parts)
     torch.save({"format": 7}, path)
-    with pytest.raises(CheckpointError, match="format 7, not 1"):
+    with pytest.raises(CheckpointError, match="format 7, not 2"):
         load_checkpoint(path, **parts)
