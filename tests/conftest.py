@@ -98,17 +98,20 @@ ORDER = (
     "browser",
 )
 # `make test` runs two files of tests at a time, then two files of whole clusters, which mostly
-# wait, and then one by one what needs the machine for itself: whole lessons.
+# wait, or two lessons, and then one by one what needs the machine for itself.
 MARKS = {
     "cluster": "clusters",
     "browser": "alone",
-    "lessons/test_notebooks.py": "alone",
+    "lessons/test_notebooks.py": "clusters",
 }
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the folders of tests in the order above."""
+    """Run the folders of tests in the order above, each file's tests in one process.
+
+    A lesson runs for a minute in processes of its own, so each goes wherever there is room.
+    """
 
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
@@ -121,3 +124,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for start, mark in MARKS.items():
             if path.startswith(start) and not marked:
                 item.add_marker(mark)
+        spread = path == "lessons/test_notebooks.py"
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if spread else path))

@@ -16,7 +16,17 @@ from tests.lessons.nbval import run_nbval
 
 SOURCES = sources()
 
+# In these, cells measure and compare times: nothing else may keep the machine busy.
+TIMED = ("03", "06", "08", "09")
+
 each_lesson = pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
+each_lesson_timed_ones_alone = pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.alone] * (path.name[:2] in TIMED))
+        for path in SOURCES
+    ],
+)
 
 
 def exercises_of(source: Path) -> list[str]:
@@ -63,13 +73,12 @@ def test_the_stored_outputs_hide_no_failure(source: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@each_lesson
+@each_lesson_timed_ones_alone
 def test_the_lesson_runs_and_prints_what_is_stored(source: Path, tmp_path: Path) -> None:
     run = run_nbval(target(source), tmp_path)
     assert run.passed, run.output
 
 
-@pytest.mark.clusters  # no times are compared, so another cluster may run beside it
 @pytest.mark.timeout(600)
 @each_lesson
 def test_the_blanked_lesson_runs_to_its_end(source: Path, tmp_path: Path) -> None:
