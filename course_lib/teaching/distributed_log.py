@@ -22,6 +22,7 @@ from torch_mpi4py import world
 from torch_mpi4py.call_arguments import is_receive, is_send
 from torch_mpi4py.guarded_comm import BLOCKING
 
+from .deadlock import ended_early
 from .exercise import Staged, WrongAnswer
 from .message_log import PROBES, LoggedCall, Observation, attempt, tell_all
 
@@ -129,7 +130,12 @@ def _observe(
     result, error, log = None, None, []
     if ranks is None or dist.get_rank() in ranks:
         only = group if only_group else None
-        with recorded(group, only=only) as log, without_world_collectives():
+        in_it = dist.get_process_group_ranks(group)
+        with (
+            recorded(group, only=only) as log,
+            without_world_collectives(),
+            ended_early(in_it, group.abort),
+        ):
             result, error = attempt(function, *args, group)
         dist.destroy_process_group(group)
     seen = tell_all(world(), result, error, log)

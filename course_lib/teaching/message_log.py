@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
+from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError, deadlines
 from torch_mpi4py.call_arguments import (
     arguments_of,
     bytes_sent,
@@ -22,8 +22,11 @@ from torch_mpi4py.call_arguments import (
     messages_of,
     with_status,
 )
+from torch_mpi4py.events import log
 from torch_mpi4py.guarded_comm import BLOCKING
 from torch_mpi4py.requests import NON_BLOCKING
+
+from .deadlock import ended_early
 
 __all__ = [
     "LoggedCall",
@@ -193,12 +196,13 @@ def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) 
     """Call ``function(logged_comm, *args)`` on every rank and tell every rank what happened.
 
     To be called by all ranks of ``comm``. The function gets a communicator of its own, whose
-    calls have ``timeout`` seconds; if it hangs, only that communicator is lost.
+    calls have ``timeout`` seconds, less if all wait for each other; only that communicator is lost.
     """
     own = comm.Dup()
     own.timeout = timeout
     logged = LoggedComm(own)
-    result, error = attempt(function, logged, *args)
+    with ended_early(log.group_of(own).ranks, functools.partial(deadlines.revoke, own)):
+        result, error = attempt(function, logged, *args)
     seen = tell_all(comm, result, error, logged.settle())
     if not seen.hung:
         own.Free()

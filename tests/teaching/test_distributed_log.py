@@ -1,4 +1,4 @@
-"""The log of sends and receives, on real ranks."""
+"""What checks stand on, on real ranks: the log of sends and receives, smaller groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tests import ranks
 
 PARAMETERS = [
     pytest.param("openmpi", 3, case, id=case.partition(":")[2])
-    for case in ranks.cases_of("tests.teaching.cases.distributed_log")
+    for module in ("distributed_log", "rank_groups")
+    for case in ranks.cases_of(f"tests.teaching.cases.{module}")
 ]
 
 

@@ -16,7 +16,7 @@ def judge_hang(seen: Observation) -> None:
     where = [f"rank {rank} in {_described(event)}" for rank, event in sorted(seen.stuck().items())]
     raise WrongAnswer(
         "it-hangs",
-        f"it did not end within the deadline on {p} ranks. Waiting: {', '.join(where) or 'none'}",
+        f"it does not end on {p} ranks. Waiting: {', '.join(where) or 'none'}",
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
+from ..deadlock import ended_early
 from ..distributed_log import of_group_first, without_world_collectives
 from ..exercise import as_mistake
 from ..message_log import portable
@@ -41,7 +42,8 @@ def on_each_rank(
     found = None
     if ranks is None or dist.get_rank() in ranks:
         try:
-            with without_world_collectives():
+            in_it = dist.get_process_group_ranks(group)
+            with without_world_collectives(), ended_early(in_it, group.abort):
                 found = try_it(group)
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}
@@ -75,14 +77,23 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
-    """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``."""
+    """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``.
+
+    All ranks of ``comm`` are told what was found there: nobody goes on alone and waits.
+    """
     judge(comm)
     few: Any = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
-    if few == MPI.COMM_NULL:
-        return
+    found = None
+    if few != MPI.COMM_NULL:
+        try:
+            judge(few)
+        except Exception as error:
+            found = error
+    elsewhere = comm.bcast(portable(found), root=0)
     with as_mistake(
         "size-is-fixed",
         f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask `comm.size` "
         "how many ranks there are",
     ):
-        judge(few)
+        if found is not None or elsewhere is not None:
+            raise found or elsewhere

@@ -16,7 +16,7 @@ from .event_board import Board, Event, Position
 from .main_thread import SILENT_S, is_stuck, seen_since
 from .rank_states import MOST_PAST, RankState
 
-__all__ = ["RankBoards", "is_alive", "observe"]
+__all__ = ["RankBoards", "is_alive", "observe", "waits_in"]
 
 _FRESH_S = 0.2  # an older heartbeat may be from before the line that runs now
 
@@ -60,21 +60,23 @@ class RankBoards:
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""
-        found: dict[int, int | None] = {}
-        for number in numbers:
-            position, board = self.position(number), self.board(number)
-            found[number] = None
-            if position is not None and board is not None and position.running:
-                for event in board.open_operations():
-                    if event.waiting and event.start > position.renewed:
-                        found[number] = event.number
-        return found
+        boards = {number: self.board(number) for number in numbers}
+        return {n: None if board is None else waits_in(board) for n, board in boards.items()}
 
     def last_movement(self, numbers: Iterable[int]) -> float:
         """When (``time.perf_counter()``) some rank last ended a call of communication, or 0."""
         boards = filter(None, map(self.board, numbers))
         latest = filter(None, (board.latest() for board in boards))
         return max((event.end or 0.0 for event in latest), default=0.0)
+
+
+def waits_in(board: Board) -> int | None:
+    """The number of the call in which a rank waits, None if it does not wait."""
+    position = board.position
+    if position is None or not position.running:
+        return None
+    waiting = [e for e in board.open_operations() if e.waiting and e.start > position.renewed]
+    return waiting[-1].number if waiting else None
 
 
 def observe(

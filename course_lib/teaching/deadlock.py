@@ -1,0 +1,58 @@
+"""Ends a learner's function in which all ranks wait for each other, long before its deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch_mpi4py.observing import waits_in
+from torch_mpi4py.peer_boards import board_of
+
+__all__ = ["ended_early"]
+
+_LOOK_EVERY_S = 0.25
+_NOBODY_MOVED_FOR_S = 2.0
+_HAS_RUN_FOR_S = 0.2
+
+
+@contextlib.contextmanager
+def ended_early(ranks: Sequence[int], end: Callable[[], Any]) -> Iterator[None]:
+    """Call ``end()`` if each of ``ranks`` waits in a call, and none gets any further.
+
+    A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a core
+    of its own or a busy one, spread over 2 s, then none is under way, for checks send little. Where
+    this can't be seen (another host, a rank that sleeps), the deadline ends it.
+
+    Args:
+        ranks: those that the code inside runs on, by their numbers at the start of MPI.
+        end: frees the ranks; called on a thread of its own, by at least one of the ranks.
+    """
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(over, ranks, end), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(over: threading.Event, ranks: Sequence[int], end: Callable[[], Any]) -> None:
+    waits: list[int | None] = []
+    since, ran_before = 0.0, [0.0]
+    while not over.wait(_LOOK_EVERY_S):
+        boards = [board for board in map(board_of, ranks) if board is not None]
+        ran = [board.position.cpu for board in boards if board.position is not None]
+        if len(ran) < len(ranks):
+            return
+        now = time.perf_counter()
+        if (seen := [waits_in(board) for board in boards]) != waits:
+            waits, since, ran_before = seen, now, ran
+            continue
+        in_vain = None not in waits and now > since + _NOBODY_MOVED_FOR_S
+        if in_vain and all(b - a > _HAS_RUN_FOR_S for a, b in zip(ran_before, ran, strict=True)):
+            end()
+            return

@@ -1,0 +1,88 @@
+"""A judge is asked on all ranks, and again on one rank fewer; what hangs ends soon."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_mpi4py import world
+
+from course_lib.teaching.distributed_log import observe_distributed
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.rank_groups import with_fewer_ranks
+from course_lib.teaching.message_log import observe
+
+
+def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
+    """Also the one that was left out: it would go on alone, and wait in vain."""
+    comm, sizes = world(), []
+
+    def judge(comm):
+        sizes.append(comm.size)
+        if comm.size < size:
+            raise WrongAnswer("wrong-there", "three is not two")
+
+    with pytest.raises(WrongAnswer) as wrong:
+        with_fewer_ranks(comm, judge)
+    assert sizes == ([size] if rank == size - 1 else [size, size - 1])
+    assert wrong.value.name == "size-is-fixed"
+    assert wrong.value.explanation.endswith("(three is not two)")
+
+
+def case_all_go_on_together_where_it_is_right(rank, size):
+    """An exception of another kind, too, reaches all ranks as it is."""
+    comm = world()
+    with_fewer_ranks(comm, lambda comm: None)
+
+    def fails(comm):
+        if comm.size < size:
+            raise RuntimeError("broken there")
+
+    with pytest.raises(RuntimeError, match="broken there"):
+        with_fewer_ranks(comm, fails)
+    assert comm.allreduce(1) == size
+
+
+def case_a_deadlock_ends_before_its_deadline(rank, size):
+    """All wait in a receive; the communicator of the check is lost, and no other."""
+    comm = world()
+
+    def all_receive(comm):
+        comm.recv(source=(comm.rank - 1) % comm.size)
+
+    began = time.perf_counter()
+    seen = observe(all_receive, comm, timeout=40.0)
+    assert seen.hung
+    assert sorted(seen.stuck()) == list(range(size))
+    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
+    assert comm.allreduce(1) == size
+
+
+def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
+    """Who has come to the end waits for the others in the check."""
+    began = time.perf_counter()
+
+    def only_some_call(group):
+        if dist.get_rank(group) > 0:
+            dist.all_reduce(torch.ones(1), group=group)
+
+    seen = observe_distributed(only_some_call, ranks=[1, 2], timeout=40.0)
+    assert seen.hung
+    assert seen.errors[0] is None
+    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
+
+
+def case_ranks_that_wait_for_one_at_work_are_left_alone(rank, size):
+    """It computes in Python, then it sleeps, each for longer than a deadlock may last."""
+
+    def is_late(comm):
+        if comm.rank == 0:
+            began = time.perf_counter()
+            while time.perf_counter() < began + 3.5:
+                pass
+            time.sleep(3.5)
+        return comm.bcast("at last" if comm.rank == 0 else None)
+
+    assert observe(is_late, world(), timeout=40.0).results == ["at last"] * size
