@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 import requests
 
@@ -23,8 +24,13 @@ TOKEN = "notebooks"
 class Notebooks:
     """A running JupyterLab with a folder of notebooks, and a page to open them in."""
 
-    def __init__(self, page: Page, address: str, folder: Path) -> None:
+    def __init__(self, page: Page, address: str, folder: Path, server: int) -> None:
         self.page, self._address, self._folder = page, address, folder
+        self._server = psutil.Process(server)
+
+    def kernels(self) -> set[psutil.Process]:
+        """Return the processes of all kernels."""
+        return set(self._server.children())
 
     def open(self, name: str, cells: list[nbformat.NotebookNode]) -> Page:
         """Open a notebook of these cells, all of them rendered at once."""
@@ -68,7 +74,7 @@ def notebooks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebooks]:
     try:
         wait_until(answers, 120, "JupyterLab")
         with chromium(folder / "profile") as page:
-            yield Notebooks(page, address, folder / "notebooks")
+            yield Notebooks(page, address, folder / "notebooks", server.pid)
     finally:
         server.terminate()  # it ends its kernels
         server.wait(60)

@@ -1,0 +1,146 @@
+"""A learner works on lesson 01 in a browser: goes wrong, takes a hint, stops a cell, restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.teaching.workspace import make_workspace
+from tests.browser.chromium import Lab, Page
+from tests.lab_server import wait_until
+
+LESSON = "01_send_and_receive.ipynb"
+ID = "01.ring_pass"
+WRONG = """%%px
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+"""
+TYPING_ERROR = WRONG.replace("comm.recv(source=left)", "comm.recv(sauce=left)")
+RIGHT = """%%px
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank > 0:
+        token = comm.recv(source=left)
+    token = [*token, comm.rank]
+    comm.send(token, dest=right)
+    return comm.recv(source=left) if comm.rank == 0 else token
+"""
+ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
+SHIFT, CONTROL = 8, 2
+
+
+class Learner:
+    """Who types into cells of an open notebook, runs them, and reads what they print."""
+
+    def __init__(self, page: Page, cells: list[nbformat.NotebookNode]) -> None:
+        self.page, self.cells = page, cells
+
+    def find(self, what: str) -> int:
+        """Return the number of the first code cell that contains ``what``."""
+        return next(
+            i for i, c in enumerate(self.cells) if c.cell_type == "code" and what in c.source
+        )
+
+    def write(self, cell: int, source: str) -> None:
+        """Type ``source`` over what a cell holds."""
+        self._enter(cell)
+        self._press("a", "KeyA", 65, CONTROL, commands=["selectAll"])
+        self.page.call("Input.insertText", text=source)
+
+    def start(self, cell: int) -> None:
+        """Press Shift and Enter in a cell and see it begin."""
+        before = self._prompt(cell)
+        self._enter(cell)
+        self._press("Enter", "Enter", 13, SHIFT)
+        self.page.wait_for(f"{self._prompt_of(cell)} !== {before!r}", 30, "the cell to begin")
+
+    def ends(self, cell: int, showing: str, seconds: float = 60) -> str:
+        """Wait until a cell has ended and shows a text; return all that it shows."""
+        ended = f"/\\[\\d+\\]/.test({self._prompt_of(cell)})"
+        self.page.wait_for(ended, seconds, f"an end of cell {cell}")
+        shown = f"{self._cell(cell)}.querySelector('.jp-Cell-outputArea').innerText"
+        # Outputs are drawn when there is a moment for it.
+        with contextlib.suppress(AssertionError):
+            self.page.wait_for(f"{shown}.includes({json.dumps(showing)})", 20)
+        text = self.page.evaluate(shown).strip()
+        assert showing in text, text
+        return text
+
+    def run(self, cell: int, showing: str = "", seconds: float = 60) -> str:
+        """Run a cell to its end and return what it shows, ``showing`` among it."""
+        self.start(cell)
+        return self.ends(cell, showing, seconds)
+
+    def try_out(self, cell: int, source: str, showing: str = "") -> str:
+        """Type, run, and return what is shown."""
+        self.write(cell, source)
+        return self.run(cell, showing)
+
+    def _cell(self, cell: int) -> str:
+        return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
+
+    def _prompt_of(self, cell: int) -> str:
+        return f"{self._cell(cell)}.querySelector('.jp-InputPrompt').textContent"
+
+    def _prompt(self, cell: int) -> str:
+        return self.page.evaluate(self._prompt_of(cell))
+
+    def _enter(self, cell: int) -> None:
+        editor = f"{self._cell(cell)}.querySelector('.cm-content')"
+        self.page.evaluate(f"{editor}.scrollIntoView({{block: 'center'}})")
+        self.page.click(f"{editor}.firstElementChild")
+
+    def _press(self, key: str, code: str, number: int, held: int, **more: object) -> None:
+        which = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": held}
+        self.page.call("Input.dispatchKeyEvent", type="keyDown", **which, **more)
+        self.page.call("Input.dispatchKeyEvent", type="keyUp", **which)
+
+
+@pytest.mark.timeout(600)
+def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
+    make_workspace(workspace=tmp_path)
+    cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
+    page = notebooks.open(LESSON, cells)
+    lab, learner = Lab(page), Learner(page, cells)
+    lab.kernel_is_ready()
+    imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
+    answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
+    spare = learner.find("role =")
+
+    learner.run(imports)
+    learner.run(start, "4 ranks ready", 120)
+    learner.run(check, f"{ID}: not attempted yet.")
+
+    learner.try_out(answer, WRONG)
+    learner.run(check, "(everyone-receives-first)")
+    learner.try_out(answer, TYPING_ERROR)
+    assert "TypeError" in learner.run(check, "comm.recv(sauce=left)")
+    learner.try_out(spare, f'hint("{ID}")', "Hint 1 of 3")
+    learner.run(spare, "Hint 2 of 3")
+    learner.try_out(answer, RIGHT)
+    learner.run(check, f"{ID}: right.")
+
+    learner.write(spare, ENDLESS)
+    learner.start(spare)
+    page.click("document.querySelector('[data-jp-item-name=\"interrupt\"] jp-button')")
+    learner.ends(spare, "KeyboardInterrupt", 30)
+    learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
+
+    before = notebooks.kernels()
+    lab.menu("Kernel", "kernelmenu:restart")
+    page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
+    wait_until(lambda: notebooks.kernels() and not before & notebooks.kernels(), 60, "a restart")
+    lab.kernel_is_ready()
+    learner.run(imports)
+    learner.run(start, "4 ranks", 120)
+    learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
+    learner.run(check, f"{ID}: right.")
+    learner.try_out(spare, "cluster.shutdown()")
+    assert page.errors == []
