@@ -25,16 +25,6 @@ from torch_mpi4py.call_arguments import (
 from torch_mpi4py.guarded_comm import BLOCKING
 from torch_mpi4py.requests import NON_BLOCKING
 
-__all__ = [
-    "LoggedCall",
-    "LoggedComm",
-    "Observation",
-    "attempt",
-    "observe",
-    "portable",
-    "tell_all",
-]
-
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _LOGGED = {*BLOCKING, *NON_BLOCKING}
 
@@ -51,14 +41,10 @@ class LoggedCall:
         tag: the message's tag.
         nbytes: bytes of this rank's own data.
         any_source: whether a receive named no source.
-        content: what a pickled call of mpi4py carried, or the numbers of a short tensor.
+        content: what a pickled call of mpi4py carried.
         finished: False: the rank was still in this call when the deadline passed.
         waited: False: a non-blocking call whose request was never waited for.
         on_group: whether a call of torch.distributed was on the group that is observed.
-        rank: who called, where :mod:`.distributed_log` wrote it.
-        label: what the message is called in pictures.
-        start: when the call began, in seconds of a clock that all processes of a machine share.
-        end: when it returned; None if it never did.
     """
 
     kind: str
@@ -71,10 +57,6 @@ class LoggedCall:
     finished: bool = False
     waited: bool = True
     on_group: bool = True
-    rank: int | None = None
-    label: str = ""
-    start: float = 0.0
-    end: float | None = None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The log of sends and receives, on real ranks."""
+"""The log of calls of torch.distributed, on real ranks."""
 
 from __future__ import annotations
 
