@@ -26,8 +26,6 @@ from .stop_button import StopButton
 if TYPE_CHECKING:
     from .handle import Cluster
 
-__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "unfinished"]
-
 DEFAULT_LIMIT_S = 60.0
 
 _LIVE_AFTER_S = 0.3

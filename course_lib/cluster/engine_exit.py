@@ -23,15 +23,6 @@ from typing import Any
 
 from IPython.core.autocall import IPyAutocall
 
-__all__ = [
-    "NoExit",
-    "as_a_death",
-    "end_forked_child",
-    "end_with_parent",
-    "explain_exits",
-    "look_after_children",
-]
-
 _PR_SET_PDEATHSIG = 1
 
 _INSTEAD = (

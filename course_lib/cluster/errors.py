@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ipyparallel import error
 from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
 
-__all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
-
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
 _CONSEQUENCES = (

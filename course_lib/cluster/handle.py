@@ -17,17 +17,15 @@ import ipyparallel as ipp
 from IPython import get_ipython
 from torch_mpi4py.observing import RankBoards, observe
 from torch_mpi4py.rank_report import HangReport
-from torch_mpi4py.rank_states import name_ranks
+from torch_mpi4py.rank_states import name_ranks, rank_list
 
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
-from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, rank_list
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
 from .stop_button import StopButton, interruption
-
-__all__ = ["Cluster"]
 
 _POLL_S = 0.02
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives

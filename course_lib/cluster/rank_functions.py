@@ -19,22 +19,6 @@ from IPython import get_ipython
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Condition",
-    "complete",
-    "condition",
-    "describe",
-    "group_timeout",
-    "init_process_group",
-    "learners_names",
-    "lost_flags",
-    "namespace",
-    "note_told",
-    "renew",
-    "run_as_cell",
-    "shrink",
-]
-
 # ---- who it is ------------------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Rank", "RankTable", "count"]
-
 _COLUMNS = ("rank", "device", "threads", "mpi", "pid", "host")
 _TITLES = {"mpi": "MPI library"}
 _RIGHT = ("rank", "threads", "pid")

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from .tracebacks import CELL_FILE
 
-__all__ = ["SIGNAL", "answer", "ask"]
-
 SIGNAL = signal.SIGUSR1
 """Makes a rank write its stack."""
 

@@ -20,8 +20,6 @@ from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import started, sweep_stale
 
-__all__ = ["current_cluster", "start_cluster"]
-
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from IPython import get_ipython
 
-__all__ = ["StopButton", "interruption"]
-
 _DEAF_S = 15.0  # at most; freeing ranks takes 6 s if some cannot be freed
 _AFTERWARDS_S = 1.0  # until the notebook has shown the report
 

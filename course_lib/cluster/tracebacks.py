@@ -11,8 +11,6 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-__all__ = ["CELL_FILE", "shorten"]
-
 CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 """What the file name of a cell's code ends with."""
 
