@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyparallel import error
+from torch_mpi4py.rank_report import HangReport
 from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
@@ -96,7 +98,12 @@ class RemoteCellError(error.RemoteError):
         report: the :class:`~torch_mpi4py.rank_report.HangReport` of what every rank was doing.
     """
 
-    def __init__(self, failures: list[RankFailure], finished: list[int] = (), report=None):
+    def __init__(
+        self,
+        failures: list[RankFailure],
+        finished: Sequence[int] = (),
+        report: HangReport | None = None,
+    ) -> None:
         self.report = report
         self.failures = sorted(failures, key=lambda failure: failure.urgency)
         self.finished = sorted(finished)
@@ -154,10 +161,12 @@ class HangError(RemoteCellError):
         advice: what to do now.
     """
 
+    report: HangReport
+
     def __init__(
         self,
         reason: str,
-        report,
+        report: HangReport,
         failures: list[RankFailure],
         finished: list[int],
         stuck: list[int],

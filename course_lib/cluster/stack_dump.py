@@ -13,7 +13,9 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .tracebacks import CELL_FILE
 
@@ -26,7 +28,7 @@ _TRIES = 3
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in ')
 
 
-def answer(directory: Path, rank: int, shell) -> None:
+def answer(directory: Path, rank: int, shell: Any) -> None:
     """Write the stack of this rank from now on whenever it is asked for.
 
     Args:
@@ -41,7 +43,7 @@ def answer(directory: Path, rank: int, shell) -> None:
     faulthandler.register(SIGNAL, file=stack, all_threads=False)
     cache = shell.compile.cache
 
-    def cache_and_note(code, number=0, raw_code=None):
+    def cache_and_note(code: str, number: int = 0, raw_code: str | None = None) -> str:
         name = cache(code, number, raw_code)
         short = os.path.basename(name)
         if known.get(short) != number:
@@ -52,7 +54,7 @@ def answer(directory: Path, rank: int, shell) -> None:
     shell.compile.cache = cache_and_note
 
 
-def ask(directory: Path, rank: int, send_signal) -> str:
+def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
     """Where the main thread of ``rank`` is, as ``"cell 5, line 2"``; empty if not in a cell.
 
     Args:
