@@ -38,7 +38,7 @@ _LOOK_AGAIN_S = 0.01
 _MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
 _BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
 _NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
-_NAMES_SHOWN = 8  # of those that share a fate
+_NAMES_SHOWN = 8
 
 
 class Cluster:
@@ -273,8 +273,7 @@ class Cluster:
         """
         self.require_running()
         self._require_idle("the reset")
-        known = self.view.apply_sync(on_rank.group_timeout)
-        self.view.apply_sync(on_rank.renew, timeout_s, any(one is not None for one in known))
+        self.view.apply_sync(on_rank.renew, timeout_s)
 
     def _require_idle(self, what: str) -> None:
         # What a dead rank was running ends when the controller has said so.
@@ -434,8 +433,7 @@ class Cluster:
                 "lost then; until then you can still read them: cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
-            timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
-            self.view.apply_sync(on_rank.renew, None, max(timeouts, default=False))
+            self.view.apply_sync(on_rank.renew, None)
             gone = sorted({*lost, *(name for one in found for name in one.stale)})
             also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
             return (
@@ -616,20 +614,10 @@ def _require_success(asked: Any, survivors: list[int]) -> None:
 
 def _losses(names: dict[int, list[str] | None]) -> str:
     """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
-    where: dict[str, list[int]] = {}
-    for rank, known in names.items():
-        for name in known or ():
-            where.setdefault(name, []).append(rank)
-    together: dict[tuple[int, ...], list[str]] = {}
-    for name, ranks in where.items():
-        together.setdefault(tuple(ranks), []).append(name)
-    answered = tuple(rank for rank, known in names.items() if known is not None)
-    parts = []
-    for who, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
-        shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
-        more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
-        parts.append(shown + more + ("" if who == answered else f" on {rank_list(who)}"))
-    silent = [rank for rank, known in names.items() if known is None]
+    known = sorted({name for some in names.values() for name in some or ()})
+    more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+    parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
+    silent = [rank for rank, some in names.items() if some is None]
     if silent:
         parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
     return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")

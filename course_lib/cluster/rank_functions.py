@@ -118,13 +118,11 @@ class Condition:
         flags: as the constants of this module say.
         lost: names of sub-groups and communicators that no longer work.
         stale: names of other things that use the world or the default group.
-        group_timeout_s: of its default process group, None without one.
     """
 
     flags: int
     lost: tuple[str, ...]
     stale: tuple[str, ...]
-    group_timeout_s: float | None
 
 
 # Sub-groups and communicators whose loss was told, by id; kept, so that no id is used twice.
@@ -195,14 +193,7 @@ def condition() -> Condition:
             else:
                 stale.append(name)
     names_of_lost, names_of_stale = tuple(dict.fromkeys(lost)), tuple(dict.fromkeys(stale))
-    return Condition(lost_flags(), names_of_lost, names_of_stale, group_timeout())
-
-
-def group_timeout() -> float | None:
-    """The deadline of the default process group in seconds; None without one."""
-    import torch.distributed as dist
-
-    return dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else None
+    return Condition(lost_flags(), names_of_lost, names_of_stale)
 
 
 def note_told(names: list[str]) -> None:
@@ -230,19 +221,20 @@ def _group_of(value: object) -> Any:
 # ---- a fresh start ---------------------------------------------------------------------------
 
 
-def renew(timeout_s: float | None, group: float | bool) -> None:
+def renew(timeout_s: float | None) -> None:
     """Make ``comm`` and the default process group anew; all ranks together.
+
+    If any rank has a default process group, all get one, also those that have destroyed theirs.
 
     Args:
         timeout_s: deadline of every operation from now on; None keeps what they had.
-        group: whether there shall be a default process group, on all ranks, also on those that
-            have destroyed theirs; a number is its deadline where ``timeout_s`` gives none.
     """
     import torch.distributed as dist
     import torch_mpi4py as mpi
     from torch_mpi4py import heartbeat, process_group
 
     before = mpi.world()
+    of_group = dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else 0.0
     for lost in list(process_group.live_groups):
         if lost.is_busy:  # with what other ranks never call: to destroy it would wait for them
             lost.abort()
@@ -255,8 +247,9 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     comm.timeout = before.timeout if timeout_s is None else timeout_s
     get_ipython().user_ns["comm"] = comm
     heartbeat.renewed()
-    if group:
-        init_process_group(group if timeout_s is None else timeout_s)
+    of_group = comm.allreduce(of_group, op=mpi.MPI.MAX)
+    if of_group:
+        init_process_group(of_group if timeout_s is None else timeout_s)
 
 
 def init_process_group(timeout_s: float) -> None:
