@@ -43,7 +43,7 @@ def trace_events(lanes: list[Lane]) -> list[dict[str, Any]]:
             threads[thread := next(numbers)] = "sections"
             found += [_section(lane.rank, thread, event) for event in events]
         placed[lane.rank] = []
-        for events in lane.rows():
+        for events in _nested_rows(lane.operations):
             threads[thread := next(numbers)] = "messages and collectives"
             found += [_operation(lane.rank, thread, event) for event in events]
             placed[lane.rank] += [(thread, event) for event in events]
@@ -101,7 +101,7 @@ def _operation(rank: int, thread: int, event: Ended) -> dict[str, Any]:
 
 
 def _nested_rows(events: list[Ended]) -> list[list[Ended]]:
-    """Put sections into rows in which each two are apart or one within the other."""
+    """Put events into rows in which each two are apart or one within the other."""
     rows: list[tuple[list[Ended], list[float]]] = []  # events, ends of those still open
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         for row, ends in rows:

@@ -63,17 +63,6 @@ class Lane:
         """When its last event ended."""
         return self.program[-1].end if self.program else 0.0
 
-    def rows(self) -> list[list[Ended]]:
-        """Return the operations in as few rows as keep them from overlapping."""
-        rows: list[list[Ended]] = []
-        for event in sorted(self.operations, key=lambda event: event.start):
-            row = next((row for row in rows if row[-1].end <= event.start), None)
-            if row is None:
-                rows.append([event])
-            else:
-                row.append(event)
-        return rows
-
 
 def lanes_of(records: Iterable[RankEvents]) -> list[Lane]:
     """Return a lane for each record, all on rank 0's clock, from 0 on."""
