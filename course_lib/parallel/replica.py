@@ -73,24 +73,11 @@ def require_equal_layouts(
 
 
 def _difference(first: list[tuple], layout: list[tuple], rank: int) -> str:
-    ours, theirs = _by_name(first), _by_name(layout)
-    for name in ours:
-        if name not in theirs:
-            return f"rank 0 has {name!r}, rank {rank} has not"
-        if ours[name] != theirs[name]:
-            return (
-                f"{name!r} is {_text(ours[name])} on rank 0, {_text(theirs[name])} on rank {rank}"
-            )
-    for name in theirs:
-        if name not in ours:
-            return f"rank {rank} has {name!r}, rank 0 has not"
+    ours, theirs = (
+        {name: f"{dtype} {shape}" for name, shape, dtype in one} for one in (first, layout)
+    )
+    for name in ours | theirs:
+        here, there = ours.get(name, "missing"), theirs.get(name, "missing")
+        if here != there:
+            return f"{name!r} is {here} on rank 0, {there} on rank {rank}"
     return f"rank 0 and rank {rank} have the same tensors in another order"
-
-
-def _by_name(layout: list[tuple]) -> dict[str, tuple]:
-    return {name: (shape, dtype) for name, shape, dtype in layout}
-
-
-def _text(description: tuple) -> str:
-    shape, dtype = description
-    return f"{dtype} {shape}"
