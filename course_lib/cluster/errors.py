@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyparallel import error
-from torch_mpi4py.rank_report import HangReport
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
@@ -95,7 +95,7 @@ class RemoteCellError(error.RemoteError):
         evalue: the message of its exception.
         failures: a :class:`RankFailure` for each rank that failed, in the order shown.
         finished: the ranks that finished without an error.
-        report: the :class:`~torch_mpi4py.rank_report.HangReport` of what every rank was doing.
+        report: the :class:`~torch_mpi4py.hang_report.HangReport` of what every rank was doing.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class HangError(RemoteCellError):
     The ranks were freed before it is raised, except those in ``stuck``.
 
     Attributes:
-        report: what every rank was doing, a :class:`~torch_mpi4py.rank_report.HangReport`.
+        report: what every rank was doing, a :class:`~torch_mpi4py.hang_report.HangReport`.
         reason: whose time was over.
         stuck: ranks that could not be freed.
         advice: what to do now.

@@ -138,7 +138,7 @@ def lost_flags() -> int:
 
     if not deadlines.has_ulfm():
         failed = any(group.failure is not None for group in list(process_group.live_groups))
-        return NEEDS_RESTART if failed or deadlines.is_stuck() else 0
+        return NEEDS_RESTART if failed or deadlines.has_abandoned_a_thread() else 0
     found = 0
     if world().Is_revoked() or is_half_made():  # then the ranks are out of step
         found |= WORLD_LOST

@@ -80,12 +80,12 @@ def shrinks(kernel, was: list[int]) -> None:
 # The report says who waited: a death comes when all others do.
 DIE = """
 import os, signal, time
-from torch_mpi4py import hang_report
+from torch_mpi4py import shared_report
 
 def die_when_the_others_wait():
     until = time.monotonic() + 30
-    while any(one.state != "waiting" for one in hang_report.look().ranks if one.rank != rank):
-        assert time.monotonic() < until, hang_report.look().text()
+    while any(one.state != "waiting" for one in shared_report.look().ranks if one.rank != rank):
+        assert time.monotonic() < until, shared_report.look().text()
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """
