@@ -145,13 +145,6 @@ def convert_sync_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = 
 def _converted(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
     if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
         return module
-    new = SyncBatchNorm(
-        module.num_features,
-        module.eps,
-        module.momentum,
-        module.affine,
-        module.track_running_stats,
-        group,
-    )
-    new._parameters, new._buffers = module._parameters, module._buffers
-    return new.train(module.training)
+    new = SyncBatchNorm.__new__(SyncBatchNorm)
+    new.__dict__ = {**module.__dict__, "group": group}
+    return new

@@ -40,14 +40,9 @@ def tensors_of(model: nn.Module | Mapping[str, torch.Tensor]) -> Tensors:
         )
     for name, tensor in model.items():
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-            raise TypeError(f"{name!r} is not a dense tensor but {_kind(tensor)}")
+            kind = getattr(tensor, "layout", type(tensor).__name__)
+            raise TypeError(f"{name!r} is not a dense tensor but {kind}")
     return {str(name): tensor.detach() for name, tensor in model.items()}
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"one of layout {value.layout}"
-    return type(value).__name__
 
 
 def layout_of(tensors: Tensors) -> list[tuple[str, tuple[int, ...], str]]:
