@@ -1,4 +1,4 @@
-"""Write down every call to ``torch.distributed`` while a learner's function runs.
+"""Writes down every call to ``torch.distributed`` while a learner's function runs.
 
 The calls go through to the real process group. What is written down is which function was called,
 on which group, with how many bytes of this rank's own, which is the budget of a collective, and

@@ -1,4 +1,4 @@
-"""Write down every message of a rank, so that a check can judge a method.
+"""Writes down every message of a rank, so that a check can judge a method.
 
 :class:`LoggedComm` passes every call on to a real mpi4py communicator and appends a
 :class:`LoggedCall` to its log. :func:`observe` runs a learner's function on every rank with such

@@ -1,4 +1,4 @@
-"""Write down every message of a rank: with whom, under which tag, when, and what it held.
+"""Writes down every message of a rank: with whom, under which tag, when, and what it held.
 
 As :mod:`course_lib.teaching.distributed_log`, which knows only that there was one.
 :func:`notebooks.lesson_09.figures.sequence` draws it.

@@ -17,6 +17,7 @@ from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK, rank_colour, text
 MARGIN, LABEL, GAP = 16, 66, 4
 ROW, HEADER, FOOTER = 36, 68, 36
 ARROW = 52
+LETTERS = "ABCDEFGH"  # of the ranks
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,6 @@ def collective(name: str, world_size: int = 4, root: int = 0) -> Figure:
         return _barrier(world_size)
     before, after = _before_and_after_all(world_size, root)[name]
     return _before_and_after(name, _SENTENCES[name].format(root=root), before, after)
-
-
-def _letter(rank: int) -> str:
-    return "ABCDEFGH"[rank]
 
 
 def _at(root: int, row: Row, p: int) -> Rows:
@@ -148,10 +145,10 @@ def _text_size(p: int) -> int:
 def _label(block: Block, p: int) -> str:
     part = "" if block.part is None else str(block.part)
     if block.owner is not None:
-        return _letter(block.owner) + part
+        return LETTERS[block.owner] + part
     if block.part is not None:
         return f"\u03a3{part}"
-    return "+".join(_letter(rank) for rank in range(p))
+    return "+".join(LETTERS[rank] for rank in range(p))
 
 
 def _in_words(before: Rows, after: Rows, p: int) -> str:

@@ -1,4 +1,4 @@
-"""What a figure is, an SVG and words that say the same, and the shapes that diagrams consist of.
+"""What a figure is, an SVG and words that say the same, and the shapes diagrams are made of.
 
 In a notebook a :class:`Figure` shows itself as an ``<img>`` with alternative text. That form is
 drawn in trusted and untrusted notebooks alike, where inline SVG is not. In plain text
