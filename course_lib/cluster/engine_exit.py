@@ -1,4 +1,4 @@
-"""How an engine may end, and what becomes then of the processes it has forked.
+"""How an engine may end, and what then becomes of the processes it has forked.
 
 An engine that ends unasked dies by a signal: Open MPI tells the other ranks of a death by a signal,
 not of a process that ends with a status other than 0, for which they would wait for ever. And

@@ -1,5 +1,6 @@
-"""The exceptions of a cluster: :class:`ClusterError` is about the cluster itself,
-:class:`RemoteCellError` about code that ran on it.
+"""The exceptions of a cluster, and of code that ran on it.
+
+:class:`ClusterError` is about the cluster itself, :class:`RemoteCellError` about a cell.
 """
 
 from __future__ import annotations
@@ -103,11 +104,12 @@ class RemoteCellError(error.RemoteError):
         failures: list[RankFailure],
         finished: Sequence[int] = (),
         report: HangReport | None = None,
+        first: RankFailure | None = None,
     ) -> None:
         self.report = report
         self.failures = sorted(failures, key=lambda failure: failure.urgency)
         self.finished = sorted(finished)
-        first = self.failures[0]
+        first = first or self.failures[0]  # what is shown first
         self.rank = first.rank
         super().__init__(first.ename, first.evalue, first.traceback, {"engine_id": first.rank})
 
@@ -172,15 +174,12 @@ class HangError(RemoteCellError):
         stuck: list[int],
         advice: str,
     ):
-        self.report = report
         self.reason = reason
-        self.failures = sorted(failures, key=lambda failure: failure.urgency)
-        self.finished = sorted(finished)
         self.stuck = sorted(stuck)
         self.advice = advice
-        waiting = [*report.waiting, *self.stuck]
-        self.rank = waiting[0] if waiting else 0
-        error.RemoteError.__init__(self, "HangError", str(self), "", {"engine_id": self.rank})
+        rank = next(iter([*report.waiting, *self.stuck]), 0)
+        itself = RankFailure(rank, "HangError", f"{reason}. {report.diagnosis}")
+        super().__init__(failures, finished, report, itself)
 
     def __str__(self) -> str:
         return f"{self.reason}. {self.report.diagnosis}"

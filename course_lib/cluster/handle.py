@@ -1,7 +1,7 @@
-"""The :class:`Cluster` that a notebook holds, to run cells on it, ask it, mend it and stop it.
+"""The :class:`Cluster` of a notebook: runs cells, reports, recovers from failures, and stops.
 
-The cluster itself lives in processes of its own (:mod:`.keeper`). :mod:`.starting` is how a
-notebook gets one.
+The cluster itself lives in processes of its own (:mod:`.keeper`). A notebook gets one from
+:mod:`.starting`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Cluster:
         self._begin_with(keeper)
 
     def _begin_with(self, keeper: NotebookClient) -> None:
-        """Take over a cluster that is ready, and forget what has become of any before."""
+        """Take over a cluster that is ready, and forget everything about the one before."""
         status = keeper.ask("status")
         self.keeper = keeper
         self.who = RankTable(status["members"], status["descriptions"])
@@ -146,7 +146,7 @@ class Cluster:
         return self.keeper.ask("status")
 
     def require_running(self) -> None:
-        """Raise :class:`ClusterError` with a reason and a remedy unless every rank lives."""
+        """Raise :class:`ClusterError`, with reason and remedy, unless every rank is alive."""
         dead = self.status()["dead"]
         if dead:
             have = "has" if len(dead) == 1 else "have"
@@ -172,7 +172,7 @@ class Cluster:
     # ---- start and end -----------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop all ranks and remove every trace of the cluster. Twice does no harm."""
+        """Stop all ranks and remove every trace of the cluster. Calling it twice does no harm."""
         self._disconnect()
         self.keeper.stop()
 
@@ -201,10 +201,18 @@ class Cluster:
         return self
 
     def _losses(self) -> str:
+        """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
         try:
-            return _losses(self._names())
+            names = self._names()
         except ClusterError:  # it has ended, and nobody can be asked
-            return _losses({})
+            names = {}
+        known = sorted({name for some in names.values() for name in some or ()})
+        more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+        parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
+        silent = [rank for rank, some in names.items() if some is None]
+        if silent:
+            parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
+        return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
     def _names(self) -> dict[int, list[str] | None]:
         """The learner's names on each rank; None where nobody answers."""
@@ -325,7 +333,7 @@ class Cluster:
         """Renew communication after a failed cell, now or once the ranks are free.
 
         Returns:
-            What can be said of the ranks now.
+            What state the ranks are in now.
         """
         if stuck:
             return self.note_stuck(stuck)
@@ -339,7 +347,7 @@ class Cluster:
 
     @property
     def stuck(self) -> list[int]:
-        """The ranks that could not be freed, as far as they have not come back since."""
+        """The ranks that could not be freed and have not come back since."""
         return self._busy(self.who.ranks_of(self._stuck))
 
     def _busy(self, ranks: list[int]) -> list[int]:
@@ -366,7 +374,7 @@ class Cluster:
         )
 
     def require_free(self) -> None:
-        """Raise unless every rank that was stuck has come back; then mend what is to be mended.
+        """Raise unless every rank that was stuck has come back; then recover, if need be.
 
         Raises:
             ClusterError: if a rank is still stuck; the message says what to do.
@@ -383,7 +391,7 @@ class Cluster:
         self._stuck = ()
 
     def mend(self, out_of_step: bool = False) -> None:
-        """Renew communication if it was lost, once all ranks are idle, and say so.
+        """Renew communication if it was lost, as soon as all ranks are idle, and say so.
 
         Args:
             out_of_step: renew it in any case.
@@ -451,7 +459,7 @@ class Cluster:
     # ---- after a death -------------------------------------------------------------------
 
     def shrink(self, timeout_s: float = 30.0) -> Cluster:
-        """Go on with the ranks that live, after one has died; their variables are kept.
+        """Go on with the ranks that are left after one has died; their variables are kept.
 
         They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
         of them, ``len(cluster)``, and the ranks that ``%%px --targets`` means. If there was a
@@ -610,14 +618,3 @@ def _require_success(asked: Any, survivors: list[int]) -> None:
             f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
             "if it fails again, only cluster.restart() helps"
         )
-
-
-def _losses(names: dict[int, list[str] | None]) -> str:
-    """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
-    known = sorted({name for some in names.values() for name in some or ()})
-    more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
-    parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
-    silent = [rank for rank, some in names.items() if some is None]
-    if silent:
-        parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
-    return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")

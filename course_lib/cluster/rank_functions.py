@@ -1,6 +1,6 @@
-"""Functions for the ranks, which the notebook calls: what they have and have lost, and to renew it.
+"""Functions that the notebook calls on the ranks: what they have, what is lost, and renewing it.
 
-They are sent by name. torch and MPI are imported inside, for the notebook imports this module, too.
+They are sent by name. They import torch and MPI themselves, as the notebook imports this module.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ NEEDS_RESTART = 8  # a thread stays in MPI for good, where the MPI cannot free i
 
 @dataclass(frozen=True)
 class Condition:
-    """What a rank says of its communication.
+    """What a rank says about its communication.
 
     Attributes:
         flags: as the constants of this module say.
@@ -263,7 +263,7 @@ def init_process_group(timeout_s: float) -> None:
 
 
 def shrink(timeout_s: float) -> None:
-    """Go on with the ranks that live; each of them calls this."""
+    """Go on with the ranks that are left; each of them calls this."""
     import torch_mpi4py as mpi
 
     shrunk = mpi.shrink(timeout_s)

@@ -1,4 +1,4 @@
-"""Who is who among the ranks: one table of their ranks, engines, processes and hosts.
+"""Who is who in a cluster: one table of ranks, engines, processes and hosts.
 
 A rank is what MPI calls it now. Its engine keeps one number for life: its rank at the start of
 MPI, which is also its number in ipyparallel, with the keeper, and in the names of its files. The

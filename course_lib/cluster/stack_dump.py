@@ -1,4 +1,4 @@
-"""Where the main thread of a rank is, asked from outside, even if C code keeps it.
+"""Finds out from outside where the main thread of a rank is, even while C code holds it.
 
 After a signal a rank writes the Python stack of its main thread into a file, ``stack-R``. A C
 signal handler does that, which works also where no Python thread gets the interpreter's lock. A
@@ -82,11 +82,8 @@ def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
 def _site_in(stack: str, directory: Path, rank: int) -> str:
     for name, line in _FRAME.findall(stack):
         if CELL_FILE.search(name):
-            number = _cells(directory, rank).get(os.path.basename(name))
+            known = (directory / f"cells-{rank}").read_text().splitlines()
+            numbers = dict(pair for one in known if len(pair := one.split()) == 2)
+            number = numbers.get(os.path.basename(name))
             return f"cell {number}, line {line}" if number else f"line {line}"
     return ""
-
-
-def _cells(directory: Path, rank: int) -> dict[str, int]:
-    pairs = (line.split() for line in (directory / f"cells-{rank}").read_text().splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}

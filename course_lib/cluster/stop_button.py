@@ -1,4 +1,4 @@
-"""The stop button ends a cell once, however often it is pressed.
+"""Has the stop button end a cell once, however often it is pressed.
 
 A learner who sees nothing happen presses again. The first press ends the cell; what comes after
 it (the ranks are freed, communication is renewed) must then not be ended half-way.

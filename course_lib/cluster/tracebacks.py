@@ -1,4 +1,4 @@
-"""Shortens what IPython shows of an error on a rank, so that it comes at once and in few lines.
+"""Shortens the traceback of an error on a rank, so that it appears at once and in few lines.
 
 IPython shows the source around every frame. Of the frames inside of torch that takes a second,
 of the thousand calls of an endless recursion a minute where ranks share cores.
