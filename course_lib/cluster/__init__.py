@@ -8,17 +8,6 @@ prints the table of ranks and makes ``%%px`` run a cell on all of them.
 
 from typing import Any
 
-__all__ = [
-    "Cluster",
-    "ClusterError",
-    "HangError",
-    "RankFailure",
-    "RemoteCellError",
-    "StartError",
-    "current_cluster",
-    "start_cluster",
-]
-
 _HOMES = {
     "Cluster": "handle",
     "current_cluster": "starting",
@@ -29,6 +18,7 @@ _HOMES = {
     "RemoteCellError": "errors",
     "StartError": "errors",
 }
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

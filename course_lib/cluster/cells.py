@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipyparallel import error
 from IPython import get_ipython
-from torch_mpi4py.rank_report import HangReport
+from torch_mpi4py.hang_report import HangReport
 
 from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
@@ -25,8 +25,6 @@ from .stop_button import StopButton
 
 if TYPE_CHECKING:
     from .handle import Cluster
-
-__all__ = ["DEFAULT_LIMIT_S", "Cell", "Limit", "cell_number", "free", "unfinished"]
 
 DEFAULT_LIMIT_S = 60.0
 
@@ -272,7 +270,7 @@ def free(cluster: Cluster, result: Any, ranks: list[int], signum: int = signal.S
                 signalled[engine] = time.perf_counter()
                 cluster.signal(signum, [cluster.who.rank_of(engine)])
         waited = time.perf_counter() - began
-        if waited > _STUCK_AFTER_S and all(map(cluster.boards.is_stuck, going_on)):
+        if waited > _STUCK_AFTER_S and all(map(cluster.boards.keeps_the_lock, going_on)):
             break
         if result.wait(_LOOK_AGAIN_S):
             break

@@ -1,4 +1,4 @@
-"""In a ``%%px`` cell, Tab completes the names that rank 0 knows."""
+"""Completes, when Tab is pressed in a ``%%px`` cell, the names that rank 0 knows."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -142,7 +141,6 @@ def _engine_class() -> Any:
             deadlines.watch()  # whose thread is the heart
             _run_cells(self.kernel)
             _abort_nothing(self.kernel)
-            self.kernel.control_handlers["signal_request"] = _signal_request
             look_after_children(self.keeper.let_go, self._signal_stop)
             self.keeper.tell(rank, "registered", describe(names["device"]))
 
@@ -187,16 +185,6 @@ def _abort_nothing(kernel: Any) -> None:
         return execute(stream, ident, parent)
 
     kernel.shell_handlers["execute_request"] = execute_request
-
-
-async def _signal_request(stream: Any, ident: Any, parent: dict) -> None:
-    """What ipyparallel's nanny process does for ``Client.send_signal``, without the process."""
-    from ipykernel.kernelbase import Kernel
-
-    signum = parent["content"]["sig"]
-    os.kill(os.getpid(), getattr(signal, signum) if isinstance(signum, str) else signum)
-    session: Any = Kernel.instance().session
-    session.send(stream, "signal_reply", {"status": "ok"}, parent, ident=ident)
 
 
 def _write_to(path: Path) -> None:

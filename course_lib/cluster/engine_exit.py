@@ -1,4 +1,4 @@
-"""How an engine may end, and what becomes then of the processes it has forked.
+"""How an engine may end, and what then becomes of the processes it has forked.
 
 An engine that ends unasked dies by a signal: Open MPI tells the other ranks of a death by a signal,
 not of a process that ends with a status other than 0, for which they would wait for ever. And
@@ -22,15 +22,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from IPython.core.autocall import IPyAutocall
-
-__all__ = [
-    "NoExit",
-    "as_a_death",
-    "end_forked_child",
-    "end_with_parent",
-    "explain_exits",
-    "look_after_children",
-]
 
 _PR_SET_PDEATHSIG = 1
 

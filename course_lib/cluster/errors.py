@@ -1,15 +1,16 @@
-"""The exceptions of a cluster: :class:`ClusterError` is about the cluster itself,
-:class:`RemoteCellError` about code that ran on it.
+"""The exceptions of a cluster, and of code that ran on it.
+
+:class:`ClusterError` is about the cluster itself, :class:`RemoteCellError` about a cell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyparallel import error
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
-
-__all__ = ["ClusterError", "HangError", "RankFailure", "RemoteCellError", "StartError", "rank_list"]
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
@@ -95,14 +96,20 @@ class RemoteCellError(error.RemoteError):
         evalue: the message of its exception.
         failures: a :class:`RankFailure` for each rank that failed, in the order shown.
         finished: the ranks that finished without an error.
-        report: the :class:`~torch_mpi4py.rank_report.HangReport` of what every rank was doing.
+        report: the :class:`~torch_mpi4py.hang_report.HangReport` of what every rank was doing.
     """
 
-    def __init__(self, failures: list[RankFailure], finished: list[int] = (), report=None):
+    def __init__(
+        self,
+        failures: list[RankFailure],
+        finished: Sequence[int] = (),
+        report: HangReport | None = None,
+        first: RankFailure | None = None,
+    ) -> None:
         self.report = report
         self.failures = sorted(failures, key=lambda failure: failure.urgency)
         self.finished = sorted(finished)
-        first = self.failures[0]
+        first = first or self.failures[0]  # what is shown first
         self.rank = first.rank
         super().__init__(first.ename, first.evalue, first.traceback, {"engine_id": first.rank})
 
@@ -150,30 +157,29 @@ class HangError(RemoteCellError):
     The ranks were freed before it is raised, except those in ``stuck``.
 
     Attributes:
-        report: what every rank was doing, a :class:`~torch_mpi4py.rank_report.HangReport`.
+        report: what every rank was doing, a :class:`~torch_mpi4py.hang_report.HangReport`.
         reason: whose time was over.
         stuck: ranks that could not be freed.
         advice: what to do now.
     """
 
+    report: HangReport
+
     def __init__(
         self,
         reason: str,
-        report,
+        report: HangReport,
         failures: list[RankFailure],
         finished: list[int],
         stuck: list[int],
         advice: str,
     ):
-        self.report = report
         self.reason = reason
-        self.failures = sorted(failures, key=lambda failure: failure.urgency)
-        self.finished = sorted(finished)
         self.stuck = sorted(stuck)
         self.advice = advice
-        waiting = [*report.waiting, *self.stuck]
-        self.rank = waiting[0] if waiting else 0
-        error.RemoteError.__init__(self, "HangError", str(self), "", {"engine_id": self.rank})
+        rank = next(iter([*report.waiting, *self.stuck]), 0)
+        itself = RankFailure(rank, "HangError", f"{reason}. {report.diagnosis}")
+        super().__init__(failures, finished, report, itself)
 
     def __str__(self) -> str:
         return f"{self.reason}. {self.report.diagnosis}"

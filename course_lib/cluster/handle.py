@@ -1,7 +1,7 @@
-"""The :class:`Cluster` that a notebook holds, to run cells on it, ask it, mend it and stop it.
+"""The :class:`Cluster` of a notebook: runs cells, reports, recovers from failures, and stops.
 
-The cluster itself lives in processes of its own (:mod:`.keeper`). :mod:`.starting` is how a
-notebook gets one.
+The cluster itself lives in processes of its own (:mod:`.keeper`). A notebook gets one from
+:mod:`.starting`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from typing import Any
 
 import ipyparallel as ipp
 from IPython import get_ipython
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.observing import RankBoards, observe
-from torch_mpi4py.rank_report import HangReport
-from torch_mpi4py.rank_states import name_ranks
+from torch_mpi4py.rank_states import name_ranks, rank_list
 
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
-from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, rank_list
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
 from .stop_button import StopButton, interruption
-
-__all__ = ["Cluster"]
 
 _POLL_S = 0.02
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
@@ -40,7 +38,7 @@ _LOOK_AGAIN_S = 0.01
 _MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
 _BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
 _NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
-_NAMES_SHOWN = 8  # of those that share a fate
+_NAMES_SHOWN = 8
 
 
 class Cluster:
@@ -73,7 +71,7 @@ class Cluster:
         self._begin_with(keeper)
 
     def _begin_with(self, keeper: NotebookClient) -> None:
-        """Take over a cluster that is ready, and forget what has become of any before."""
+        """Take over a cluster that is ready, and forget everything about the one before."""
         status = keeper.ask("status")
         self.keeper = keeper
         self.who = RankTable(status["members"], status["descriptions"])
@@ -148,7 +146,7 @@ class Cluster:
         return self.keeper.ask("status")
 
     def require_running(self) -> None:
-        """Raise :class:`ClusterError` with a reason and a remedy unless every rank lives."""
+        """Raise :class:`ClusterError`, with reason and remedy, unless every rank is alive."""
         dead = self.status()["dead"]
         if dead:
             have = "has" if len(dead) == 1 else "have"
@@ -174,7 +172,7 @@ class Cluster:
     # ---- start and end -----------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop all ranks and remove every trace of the cluster. Twice does no harm."""
+        """Stop all ranks and remove every trace of the cluster. Calling it twice does no harm."""
         self._disconnect()
         self.keeper.stop()
 
@@ -203,10 +201,18 @@ class Cluster:
         return self
 
     def _losses(self) -> str:
+        """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
         try:
-            return _losses(self._names())
+            names = self._names()
         except ClusterError:  # it has ended, and nobody can be asked
-            return _losses({})
+            names = {}
+        known = sorted({name for some in names.values() for name in some or ()})
+        more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+        parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
+        silent = [rank for rank, some in names.items() if some is None]
+        if silent:
+            parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
+        return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
     def _names(self) -> dict[int, list[str] | None]:
         """The learner's names on each rank; None where nobody answers."""
@@ -275,8 +281,7 @@ class Cluster:
         """
         self.require_running()
         self._require_idle("the reset")
-        known = self.view.apply_sync(on_rank.group_timeout)
-        self.view.apply_sync(on_rank.renew, timeout_s, any(one is not None for one in known))
+        self.view.apply_sync(on_rank.renew, timeout_s)
 
     def _require_idle(self, what: str) -> None:
         # What a dead rank was running ends when the controller has said so.
@@ -328,7 +333,7 @@ class Cluster:
         """Renew communication after a failed cell, now or once the ranks are free.
 
         Returns:
-            What can be said of the ranks now.
+            What state the ranks are in now.
         """
         if stuck:
             return self.note_stuck(stuck)
@@ -342,7 +347,7 @@ class Cluster:
 
     @property
     def stuck(self) -> list[int]:
-        """The ranks that could not be freed, as far as they have not come back since."""
+        """The ranks that could not be freed and have not come back since."""
         return self._busy(self.who.ranks_of(self._stuck))
 
     def _busy(self, ranks: list[int]) -> list[int]:
@@ -369,7 +374,7 @@ class Cluster:
         )
 
     def require_free(self) -> None:
-        """Raise unless every rank that was stuck has come back; then mend what is to be mended.
+        """Raise unless every rank that was stuck has come back; then recover, if need be.
 
         Raises:
             ClusterError: if a rank is still stuck; the message says what to do.
@@ -386,7 +391,7 @@ class Cluster:
         self._stuck = ()
 
     def mend(self, out_of_step: bool = False) -> None:
-        """Renew communication if it was lost, once all ranks are idle, and say so.
+        """Renew communication if it was lost, as soon as all ranks are idle, and say so.
 
         Args:
             out_of_step: renew it in any case.
@@ -436,8 +441,7 @@ class Cluster:
                 "lost then; until then you can still read them: cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
-            timeouts = [one.group_timeout_s for one in found if one.group_timeout_s is not None]
-            self.view.apply_sync(on_rank.renew, None, max(timeouts, default=False))
+            self.view.apply_sync(on_rank.renew, None)
             gone = sorted({*lost, *(name for one in found for name in one.stale)})
             also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
             return (
@@ -455,7 +459,7 @@ class Cluster:
     # ---- after a death -------------------------------------------------------------------
 
     def shrink(self, timeout_s: float = 30.0) -> Cluster:
-        """Go on with the ranks that live, after one has died; their variables are kept.
+        """Go on with the ranks that are left after one has died; their variables are kept.
 
         They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
         of them, ``len(cluster)``, and the ranks that ``%%px --targets`` means. If there was a
@@ -614,24 +618,3 @@ def _require_success(asked: Any, survivors: list[int]) -> None:
             f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
             "if it fails again, only cluster.restart() helps"
         )
-
-
-def _losses(names: dict[int, list[str] | None]) -> str:
-    """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
-    where: dict[str, list[int]] = {}
-    for rank, known in names.items():
-        for name in known or ():
-            where.setdefault(name, []).append(rank)
-    together: dict[tuple[int, ...], list[str]] = {}
-    for name, ranks in where.items():
-        together.setdefault(tuple(ranks), []).append(name)
-    answered = tuple(rank for rank, known in names.items() if known is not None)
-    parts = []
-    for who, shared in sorted(together.items(), key=lambda item: (-len(item[0]), item[0])):
-        shown = ", ".join(sorted(shared)[:_NAMES_SHOWN])
-        more = f" and {len(shared) - _NAMES_SHOWN} more" if len(shared) > _NAMES_SHOWN else ""
-        parts.append(shown + more + ("" if who == answered else f" on {rank_list(who)}"))
-    silent = [rank for rank, known in names.items() if known is None]
-    if silent:
-        parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
-    return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")

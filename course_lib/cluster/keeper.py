@@ -20,12 +20,15 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from .runtime_dir import RuntimeDir, kill, started, tail
+from torch_mpi4py import launch
+
+from .runtime_dir import RuntimeDir, kill, python, started, tail
 
 log = logging.getLogger("keeper")
 
@@ -78,7 +81,8 @@ class Keeper:
         self.error = ""
         self.engines: dict[int, KnownEngine] = {}  # those that have come, by number
         self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
-        self.cluster: Any = None
+        self._controller: subprocess.Popen
+        self._mpiexec: subprocess.Popen
         self._looked_at_engines = 0.0
         self._ranks_over: float | None = None  # since when there is nobody left to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
@@ -101,7 +105,7 @@ class Keeper:
         self._connections.add(asyncio.create_task(self._connected(reader, writer)))
         began = time.monotonic()
         try:
-            await self._start()
+            self._start()
             while not self._stop.is_set():
                 self._watch(began)
                 with contextlib.suppress(TimeoutError):
@@ -110,31 +114,33 @@ class Keeper:
             server.close()
             await self._teardown()
 
-    async def _start(self) -> None:
-        from ipyparallel import Cluster
-
-        from .launchers import ControllerLauncher, EngineSetLauncher
-
-        if self.directory.shared_memory is not None:
-            self.directory.shared_memory.mkdir(mode=0o700)
-        self.cluster = Cluster(
-            engines=EngineSetLauncher,
-            controller=ControllerLauncher,
-            profile_dir=str(self.directory.profile),
-            cluster_id="",
-            cluster_file="",
-            load_profile=False,
-            shutdown_atexit=False,
-            send_engines_connection_env=False,  # engines import torch while the controller starts
-            delay=0,
-            log=log,
-        )
+    def _start(self) -> None:
+        folder = str(self.directory.path)
         try:
-            await self.cluster.start_engines(self.n)
-            await self.cluster.start_controller()
+            # If the keeper is killed its ranks end, and mpiexec with them.
+            engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
+            self._mpiexec = self._run("mpiexec", engines, engine_environment(self.directory))
+            controller = python("-m", "course_lib.cluster.controller", folder)
+            self._controller = self._run("controller", controller)
         except Exception as error:
             log.exception("could not start")
             self._fail(f"{type(error).__name__}: {error}")
+        # For `unregister`: now, while the ranks import torch, so that a death is told at once.
+        import ipyparallel.util  # noqa: F401
+
+    def _run(
+        self, name: str, command: list[str], variables: dict[str, str] | None = None
+    ) -> subprocess.Popen:
+        """Start a program; its output stays in a log, so that errors can quote it."""
+        with open(self.directory.logs / f"{name}.log", "ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=variables,
+                start_new_session=True,
+            )
 
     def _watch(self, began: float) -> None:
         """Look at everything that may have ended."""
@@ -153,11 +159,11 @@ class Keeper:
             self._looked_at_engines = now
             self._look_at_engines()
         ready = self.state == "ready"
-        if self.cluster.controller.state == "after":
+        if self._controller.poll() is not None:
             # Once it has come up its log is full of what went well.
             lines = "" if ready else tail(self.directory.logs / "controller.log")
             self._fail("the controller ended", lines)
-        elif self.cluster.engine_set.state == "after":
+        elif self._mpiexec.poll() is not None:
             self._ranks_have_ended("mpiexec ended", now)
         elif ready and not any(engine.lives for engine in self.engines.values()):
             self._ranks_have_ended("all ranks have ended", now)
@@ -309,6 +315,21 @@ class Keeper:
             self._reply(self._owner_writer, None, stopped=True, error=self.error)
             with contextlib.suppress(ConnectionError):
                 await self._owner_writer.drain()
+
+
+def engine_environment(directory: RuntimeDir) -> dict[str, str]:
+    """The variables mpiexec and the engines run under."""
+    variables = launch.environment()
+    if directory.shared_memory is not None:
+        directory.shared_memory.mkdir(mode=0o700)
+        variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
+        variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)
+    # The session files of mpiexec go where the keeper deletes them, too.
+    variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
+    variables["TMPDIR"] = str(directory.temporary)
+    # Each rank keeps its log of events there, where the notebook can read it at any time.
+    variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
+    return variables
 
 
 def unregister(directory: RuntimeDir, rank: int) -> None:

@@ -1,4 +1,4 @@
-"""The engines' and the controller's end of a connection to the keeper; they end when it breaks.
+"""Connects engines and controller to the keeper, and ends them when the connection breaks.
 
 The keeper can end in any way, ``kill -9`` included: the operating system closes its end of
 the connection and a small thread here notices at once. The notebook's end is

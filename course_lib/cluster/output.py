@@ -1,4 +1,4 @@
-"""Shows what the ranks of a cell print and return: in rank order, each line with its rank.
+"""Shows what the ranks print and return in a cell: in rank order, each line with its rank.
 
 A line printed by rank 2 reads ``rank 2 | hello``; the value of a last expression reads
 ``rank 2 = 42``. The order never depends on who was first, so an executed notebook is

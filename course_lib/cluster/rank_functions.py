@@ -1,6 +1,6 @@
-"""Functions for the ranks, which the notebook calls: what they have and have lost, and to renew it.
+"""Functions that the notebook calls on the ranks: what they have, what is lost, and renewing it.
 
-They are sent by name. torch and MPI are imported inside, for the notebook imports this module, too.
+They are sent by name. They import torch and MPI themselves, as the notebook imports this module.
 """
 
 from __future__ import annotations
@@ -18,22 +18,6 @@ from IPython import get_ipython
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = [
-    "Condition",
-    "complete",
-    "condition",
-    "describe",
-    "group_timeout",
-    "init_process_group",
-    "learners_names",
-    "lost_flags",
-    "namespace",
-    "note_told",
-    "renew",
-    "run_as_cell",
-    "shrink",
-]
 
 # ---- who it is ------------------------------------------------------------------------------
 
@@ -128,19 +112,17 @@ NEEDS_RESTART = 8  # a thread stays in MPI for good, where the MPI cannot free i
 
 @dataclass(frozen=True)
 class Condition:
-    """What a rank says of its communication.
+    """What a rank says about its communication.
 
     Attributes:
         flags: as the constants of this module say.
         lost: names of sub-groups and communicators that no longer work.
         stale: names of other things that use the world or the default group.
-        group_timeout_s: of its default process group, None without one.
     """
 
     flags: int
     lost: tuple[str, ...]
     stale: tuple[str, ...]
-    group_timeout_s: float | None
 
 
 # Sub-groups and communicators whose loss was told, by id; kept, so that no id is used twice.
@@ -156,7 +138,7 @@ def lost_flags() -> int:
 
     if not deadlines.has_ulfm():
         failed = any(group.failure is not None for group in list(process_group.live_groups))
-        return NEEDS_RESTART if failed or deadlines.is_stuck() else 0
+        return NEEDS_RESTART if failed or deadlines.has_abandoned_a_thread() else 0
     found = 0
     if world().Is_revoked() or is_half_made():  # then the ranks are out of step
         found |= WORLD_LOST
@@ -211,14 +193,7 @@ def condition() -> Condition:
             else:
                 stale.append(name)
     names_of_lost, names_of_stale = tuple(dict.fromkeys(lost)), tuple(dict.fromkeys(stale))
-    return Condition(lost_flags(), names_of_lost, names_of_stale, group_timeout())
-
-
-def group_timeout() -> float | None:
-    """The deadline of the default process group in seconds; None without one."""
-    import torch.distributed as dist
-
-    return dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else None
+    return Condition(lost_flags(), names_of_lost, names_of_stale)
 
 
 def note_told(names: list[str]) -> None:
@@ -246,19 +221,20 @@ def _group_of(value: object) -> Any:
 # ---- a fresh start ---------------------------------------------------------------------------
 
 
-def renew(timeout_s: float | None, group: float | bool) -> None:
+def renew(timeout_s: float | None) -> None:
     """Make ``comm`` and the default process group anew; all ranks together.
+
+    If any rank has a default process group, all get one, also those that have destroyed theirs.
 
     Args:
         timeout_s: deadline of every operation from now on; None keeps what they had.
-        group: whether there shall be a default process group, on all ranks, also on those that
-            have destroyed theirs; a number is its deadline where ``timeout_s`` gives none.
     """
     import torch.distributed as dist
     import torch_mpi4py as mpi
     from torch_mpi4py import heartbeat, process_group
 
     before = mpi.world()
+    of_group = dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else 0.0
     for lost in list(process_group.live_groups):
         if lost.is_busy:  # with what other ranks never call: to destroy it would wait for them
             lost.abort()
@@ -271,8 +247,9 @@ def renew(timeout_s: float | None, group: float | bool) -> None:
     comm.timeout = before.timeout if timeout_s is None else timeout_s
     get_ipython().user_ns["comm"] = comm
     heartbeat.renewed()
-    if group:
-        init_process_group(group if timeout_s is None else timeout_s)
+    of_group = comm.allreduce(of_group, op=mpi.MPI.MAX)
+    if of_group:
+        init_process_group(of_group if timeout_s is None else timeout_s)
 
 
 def init_process_group(timeout_s: float) -> None:
@@ -286,7 +263,7 @@ def init_process_group(timeout_s: float) -> None:
 
 
 def shrink(timeout_s: float) -> None:
-    """Go on with the ranks that live; each of them calls this."""
+    """Go on with the ranks that are left; each of them calls this."""
     import torch_mpi4py as mpi
 
     shrunk = mpi.shrink(timeout_s)

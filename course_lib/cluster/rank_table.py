@@ -1,4 +1,4 @@
-"""Who is who among the ranks: one table of their ranks, engines, processes and hosts.
+"""Who is who in a cluster: one table of ranks, engines, processes and hosts.
 
 A rank is what MPI calls it now. Its engine keeps one number for life: its rank at the start of
 MPI, which is also its number in ipyparallel, with the keeper, and in the names of its files. The
@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["Rank", "RankTable", "count"]
 
 _COLUMNS = ("rank", "device", "threads", "mpi", "pid", "host")
 _TITLES = {"mpi": "MPI library"}

@@ -1,4 +1,4 @@
-"""The directory of a cluster: all that it has on disk, and how it and its processes are removed.
+"""A cluster's runtime directory: everything it has on disk, and how all of it is removed.
 
 Each cluster has a directory of its own (socket, logs, keys) and, on Linux, one under /dev/shm
 for the shared memory of its ranks. Its processes know it by a variable of their environment.

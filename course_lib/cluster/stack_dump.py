@@ -1,4 +1,4 @@
-"""Where the main thread of a rank is, asked from outside, even if C code keeps it.
+"""Finds out from outside where the main thread of a rank is, even while C code holds it.
 
 After a signal a rank writes the Python stack of its main thread into a file, ``stack-R``. A C
 signal handler does that, which works also where no Python thread gets the interpreter's lock. A
@@ -13,11 +13,11 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .tracebacks import CELL_FILE
-
-__all__ = ["SIGNAL", "answer", "ask"]
 
 SIGNAL = signal.SIGUSR1
 """Makes a rank write its stack."""
@@ -28,7 +28,7 @@ _TRIES = 3
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in ')
 
 
-def answer(directory: Path, rank: int, shell) -> None:
+def answer(directory: Path, rank: int, shell: Any) -> None:
     """Write the stack of this rank from now on whenever it is asked for.
 
     Args:
@@ -43,7 +43,7 @@ def answer(directory: Path, rank: int, shell) -> None:
     faulthandler.register(SIGNAL, file=stack, all_threads=False)
     cache = shell.compile.cache
 
-    def cache_and_note(code, number=0, raw_code=None):
+    def cache_and_note(code: str, number: int = 0, raw_code: str | None = None) -> str:
         name = cache(code, number, raw_code)
         short = os.path.basename(name)
         if known.get(short) != number:
@@ -54,7 +54,7 @@ def answer(directory: Path, rank: int, shell) -> None:
     shell.compile.cache = cache_and_note
 
 
-def ask(directory: Path, rank: int, send_signal) -> str:
+def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
     """Where the main thread of ``rank`` is, as ``"cell 5, line 2"``; empty if not in a cell.
 
     Args:
@@ -82,11 +82,8 @@ def ask(directory: Path, rank: int, send_signal) -> str:
 def _site_in(stack: str, directory: Path, rank: int) -> str:
     for name, line in _FRAME.findall(stack):
         if CELL_FILE.search(name):
-            number = _cells(directory, rank).get(os.path.basename(name))
+            known = (directory / f"cells-{rank}").read_text().splitlines()
+            numbers = dict(pair for one in known if len(pair := one.split()) == 2)
+            number = numbers.get(os.path.basename(name))
             return f"cell {number}, line {line}" if number else f"line {line}"
     return ""
-
-
-def _cells(directory: Path, rank: int) -> dict[str, int]:
-    pairs = (line.split() for line in (directory / f"cells-{rank}").read_text().splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}

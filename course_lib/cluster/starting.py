@@ -1,6 +1,6 @@
 """``start_cluster`` gives a notebook its cluster: a fresh one, or the one it had.
 
-A cluster is found again after a restart of the kernel, and ended when nobody wants it any more.
+A cluster is found again after a restart of the kernel, and ended when nobody needs it any more.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from .handle import Cluster
 from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import started, sweep_stale
-
-__all__ = ["current_cluster", "start_cluster"]
 
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
@@ -71,12 +69,10 @@ def start_cluster(
             f"start_cluster({n}, replace=True) replaces it, "
             f"start_cluster({running.n}) uses it"
         )
+    cluster = _fresh_cluster(settings) if running is None else running
+    message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
     if running is not None:
-        cluster = running
         message = f"{count(n)} found running; their variables are kept"
-    else:
-        cluster = _fresh_cluster(settings)
-        message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
     if init_process_group and not cluster.stuck:
         cluster.init_process_group()
     print(message)

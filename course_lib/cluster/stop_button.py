@@ -1,4 +1,4 @@
-"""The stop button ends a cell once, however often it is pressed.
+"""Has the stop button end a cell once, however often it is pressed.
 
 A learner who sees nothing happen presses again. The first press ends the cell; what comes after
 it (the ranks are freed, communication is renewed) must then not be ended half-way.
@@ -15,8 +15,6 @@ from types import FrameType
 from typing import Any
 
 from IPython import get_ipython
-
-__all__ = ["StopButton", "interruption"]
 
 _DEAF_S = 15.0  # at most; freeing ranks takes 6 s if some cannot be freed
 _AFTERWARDS_S = 1.0  # until the notebook has shown the report

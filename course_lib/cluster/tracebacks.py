@@ -1,4 +1,4 @@
-"""Shortens what IPython shows of an error on a rank, so that it comes at once and in few lines.
+"""Shortens the traceback of an error on a rank, so that it appears at once and in few lines.
 
 IPython shows the source around every frame. Of the frames inside of torch that takes a second,
 of the thousand calls of an endless recursion a minute where ranks share cores.
@@ -10,8 +10,6 @@ import re
 import traceback
 from types import TracebackType
 from typing import Any
-
-__all__ = ["CELL_FILE", "shorten"]
 
 CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 """What the file name of a cell's code ends with."""

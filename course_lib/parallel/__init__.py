@@ -6,7 +6,7 @@
 - ``batch_norm``: batch normalisation over the samples of all ranks,
 - ``all_reduces``: five all-reduces made of sends and receives,
 - ``parameter_server``: asynchronous and synchronous training with a server,
-- ``survivors``: how replicas go on after a death,
+- ``data_parallel``: the steps of DataParallel, each by itself,
 - ``launching``: one program for mpiexec, torchrun and a single process.
 
 ``flat_tensors``, ``agreement``, ``replica`` and ``arguments`` are what these share.

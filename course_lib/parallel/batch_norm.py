@@ -4,7 +4,7 @@ Each rank alone would normalise by its own shard's mean and variance, and R rank
 longer equal one process. Forward: the ranks exchange count, mean and sum of squared deviations
 per channel, which combine exactly (Chan, Golub, LeVeque 1983, "Algorithms for computing the
 sample variance", The American Statistician 37(3), equation 1.5). Backward: the gradient reaches
-every sample through mean and variance, so two sums per channel are exchanged again.
+every sample through mean and variance, so the gradients of these numbers are exchanged again.
 
 ``torch.nn.SyncBatchNorm`` does the same on GPUs and refuses CPUs; this one runs on both.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd.function import once_differentiable
+from torch.distributed.nn.functional import all_reduce
 
 from .agreement import rank_and_size
 
@@ -68,12 +68,20 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training or alone:
             return super().forward(inputs)
         self._check_input_dim(inputs)
-        outputs, mean, variance, count = _Normalise.apply(
-            inputs, self.weight, self.bias, self.eps, self.group
-        )
+        wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        count, mean, variance = _statistics(wide, self.group)
+        if count <= 1:
+            raise ValueError(
+                "batch norm in training needs more than 1 value per channel, all ranks together; "
+                f"this rank's inputs have shape {tuple(inputs.shape)}"
+            )
         if self.track_running_stats:
             self._update_running_stats(mean, variance, count)
-        return outputs
+        scale = (variance + self.eps).rsqrt()
+        outputs = (wide - _broadcastable(mean, wide)) * _broadcastable(scale, wide)
+        if self.affine:
+            outputs = outputs * _broadcastable(self.weight, wide) + _broadcastable(self.bias, wide)
+        return outputs.to(inputs.dtype)
 
     @torch.no_grad()
     def _update_running_stats(
@@ -88,64 +96,19 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.running_var.lerp_(unbiased.to(self.running_var), rate)
 
 
-class _Normalise(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        eps: float,
-        group: dist.ProcessGroup | None,
-    ) -> tuple[torch.Tensor, ...]:
-        wide = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-        count, mean, variance = _statistics(wide, group)
-        if count <= 1:
-            raise ValueError(
-                "batch norm in training needs more than 1 value per channel, all ranks together; "
-                f"this rank's inputs have shape {tuple(inputs.shape)}"
-            )
-        scale = (variance + eps).rsqrt()
-        normalised = (wide - _broadcastable(mean, wide)) * _broadcastable(scale, wide)
-        ctx.save_for_backward(normalised, scale, weight, count)
-        ctx.group, ctx.dtype = group, inputs.dtype
-        ctx.mark_non_differentiable(mean, variance, count)
-        outputs = normalised
-        if weight is not None:
-            outputs = outputs * _broadcastable(weight, wide) + _broadcastable(bias, wide)
-        return outputs.to(inputs.dtype), mean, variance, count
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        normalised, scale, weight, count = ctx.saved_tensors
-        grad = grad.to(normalised.dtype)
-        grad_bias, grad_weight = _sum(grad), _sum(grad * normalised)
-        sums = torch.stack([grad_bias, grad_weight])
-        dist.all_reduce(sums, group=ctx.group)
-        mean, projection = (_broadcastable(total, grad) for total in sums / count)
-        if weight is not None:
-            scale = scale * weight
-        grad_inputs = (grad - mean - normalised * projection) * _broadcastable(scale, grad)
-        if weight is None:
-            return grad_inputs.to(ctx.dtype), None, None, None, None
-        own = (grad_weight.to(weight.dtype), grad_bias.to(weight.dtype))
-        return grad_inputs.to(ctx.dtype), *own, None, None
-
-
 def _statistics(
     values: torch.Tensor, group: dist.ProcessGroup | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return count (a number), mean and biased variance (C,) over the values of all ranks."""
     channels = values.size(1)
-    _, size = rank_and_size(group)
+    rank, size = rank_and_size(group)
     count = values.numel() // channels
     mean = _sum(values) / max(count, 1)
     deviations = _sum((values - _broadcastable(mean, values)).square())
-    own = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
-    everyone = [torch.empty_like(own) for _ in range(size)]
-    dist.all_gather(everyone, own, group=group)
-    means, deviations, counts = torch.stack(everyone).split([channels, channels, 1], dim=1)
+    everyone = values.new_zeros(size, 2 * channels + 1)
+    everyone[rank] = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
+    everyone = all_reduce(everyone, group=group)  # autograd reduces its gradient alike
+    means, deviations, counts = everyone.split([channels, channels, 1], dim=1)
     total = counts.sum()
     mean = (counts * means).sum(dim=0) / total
     deviations = (deviations + counts * (means - mean).square()).sum(dim=0)
@@ -182,13 +145,6 @@ def convert_sync_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = 
 def _converted(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
     if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
         return module
-    new = SyncBatchNorm(
-        module.num_features,
-        module.eps,
-        module.momentum,
-        module.affine,
-        module.track_running_stats,
-        group,
-    )
-    new._parameters, new._buffers = module._parameters, module._buffers
-    return new.train(module.training)
+    new = SyncBatchNorm.__new__(SyncBatchNorm)
+    new.__dict__ = {**module.__dict__, "group": group}
+    return new

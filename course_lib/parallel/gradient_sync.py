@@ -130,7 +130,7 @@ def _kept_messages(
     states = [None if one is None else _state(one) for one in parameters]
     key = (rank, size, reduction, states)
     kept = _kept.get(model)
-    if kept is not None and kept[1] == key and _same_objects(parameters, kept[0]):
+    if kept is not None and kept[1] == key and all(map(operator.is_, parameters, kept[0])):
         return kept[2]
     # A tied parameter comes once.
     named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
@@ -155,10 +155,6 @@ def _collect(module: nn.Module, parameters: list[nn.Parameter | None]) -> None:
     for child in module._modules.values():
         if child is not None:
             _collect(child, parameters)
-
-
-def _same_objects(some: list, others: list) -> bool:
-    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _state(parameter: nn.Parameter) -> tuple:

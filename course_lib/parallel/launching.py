@@ -32,8 +32,6 @@ import torch.distributed as dist
 # as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
 import torch.distributed.nn.functional
 
-__all__ = ["Place", "launcher", "on_terminal", "process_group"]
-
 _MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PMIx, MPICH and Intel
 
 

@@ -40,14 +40,9 @@ def tensors_of(model: nn.Module | Mapping[str, torch.Tensor]) -> Tensors:
         )
     for name, tensor in model.items():
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-            raise TypeError(f"{name!r} is not a dense tensor but {_kind(tensor)}")
+            kind = getattr(tensor, "layout", type(tensor).__name__)
+            raise TypeError(f"{name!r} is not a dense tensor but {kind}")
     return {str(name): tensor.detach() for name, tensor in model.items()}
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"one of layout {value.layout}"
-    return type(value).__name__
 
 
 def layout_of(tensors: Tensors) -> list[tuple[str, tuple[int, ...], str]]:
@@ -73,24 +68,11 @@ def require_equal_layouts(
 
 
 def _difference(first: list[tuple], layout: list[tuple], rank: int) -> str:
-    ours, theirs = _by_name(first), _by_name(layout)
-    for name in ours:
-        if name not in theirs:
-            return f"rank 0 has {name!r}, rank {rank} has not"
-        if ours[name] != theirs[name]:
-            return (
-                f"{name!r} is {_text(ours[name])} on rank 0, {_text(theirs[name])} on rank {rank}"
-            )
-    for name in theirs:
-        if name not in ours:
-            return f"rank {rank} has {name!r}, rank 0 has not"
+    ours, theirs = (
+        {name: f"{dtype} {shape}" for name, shape, dtype in one} for one in (first, layout)
+    )
+    for name in ours | theirs:
+        here, there = ours.get(name, "missing"), theirs.get(name, "missing")
+        if here != there:
+            return f"{name!r} is {here} on rank 0, {there} on rank {rank}"
     return f"rank 0 and rank {rank} have the same tensors in another order"
-
-
-def _by_name(layout: list[tuple]) -> dict[str, tuple]:
-    return {name: (shape, dtype) for name, shape, dtype in layout}
-
-
-def _text(description: tuple) -> str:
-    shape, dtype = description
-    return f"{dtype} {shape}"

@@ -19,7 +19,7 @@ In notebooks::
 :mod:`.workspace`                      the learner's own copies
 ====================================== ==========================================================
 
-What serves one lesson alone is in its room, ``notebooks/lesson_NN``. CONTRIBUTING.md shows how to
+What serves only one lesson is in its room, ``notebooks/lesson_NN``. CONTRIBUTING.md shows how to
 write a new lesson.
 """
 
@@ -39,8 +39,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: the workspace is made by this package too, and must be quick.
-    if name == "figures":
-        return import_module(f"{__name__}.figures")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from torch_mpi4py.rank_states import rank_list
+
 from . import run_check
 from .catalogue import find
 from .exercise import Exercise
@@ -180,7 +182,7 @@ def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> Ch
         verdict.text = f"on rank {rank} your function raised {verdict.text}"
     elif verdict.kind == "freed":
         stuck = [r for r, other in enumerate(verdicts) if other.kind == "freed"]
-        verdict.text = f"it did not end on {_ranks(stuck)}: {verdict.text}"
+        verdict.text = f"it did not end on {rank_list(stuck)}: {verdict.text}"
         verdict.mistake = "it-hangs"
     elif verdict.kind == "wrong" and not verdict.line:
         # The judges tell every rank the same, but only one rank knows the line.
@@ -189,12 +191,6 @@ def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> Ch
 
 
 def _too_long(exercise: Exercise, late: list[int]) -> CheckResult:
-    where = f" on {_ranks(late)}" if late else ""
+    where = f" on {rank_list(late)}" if late else ""
     text = f"your function did not finish within {exercise.deadline:g} s{where}"
     return CheckResult("out of time", text, "does-not-finish", reset=True)
-
-
-def _ranks(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks))}"

@@ -35,7 +35,7 @@ use it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -184,35 +184,6 @@ def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, not {algorithm!r}")
     return ALGORITHMS[algorithm](count("ranks", ranks), at_least("size_bytes", size_bytes))
-
-
-def cheapest(
-    ranks: int, size_bytes: float, link: Link, among: Sequence[str] = tuple(ALGORITHMS)
-) -> str:
-    """Return the name of the algorithm with the least predicted time; of equals, the first.
-
-    Raises:
-        ValueError: if ``among`` is empty or names an algorithm that is not in ``ALGORITHMS``.
-    """
-    if not among:
-        raise ValueError(f"among must name at least one of {', '.join(ALGORITHMS)}")
-    return min(among, key=lambda name: cost(name, ranks, size_bytes).seconds(link))
-
-
-def crossover_bytes(first: str, second: str, ranks: int, link: Link) -> float | None:
-    """Return the bytes n at which two algorithms take equally long, None if they never do.
-
-    Both times are straight lines in n: a_1 alpha + n b_1 = a_2 alpha + n b_2.
-    """
-    start = [cost(name, ranks, 0).seconds(link) for name in (first, second)]
-    slope = [
-        cost(name, ranks, 1).seconds(Link(0.0, link.bandwidth, link.reduce_rate))
-        for name in (first, second)
-    ]
-    if slope[0] == slope[1]:
-        return None
-    size = (start[0] - start[1]) / (slope[1] - slope[0])
-    return size if size > 0 else None
 
 
 # ---- numbers that make sense --------------------------------------------------------------------

@@ -11,8 +11,6 @@ from typing import Any
 from torch_mpi4py.observing import waits_in
 from torch_mpi4py.peer_boards import board_of
 
-__all__ = ["ended_early"]
-
 _LOOK_EVERY_S = 0.25
 _NOBODY_MOVED_FOR_S = 2.0
 _HAS_RUN_FOR_S = 0.2

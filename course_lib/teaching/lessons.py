@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -74,16 +73,12 @@ def exercise_cell(id: str) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path``; a reader sees all of the old file or all of the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    part = Path(name)
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with open(handle, "w", encoding="utf-8") as stream:
+        with open(part, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
         part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)

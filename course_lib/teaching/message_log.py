@@ -1,4 +1,4 @@
-"""Write down every message of a rank, so that a check can judge a method.
+"""Writes down every message of a rank, so that a check can judge a method.
 
 :class:`LoggedComm` passes every call on to a real mpi4py communicator and appends a
 :class:`LoggedCall` to its log. :func:`observe` runs a learner's function on every rank with such
@@ -13,6 +13,7 @@ import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError, deadlines
 from torch_mpi4py.call_arguments import (
@@ -27,16 +28,6 @@ from torch_mpi4py.guarded_comm import BLOCKING
 from torch_mpi4py.requests import NON_BLOCKING
 
 from .deadlock import ended_early
-
-__all__ = [
-    "LoggedCall",
-    "LoggedComm",
-    "Observation",
-    "attempt",
-    "observe",
-    "portable",
-    "tell_all",
-]
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
 _LOGGED = {*BLOCKING, *NON_BLOCKING}
@@ -54,14 +45,10 @@ class LoggedCall:
         tag: the message's tag.
         nbytes: bytes of this rank's own data.
         any_source: whether a receive named no source.
-        content: what a pickled call of mpi4py carried, or the numbers of a short tensor.
+        content: what a pickled call of mpi4py carried.
         finished: False: the rank was still in this call when the deadline passed.
         waited: False: a non-blocking call whose request was never waited for.
         on_group: whether a call of torch.distributed was on the group that is observed.
-        rank: who called, where :mod:`.distributed_log` wrote it.
-        label: what the message is called in pictures.
-        start: when the call began, in seconds of a clock that all processes of a machine share.
-        end: when it returned; None if it never did.
     """
 
     kind: str
@@ -74,10 +61,6 @@ class LoggedCall:
     finished: bool = False
     waited: bool = True
     on_group: bool = True
-    rank: int | None = None
-    label: str = ""
-    start: float = 0.0
-    end: float | None = None
 
 
 @dataclass
@@ -91,13 +74,6 @@ class Observation:
     @property
     def hung(self) -> bool:
         return any(isinstance(error, (DeadlineError, RevokedError)) for error in self.errors)
-
-    def own_error(self) -> tuple[int, BaseException] | None:
-        """Return the first rank that failed by itself, not because another kept it waiting."""
-        for rank, error in enumerate(self.errors):
-            if error is not None and not isinstance(error, (DeadlineError, RevokedError)):
-                return rank, error
-        return None
 
     def stuck(self) -> dict[int, LoggedCall]:
         """Return the call that each rank was still in when the deadline passed."""
@@ -114,7 +90,7 @@ class Observation:
             (r, event) for r, log in enumerate(self.logs) for event in log if event.kind == kind
         ]
 
-    def sent(self) -> list[tuple[int, int]]:
+    def sent(self) -> list[tuple[int, int | None]]:
         """Return ``(source, dest)`` of every message sent."""
         return [(rank, event.peer) for rank, event in self.events("send")]
 
@@ -127,7 +103,7 @@ class LoggedComm:
     log: list[LoggedCall] = field(default_factory=list)
     requests: list[tuple[LoggedCall, object]] = field(default_factory=list)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         method = getattr(self.comm, name)
         return functools.partial(self._call, name, method) if name in _LOGGED else method
 
@@ -141,7 +117,7 @@ class LoggedComm:
             event.waited = not request  # MPI empties a request when it completes
         return self.log
 
-    def _call(self, name: str, method: Callable, *args, **kwargs):
+    def _call(self, name: str, method: Callable, *args: Any, **kwargs: Any) -> Any:
         if not is_accepted(name, args, kwargs):
             return method(*args, **kwargs)  # mpi4py says what is wrong with it
         events = _described(name, arguments_of(name, args, kwargs))
@@ -161,7 +137,7 @@ class LoggedComm:
 
 
 def _note_waits(request: MPI.Request, event: LoggedCall) -> None:
-    def noted(wait: Callable, *args, **kwargs):
+    def noted(wait: Callable, *args: Any, **kwargs: Any) -> Any:
         event.finished = False
         answer = wait(*args, **kwargs)
         event.finished = True
@@ -192,7 +168,7 @@ def _described(name: str, given: dict) -> list[LoggedCall]:
     return found or [LoggedCall("collective", name)]
 
 
-def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) -> Observation:
+def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 6.0) -> Observation:
     """Call ``function(logged_comm, *args)`` on every rank and tell every rank what happened.
 
     To be called by all ranks of ``comm``. The function gets a communicator of its own, whose
@@ -209,7 +185,7 @@ def observe(function: Callable, comm: GuardedComm, *args, timeout: float = 6.0) 
     return seen
 
 
-def attempt(function: Callable, *args) -> tuple[object, Exception | None]:
+def attempt(function: Callable, *args: Any) -> tuple[object, Exception | None]:
     """Return what ``function(*args)`` returns, and what it raises, which the caller judges."""
     try:
         return function(*args), None
@@ -217,13 +193,13 @@ def attempt(function: Callable, *args) -> tuple[object, Exception | None]:
         return None, raised
 
 
-def tell_all(comm: GuardedComm, result, error, log: list[LoggedCall]) -> Observation:
+def tell_all(comm: GuardedComm, result: Any, error: Any, log: list[LoggedCall]) -> Observation:
     """Tell every rank of ``comm`` what happened on each; all ranks must call this."""
     everyone = comm.allgather((portable(result), portable(error), log))
     return Observation(*(list(column) for column in zip(*everyone, strict=True)))
 
 
-def portable(value):
+def portable(value: Any) -> Any:
     """Return ``value``, or a stand-in of the same text where it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(value))

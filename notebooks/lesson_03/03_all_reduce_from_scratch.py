@@ -29,6 +29,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, solution
+from notebooks.lesson_03 import choosing
 from notebooks.lesson_03.figures import all_reduce_steps
 
 # %% tags=["nbval-ignore-output"]
@@ -686,7 +687,7 @@ print("predicted, us        8 bytes     32 KiB      2 MiB")
 for name in cost.ALGORITHMS:
     predicted = [cost.cost(name, 4, n).seconds(link) for n in (8, 2**15, 2**21)]
     print(f"{name:18}" + "".join(f"{1e6 * seconds:11,.0f}" for seconds in predicted))
-assert cost.cheapest(4, 8, link) == "recursive doubling"
+assert choosing.cheapest(4, 8, link) == "recursive doubling"
 
 # %% [markdown]
 # **Predict.** Which of the five is fastest for 2 MiB on your machine, when measured? Write its name.
@@ -808,7 +809,7 @@ found = {name: found[name] for name in cost.ALGORITHMS}
 # The logarithm of a ratio is 0 where both are equally fast; between two sizes take a straight line.
 ratios = np.log(np.array(found["recursive doubling"]) / np.array(found["ring"]))
 crossing = float(np.exp(np.interp(0, ratios, np.log(long_sizes))))
-expected = cost.crossover_bytes("recursive doubling", "ring", 4, network)
+expected = choosing.crossover_bytes("recursive doubling", "ring", 4, network)
 print(f"the ring overtakes at {expected:,.0f} bytes (predicted), {crossing:,.0f} (measured here)")
 compare(prediction, crossing, within=0.5, unit="bytes")
 
@@ -874,10 +875,10 @@ figures.measured_and_predicted(
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
 print("ranks " + "".join(f"{name:>20}" for name in columns))
 for p in (4, 6, 8, 12, 1000, 1024):
-    chosen = [cost.cheapest(p, n, network) for n in columns.values()]
+    chosen = [choosing.cheapest(p, n, network) for n in columns.values()]
     print(f"{p:5} " + "".join(f"{name:>20}" for name in chosen))
-assert cost.cheapest(8, 2**26, network) == "Rabenseifner"
-assert cost.cheapest(6, 2**26, network) == "ring"
+assert choosing.cheapest(8, 2**26, network) == "Rabenseifner"
+assert choosing.cheapest(6, 2**26, network) == "ring"
 
 # %% [markdown]
 # The cheapest of the five on the slow network, *predicted*. For powers of two from four on Rabenseifner beats the ring at every size: as many bytes, fewer steps. Otherwise folding costs it whole arrays on top, and the ring wins for long arrays, unless there are so many ranks that its steps eat it up (as with 1,000). Real libraries do much the same (*published*). MPICH took recursive doubling up to 2 KiB and Rabenseifner's algorithm beyond; since version 3.4 a table decides, and unless it was tuned for a machine it leaves to recursive doubling only what is tiny: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].

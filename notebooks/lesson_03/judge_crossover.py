@@ -6,8 +6,10 @@ import math
 import numbers
 from collections.abc import Callable
 
-from course_lib.teaching.cost import Link, crossover_bytes
+from course_lib.teaching.cost import Link
 from course_lib.teaching.exercise import WrongAnswer
+
+from .choosing import crossover_bytes
 
 __all__ = ["judge_crossover"]
 

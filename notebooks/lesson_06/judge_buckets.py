@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.collective_calls import AllReduce, watched_all_reduces
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+
+from .watched_all_reduces import AllReduce, watched_all_reduces
 
 __all__ = ["BUCKET_BYTES", "judge_buckets", "try_buckets"]
 

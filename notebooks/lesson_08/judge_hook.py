@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.collective_calls import need_group, watched_all_reduces
+from course_lib.teaching.judges.collective_calls import need_group
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 from course_lib.teaching.message_log import portable
 
@@ -56,11 +56,11 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
 
     ddp.register_comm_hook(group, watched)
     rank = dist.get_rank(group)
-    with recorded(group) as calls, watched_all_reduces(group, lambda: "hook") as all_reduces:
+    with recorded(group) as calls:
         ddp(gradient_of(rank)).backward()
     return {
         "calls": calls,
-        "waited": any(call.waited for call in all_reduces),
+        "waited": any(call.waited for call in calls if call.call == "all_reduce"),
         "values": values,
         "error": errors[0] if errors else None,
     }

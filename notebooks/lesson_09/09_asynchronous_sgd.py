@@ -163,7 +163,7 @@ prediction = None
 # %%
 # %%px
 from torch_mpi4py import Traffic
-from course_lib.teaching.distributed_log import recorded_messages
+from notebooks.lesson_09.message_recording import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
 parameters = initial.clone()

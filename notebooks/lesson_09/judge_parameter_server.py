@@ -15,11 +15,12 @@ import torch
 import torch.distributed as dist
 from torch_mpi4py import world
 
-from course_lib.teaching.distributed_log import observe_messages, recorded_messages
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
 from course_lib.teaching.judges.messages import judge_hang, no_collective
 from course_lib.teaching.message_log import Observation
+
+from .message_recording import observe_messages, recorded_messages
 
 HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
 WORDS = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}

@@ -84,9 +84,9 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
-from course_lib.parallel.survivors import catch_up, unwrapped
 from course_lib.training import data
 from course_lib.training.loops import batches
+from notebooks.lesson_12.survivors import catch_up, unwrapped
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -332,7 +332,7 @@ check("12.go_on")
 # %% [markdown]
 # Stuck? `hint("12.go_on")`, `solution("12.go_on")`.
 #
-# With that, a loop can survive by itself, with nobody at the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; `catch_up` is the library's version of your exercise. `noted` writes down what takes how long.
+# With that, a loop can survive by itself, with nobody at the keyboard. `mpi.shrink()` does on the ranks what `cluster.shrink()` did from the notebook; `catch_up`, in `notebooks/lesson_12/survivors.py`, is your exercise once more. `noted` writes down what takes how long.
 
 # %%
 # %%px

@@ -352,7 +352,7 @@ def begin(
             all(boards.position(rank).began > before for rank in ranks)
             and not any(map(boards.is_busy, finished))
             and None not in boards.waits(waiting).values()
-            and all(boards.is_busy(rank) and boards.is_stuck(rank) for rank in stuck)
+            and all(boards.is_busy(rank) and boards.keeps_the_lock(rank) for rank in stuck)
             and all(map(computes, computing))
         )
 

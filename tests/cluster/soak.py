@@ -52,14 +52,14 @@ SELDOM = 0.2
 
 MORE = """
 import os, signal
-from torch_mpi4py import hang_report, peer_boards
+from torch_mpi4py import shared_report, peer_boards
 
 # What a process makes once and keeps: a socket for what libraries print themselves, as Open MPI
 # does when a non-blocking collective is freed, the boards of the others, and what DDP imports.
 for stream in (1, 2):
     os.write(stream, b"warming up\\n")
 with peer_boards.one_at_a_time():
-    hang_report.look().text()
+    shared_report.look().text()
 torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(2)).sum().backward()
 """
 

@@ -80,12 +80,12 @@ def shrinks(kernel, was: list[int]) -> None:
 # The report says who waited: a death comes when all others do.
 DIE = """
 import os, signal, time
-from torch_mpi4py import hang_report
+from torch_mpi4py import shared_report
 
 def die_when_the_others_wait():
     until = time.monotonic() + 30
-    while any(one.state != "waiting" for one in hang_report.look().ranks if one.rank != rank):
-        assert time.monotonic() < until, hang_report.look().text()
+    while any(one.state != "waiting" for one in shared_report.look().ranks if one.rank != rank):
+        assert time.monotonic() < until, shared_report.look().text()
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -137,7 +137,7 @@ if rank == 1:
     first.register_post_accumulate_grad_hook(lambda _: die_when_the_others_wait())
 """
 GO_ON = """
-from course_lib.parallel.survivors import unwrapped
+from notebooks.lesson_12.survivors import unwrapped
 ddp = torch.nn.parallel.DistributedDataParallel(unwrapped(ddp))
 model.zero_grad()
 ddp(pixels[rank::world_size]).square().mean().backward()

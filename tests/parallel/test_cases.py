@@ -11,7 +11,7 @@ SIZES = {
     "tests.parallel.cases.gradient_sync": (1, 2, 3, 4),
     "tests.parallel.cases.invariants": (1, 2, 3, 4),
     "tests.parallel.cases.batch_norm": (1, 2, 3, 4),
-    "tests.parallel.cases.survivors": (1, 2, 3, 4),
+    "tests.lessons.lesson_12.cases.survivors": (1, 2, 3, 4),
     "tests.parallel.cases.all_reduces": (1, 2, 3, 4),
     "tests.lessons.lesson_06.cases.bucketed_sync": (1, 2, 3),
     "tests.parallel.cases.parameter_server": (2, 3, 4),

@@ -12,9 +12,7 @@ from course_lib.teaching.cost import (
     ALGORITHMS,
     Link,
     bytes_per_second,
-    cheapest,
     cost,
-    crossover_bytes,
 )
 
 # Powers of two: sums and products are exact, so that times compare with a tiny tolerance only.
@@ -141,19 +139,6 @@ def test_no_algorithm_sends_less_than_the_lower_bound():
             assert cost(name, p, 1.0).bytes_sent >= 2 * (p - 1) / p - 1e-12, (name, p)
 
 
-def test_crossover_is_where_both_take_as_long():
-    link = Link(50e-6, 1e9)
-    size = crossover_bytes("recursive doubling", "Rabenseifner", 16, link)
-    times = [cost(n, 16, size).seconds(link) for n in ("recursive doubling", "Rabenseifner")]
-    assert times[0] == pytest.approx(times[1], rel=1e-12)
-    # By hand: 4 alpha + 4 n beta = 8 alpha + 15/8 n beta.
-    assert size == pytest.approx(4 * 50e-6 / (17 / 8 * 1e-9), rel=1e-12)
-    assert cheapest(16, size / 2, link) == "recursive doubling"
-    assert cheapest(16, size * 2, link) == "Rabenseifner"
-    assert crossover_bytes("ring", "ring", 16, link) is None
-    assert crossover_bytes("naive", "tree", 16, link) is None
-
-
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="algorithm must be one of naive"):
         cost("star", 4, 1)
@@ -174,8 +159,3 @@ def test_link_by_hand():
     assert link.seconds(1000) == pytest.approx(3e-6)
     assert link.shared_by(4).seconds(1000) == pytest.approx(6e-6)
     assert Link(1.0, math.inf).seconds(1000) == 1.0
-
-
-def test_a_choice_among_nothing_is_refused():
-    with pytest.raises(ValueError, match="among must name at least one of naive, tree"):
-        cheapest(4, 100, Link(1e-6, 1e9), among=())

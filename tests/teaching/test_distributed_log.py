@@ -1,4 +1,4 @@
-"""What checks stand on, on real ranks: the log of sends and receives, smaller groups."""
+"""What checks stand on, on real ranks: the log of distributed calls, smaller groups."""
 
 from __future__ import annotations
 

@@ -83,14 +83,16 @@ def test_each_moment_has_one_state(drawn) -> None:
     assert drawn.seconds == 3.5
 
 
-def test_operations_share_rows_where_they_do_not_overlap() -> None:
+def test_operations_that_overlap_in_part_have_threads_of_their_own(tmp_path) -> None:
     operations = [
         event(1, "isend", 0.0, 2.0, peer=1),
         event(2, "irecv", 0.5, 1.0, peer=1),
         event(3, "irecv", 1.0, 3.0, peer=1),
     ]
-    (lane,) = lanes_of([RankEvents(0, operations, 0.0, 0.0)])
-    assert [[one.number for one in row] for row in lane.rows()] == [[1], [2, 3]]
+    timeline = Timeline(lanes_of([RankEvents(0, operations, 0.0, 0.0)]), 0.0)
+    events = check_trace(timeline.chrome_trace(tmp_path / "run.pt.trace.json"))
+    threads = {e["ts"]: e["tid"] for e in events if e.get("cat") == "message"}
+    assert threads[0.0] == threads[0.5e6] != threads[1e6]
 
 
 def test_figure_shows_a_window(drawn) -> None:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py.base_comm import base
 from torch_mpi4py.guarded_comm import duplicate_world
 
-from course_lib.parallel.survivors import catch_up, unwrapped
+from notebooks.lesson_12.survivors import catch_up, unwrapped
 from tests.torch_mpi4py.helpers import equal, raises, still_works
 
 BATCH = 12  # samples; divides among 3 ranks and among 2

@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def is_stuck(silent: float, pid: int, cpu: float) -> bool:
-    return main_thread.is_stuck(silent, *seen_since(pid, cpu))
+    return main_thread.keeps_the_lock(silent, *seen_since(pid, cpu))
 
 
 def test_a_rank_that_computes_is_stuck(silent_after):

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import hang_report, peer_boards
+from torch_mpi4py import shared_report, peer_boards
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
 comm, rank, size = mpi.world(), dist.get_rank(), dist.get_world_size()
 folder, three = Path(sys.argv[1]), torch.ones(3)
@@ -68,9 +68,9 @@ elif rank == 0:
     while not any(event.tag == 77 and event.waiting for event in board.open_operations()):
         time.sleep(1e-3)
     os.kill(board.pid, signal.SIGKILL)
-    while hang_report.look().ranks[2].state != "dead":
+    while shared_report.look().ranks[2].state != "dead":
         time.sleep(1e-3)
-    (folder / "dead").write_text(hang_report.look().text())
+    (folder / "dead").write_text(shared_report.look().text())
 """
 
 

@@ -1,9 +1,7 @@
 """Carries out the schedule of an all-reduce by sends and receives.
 
 Types narrower than float32 travel and are combined as float32 and are rounded once at the end,
-as the mpi4py backend does. Torch cannot add unsigned integers of 16 bits and more; the signed
-integers of the same bits add, multiply and mask alike, and with the highest bit turned over
-they also compare alike.
+as the mpi4py backend does.
 """
 
 from __future__ import annotations
@@ -34,11 +32,7 @@ _OF_BOOL = {
     "MAX": torch.bitwise_or,
 }
 _NAMES = {int(getattr(ReduceOp, name)): name for name in _FUNCTIONS}
-_SIGNED = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
+_NOT_IN_TORCH = (torch.uint16, torch.uint32, torch.uint64)  # it has no sums of them
 
 
 class Arithmetic:
@@ -65,14 +59,8 @@ class Arithmetic:
         self._name = _name_of(op, tensor.dtype)
         functions = _FUNCTIONS | _OF_BOOL if tensor.dtype == torch.bool else _FUNCTIONS
         self._function = functions[self._name]
-        self._turned = tensor.dtype in _SIGNED and self._name in ("MIN", "MAX")
-        self.data = self._load()
-
-    def _load(self) -> torch.Tensor:
         plain = self._tensor.resolve_conj().resolve_neg()
-        data = plain.contiguous().view(-1).to(_wire_dtype(plain.dtype))
-        data = data.view(_SIGNED.get(data.dtype, data.dtype))
-        return data ^ torch.iinfo(data.dtype).min if self._turned else data
+        self.data = plain.contiguous().view(-1).to(_wire_dtype(plain.dtype))
 
     def combine(self, part: slice, received: torch.Tensor, received_first: bool) -> None:
         """Combine what came from another rank with ``data[part]``, in place.
@@ -90,11 +78,7 @@ class Arithmetic:
         if self._name == "AVG":
             whole = not (data.is_floating_point() or data.is_complex())
             data.div_(world_size, rounding_mode="trunc" if whole else None)
-        if self._turned:
-            data = data ^ torch.iinfo(data.dtype).min
         if data.untyped_storage().data_ptr() != self._tensor.untyped_storage().data_ptr():
-            if self._tensor.dtype in _SIGNED:
-                data = data.view(self._tensor.dtype)
             self._tensor.copy_(data.view(self._tensor.shape))
 
 
@@ -117,8 +101,8 @@ def _name_of(op: ReduceOp, dtype: torch.dtype) -> str:
         raise TypeError(f"{name} is for whole numbers and bool, not {dtype}; use SUM, MIN or MAX")
     if dtype.is_complex and name in ("MIN", "MAX"):
         raise TypeError(f"{name} needs an order, which complex numbers have not; reduce abs()")
-    if name == "AVG" and (dtype == torch.bool or dtype in _SIGNED):
-        raise TypeError(f"AVG of {dtype} is not supported; convert to a signed number first")
+    if dtype in _NOT_IN_TORCH or (name == "AVG" and dtype == torch.bool):
+        raise TypeError(f"{name} of {dtype} is not supported; convert to a signed number first")
     return name
 
 

@@ -135,7 +135,7 @@ def tree_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
     broadcast by binomial trees). The root still carries lg p whole tensors each way.
     """
     up, down = [], []
-    for level in range(_ceil_log2(world_size)):
+    for level in range((world_size - 1).bit_length()):
         distance = 2**level
         upwards = downwards = Step()
         if rank % (2 * distance) == distance:
@@ -147,10 +147,6 @@ def tree_schedule(rank: int, world_size: int, numel: int) -> list[Step]:
         up.append(upwards)
         down.append(downwards)
     return up + down[::-1]
-
-
-def _ceil_log2(number: int) -> int:
-    return (number - 1).bit_length()
 
 
 # --- recursive doubling -------------------------------------------------------------------------

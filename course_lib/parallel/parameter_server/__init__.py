@@ -22,8 +22,7 @@ Instead of "ready" the answer may be "stop"; a worker whose batches are used up 
   snapshots. ``load_parameters(model, record.final)`` fills a model from it, and
   ``replay(record, model, optimizer, loss_function, {worker: batches})`` makes the recorded
   updates again in one process; the result equals ``record.final`` bit for bit.
-- Parameters travel and buffers do not: all ranks need a model with the same buffers, and
-  computing a gradient may not change them.
+- Parameters travel and buffers do not, so a model that has any is refused.
 - A worker that is killed does not stop the others (Open MPI with fault tolerance, which the
   course's launcher switches on); when the server dies, every worker raises RankFailedError.
 """

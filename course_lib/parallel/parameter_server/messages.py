@@ -11,8 +11,7 @@ the two can differ only if a message was changed on its way.
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import torch
@@ -36,7 +35,6 @@ class Header:
         step: which batch of the worker this is about, from 0.
         samples: in that batch.
         layout: checksum of the shapes and dtypes of the sender's parameters.
-        buffers: checksum of the sender's buffers.
         sent: when it was sent, in seconds of the sender's own clock.
         machine: which machine's clock that is.
         waited: seconds from the worker's hello until it had the parameters.
@@ -47,12 +45,11 @@ class Header:
     step: int = 0
     samples: int = 0
     layout: int = 0
-    buffers: int = 0
     sent: float = 0.0
     machine: float = 0.0
     waited: float = 0.0
 
-    _WHOLE = 6  # so many of the fields are whole numbers
+    _WHOLE = 5  # so many of the fields are whole numbers
 
     @classmethod
     def room(cls) -> torch.Tensor:
@@ -112,14 +109,7 @@ class GradientMessage(FlatBytes):
         return self._loss.item(), [view if mark else None for view, mark in marked]
 
 
-def difference_in_words(other: Header, layout: int) -> str:
-    """Return how the model of ``other``'s sender differs, if it was refused."""
-    if other.layout != layout:
-        return "other shapes or dtypes than the server's; build the same model on all ranks"
-    return (
-        "other buffers than the server's, and no message carries them; build the same model on "
-        "all ranks, with the same seed if its buffers are random, or call sync_initial_weights"
-    )
+OTHER_MODEL = "other shapes or dtypes than the server's; build the same model on all ranks"
 
 
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:
@@ -127,50 +117,21 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
 
     Raises:
         TypeError: if ``model`` is no module.
-        ValueError: if it has none, or keeps running statistics, as batch norm does.
+        ValueError: if it has none, or has buffers, which no message carries.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, not {type(model).__name__}")
     parameters = list(model.parameters())
     if not parameters:
         raise ValueError("the model has no parameters, so there is nothing to train")
-    running = [
-        name
-        for name, module in model.named_modules()
-        if getattr(module, "running_mean", None) is not None
-    ]
-    if running:
+    buffers = [name for name, _ in model.named_buffers()]
+    if buffers:
         raise ValueError(
-            f"{running[0]!r} keeps running statistics, which a gradient does not carry: each "
-            "worker would have its own and the server none. Use a norm without them (GroupNorm, "
-            "LayerNorm, or track_running_stats=False)"
+            f"the model has the buffer {buffers[0]!r}, which no message carries: each worker would "
+            "have its own and the server none. Use a model without buffers: a norm that keeps no "
+            "running statistics (GroupNorm, LayerNorm, or track_running_stats=False), no counters"
         )
     return parameters
-
-
-def checksums_of_buffers(model: nn.Module) -> dict[str, int]:
-    """Return a checksum of each buffer; no message carries them, so all ranks need the same."""
-    return {
-        name: zlib.crc32(bytes_of(buffer).cpu().numpy(), checksum_of_layout([buffer]))
-        for name, buffer in model.named_buffers()
-    }
-
-
-def combined_checksum(checksums: Mapping[str, int]) -> int:
-    """Return one checksum for those of all buffers, with their names."""
-    return zlib.crc32(repr(sorted(checksums.items())).encode())
-
-
-def require_unchanged_buffers(model: nn.Module, before: Mapping[str, int]) -> None:
-    """Raise ValueError if ``checksums_of_buffers(model)`` is no longer what it was ``before``."""
-    now = checksums_of_buffers(model)
-    changed = [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]
-    if changed:
-        raise ValueError(
-            f"computing a gradient changed the buffer {min(changed)!r}, which a gradient does not "
-            "carry: each worker would have its own and the server none. Use a model whose buffers "
-            "stay what they are: no counters, no running statistics, no spectral norm"
-        )
 
 
 def compute_gradient(

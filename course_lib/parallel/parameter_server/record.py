@@ -21,8 +21,6 @@ from .messages import (
     ParameterMessage,
     apply_update,
     average,
-    checksums_of_buffers,
-    combined_checksum,
     compute_gradient,
     parameters_of,
 )
@@ -103,7 +101,6 @@ class Record:
         final: the parameters after the last update, likewise.
         snapshots: (version, seconds, parameters) every so many updates, if asked for.
         optimizer_state: the optimizer's state at the start.
-        buffers: checksum of the model's buffers, which no message carries.
     """
 
     mode: str = ""
@@ -117,7 +114,6 @@ class Record:
     final: torch.Tensor | None = None
     snapshots: list[tuple[int, float, torch.Tensor]] = field(default_factory=list)
     optimizer_state: dict[str, Any] = field(default_factory=dict)
-    buffers: int = 0
 
     @property
     def version(self) -> int:
@@ -162,8 +158,6 @@ class Record:
 def load_parameters(model: nn.Module, recorded: torch.Tensor) -> None:
     """Copy recorded parameters (``record.initial``, ``final``, a snapshot's) into ``model``.
 
-    Its buffers stay as they are, because no record has them.
-
     Raises:
         TypeError: if ``recorded`` is no tensor.
         ValueError: if they are of a model with other shapes or dtypes.
@@ -196,7 +190,7 @@ def replay(
 
     Args:
         record: of the run.
-        model: of the server's shapes, and with its buffers; it ends with the final parameters.
+        model: of the server's shapes; it ends with the final parameters.
         optimizer: over the model's parameters, of the server's kind. The state that the
             server's had at the start is loaded into it.
         loss_function: the workers'.
@@ -206,11 +200,6 @@ def replay(
         ValueError: if the model is another, or a worker's batches are missing or too few.
     """
     load_parameters(model, record.initial)
-    if combined_checksum(checksums_of_buffers(model)) != record.buffers:
-        raise ValueError(
-            "the model's buffers are not the server's: build the model as the server did, with "
-            "the same seed if they are random"
-        )
     optimizer.load_state_dict(copy.deepcopy(record.optimizer_state))
     parameters = parameters_of(model)
     workers_model = copy.deepcopy(model)

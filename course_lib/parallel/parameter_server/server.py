@@ -20,8 +20,6 @@ from .messages import (
     ParameterMessage,
     apply_update,
     average,
-    checksums_of_buffers,
-    combined_checksum,
     parameters_of,
 )
 from .policies import Asynchronous, Mode, Progress, RateRule, Stop, constant, rates_by
@@ -116,7 +114,6 @@ class Server:
         self._base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._packed = ParameterMessage(self._parameters)
         self._packed.pack(self._parameters)
-        self._buffers = combined_checksum(checksums_of_buffers(self.model))
         self._incoming = {worker: GradientMessage(self._parameters) for worker in self._workers}
         self._delivered: dict[int, Gradient] = {}
         self._started = time.perf_counter()
@@ -125,7 +122,6 @@ class Server:
             workers=self._workers,
             initial=self._packed.buffer.clone(),
             optimizer_state=copy.deepcopy(self.optimizer.state_dict()),
-            buffers=self._buffers,
         )
         self._take_snapshot()
 
@@ -193,12 +189,10 @@ class Server:
                 self._answer(worker)
 
     def _admit(self, worker: int, header: Header) -> None:
-        theirs, ours = (header.layout, header.buffers), (self._packed.layout, self._buffers)
-        if theirs != ours and not self._final_reply:
+        if header.layout != self._packed.layout and not self._final_reply:
             self._reply(worker, messages.REFUSED)
             self._remove(worker)
-            what = messages.difference_in_words(header, self._packed.layout)
-            raise ValueError(f"the model of worker {worker} has {what}")
+            raise ValueError(f"the model of worker {worker} has {messages.OTHER_MODEL}")
         self._held.append(worker)
 
     def _receive_gradient(self, worker: int, header: Header) -> None:
@@ -246,7 +240,7 @@ class Server:
             self._team.send(self._packed.buffer, worker, messages.TAG_BODY)
 
     def _reply(self, worker: int, kind: int) -> None:
-        header = Header(kind, self.version, layout=self._packed.layout, buffers=self._buffers)
+        header = Header(kind, self.version)
         self._team.send(header.encode(), worker, messages.TAG_REPLY)
 
     def _end(self, final_reply: int) -> None:

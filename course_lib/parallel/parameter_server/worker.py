@@ -18,11 +18,8 @@ from .messages import (
     Header,
     LossFunction,
     ParameterMessage,
-    checksums_of_buffers,
-    combined_checksum,
     compute_gradient,
     parameters_of,
-    require_unchanged_buffers,
 )
 from .transport import Team
 
@@ -31,8 +28,7 @@ class Worker:
     """One worker: call :meth:`run` while the rank ``server`` runs a ``Server``.
 
     Args:
-        model: of the server's shapes and dtypes, and with the same buffers; its parameters are
-            overwritten.
+        model: of the server's shapes and dtypes; its parameters are overwritten.
         loss_function: of (outputs, targets), a mean over samples.
         batches: yields (inputs, targets); it may be endless.
         group: process group on backend mpi4py, the default group if None.
@@ -84,12 +80,10 @@ class Worker:
         Raises:
             RankFailedError: if the server died.
             DeadlineError: if the server does not answer in time.
-            ValueError: if the server's model is another, or computing a gradient changes the
-                model's buffers.
+            ValueError: if the server's model is another.
         """
         self._received = ParameterMessage(self._parameters)
         self._gradients = GradientMessage(self._parameters)
-        self._buffers = checksums_of_buffers(self.model)
         self._run_is_over = False  # the server expects nothing more from this worker
         self.steps = 0
         with self._team.surviving_failures():
@@ -123,8 +117,7 @@ class Worker:
 
     def _fetch(self, step: int) -> int | None:
         """Ask for parameters; return their version, or None if the run is over."""
-        layout, buffers = self._received.layout, combined_checksum(self._buffers)
-        self._tell(Header(messages.HELLO, step=step, layout=layout, buffers=buffers))
+        self._tell(Header(messages.HELLO, step=step, layout=self._received.layout))
         numbers = Header.room()
         self._team.receive(numbers, self._server, messages.TAG_REPLY)
         answer = Header.decode(numbers)
@@ -132,8 +125,7 @@ class Worker:
         if answer.kind == messages.STOP:
             return None
         if answer.kind == messages.REFUSED:
-            what = messages.difference_in_words(answer, layout)
-            raise ValueError(f"worker {self._team.rank}: this model has {what}")
+            raise ValueError(f"worker {self._team.rank}: this model has {messages.OTHER_MODEL}")
         if answer.kind == messages.FAILED:
             raise RuntimeError(f"worker {self._team.rank}: the server failed; see its error")
         self._team.receive(self._received.buffer, self._server, messages.TAG_BODY)
@@ -145,7 +137,6 @@ class Worker:
         loss, samples, gradients = compute_gradient(
             self.model, self._parameters, self._loss_function, batch
         )
-        require_unchanged_buffers(self.model, self._buffers)
         self._gradients.write(loss, gradients)
         left = began + self._step_seconds - time.perf_counter()
         time.sleep(max(0.0, left) + self._slowdown)

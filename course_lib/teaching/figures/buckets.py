@@ -6,7 +6,7 @@ stand under each other on one time axis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .figure import WIDTH, Drawing, Figure, round_step
@@ -60,7 +60,9 @@ def buckets(runs: Mapping[str, Backward], *, rank: int = 0, title: str = "") -> 
     return drawing.finish(_in_words(runs, rank, title))
 
 
-def _draw_run(drawing: Drawing, label: str, run: Backward, x, top: float, colour: str) -> None:
+def _draw_run(
+    drawing: Drawing, label: str, run: Backward, x: Callable, top: float, colour: str
+) -> None:
     drawing.text(MARGIN, top + HEAD / 2, label, bold=True, anchor="start")
     backward, wire = top + HEAD + LANE / 2, top + HEAD + 1.5 * LANE
     drawing.text(MARGIN, backward, "backward", anchor="start", fill=SOFT_INK)
@@ -91,7 +93,7 @@ def _draw_run(drawing: Drawing, label: str, run: Backward, x, top: float, colour
     )
 
 
-def _draw_axis(drawing: Drawing, x, last: float, lanes: list[tuple[float, float]]) -> None:
+def _draw_axis(drawing: Drawing, x: Callable, last: float, lanes: Sequence[tuple]) -> None:
     step = round_step(last / 8)
     bottom = lanes[-1][1] + 10
     for index in range(int(last / step) + 1):

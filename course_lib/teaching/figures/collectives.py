@@ -17,6 +17,7 @@ from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK, rank_colour, text
 MARGIN, LABEL, GAP = 16, 66, 4
 ROW, HEADER, FOOTER = 36, 68, 36
 ARROW = 52
+LETTERS = "ABCDEFGH"  # of the ranks
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,18 @@ class Block:
     part: int | None = None  # which part of the buffer; None: the whole of it
 
 
-Rows = list[list[Block | None]]  # one list per rank, one entry per column; None: holds nothing
+Row = list[Block | None]  # one entry per column; None: holds nothing
+Rows = list[Row]  # one per rank
+_SENTENCES = {
+    "broadcast": "Rank {root}, the root, gives everyone a copy of its data.",
+    "scatter": "Rank {root}, the root, deals out its data: part r goes to rank r.",
+    "gather": "Rank {root}, the root, collects everyone's data in rank order.",
+    "reduce": "Rank {root}, the root, ends up with the sum of everyone's data.",
+    "all_gather": "Everyone ends up with everyone's data, in rank order.",
+    "reduce_scatter": "The sum, dealt out: rank r ends up with part r of it.",
+    "all_to_all": "Part r of everyone's data goes to rank r.",
+    "all_reduce": "Everyone ends up with the sum of everyone's data.",
+}
 
 
 def collective(name: str, world_size: int = 4, root: int = 0) -> Figure:
@@ -37,8 +49,8 @@ def collective(name: str, world_size: int = 4, root: int = 0) -> Figure:
     all_reduce or barrier. ``world_size``: 2 to 8 ranks. ``root``: the root's rank, where there
     is one. Raises ValueError for anything else.
     """
-    if name != "barrier" and name not in _COLLECTIVES:
-        allowed = ", ".join([*_COLLECTIVES, "barrier"])
+    if name != "barrier" and name not in _SENTENCES:
+        allowed = ", ".join([*_SENTENCES, "barrier"])
         raise ValueError(f"no collective is called {name!r}; the figures know {allowed}")
     if not 2 <= world_size <= len(RANK_COLOURS):
         raise ValueError(f"world_size is {world_size}: a figure has 2 to {len(RANK_COLOURS)} ranks")
@@ -48,78 +60,34 @@ def collective(name: str, world_size: int = 4, root: int = 0) -> Figure:
         )
     if name == "barrier":
         return _barrier(world_size)
-    rows, sentence = _COLLECTIVES[name]
-    before, after = rows(world_size, root)
-    return _before_and_after(name, sentence.format(root=root), before, after)
+    before, after = _before_and_after_all(world_size, root)[name]
+    return _before_and_after(name, _SENTENCES[name].format(root=root), before, after)
 
 
-def _letter(rank: int) -> str:
-    return "ABCDEFGH"[rank]
+def _at(root: int, row: Row, p: int) -> Rows:
+    return [row if rank == root else [None] * len(row) for rank in range(p)]
 
 
-def _nothing(world_size: int) -> Rows:
-    return [[None] for _ in range(world_size)]
-
-
-def _broadcast(p: int, root: int) -> tuple[Rows, Rows]:
-    before = _nothing(p)
-    before[root] = [Block(root)]
-    return before, [[Block(root)] for _ in range(p)]
-
-
-def _scatter(p: int, root: int) -> tuple[Rows, Rows]:
-    before = [[None] * p for _ in range(p)]
-    before[root] = [Block(root, part) for part in range(p)]
-    return before, _in_first_column([Block(root, rank) for rank in range(p)])
-
-
-def _gather(p: int, root: int) -> tuple[Rows, Rows]:
-    after: Rows = [[None] * p for _ in range(p)]
-    after[root] = [Block(rank) for rank in range(p)]
-    return _in_first_column([Block(rank) for rank in range(p)]), after
-
-
-def _reduce(p: int, root: int) -> tuple[Rows, Rows]:
-    after = _nothing(p)
-    after[root] = [Block(None)]
-    return [[Block(rank)] for rank in range(p)], after
-
-
-def _all_gather(p: int, root: int) -> tuple[Rows, Rows]:
-    everyones = [Block(rank) for rank in range(p)]
-    return _in_first_column(everyones), [everyones for _ in range(p)]
-
-
-def _reduce_scatter(p: int, root: int) -> tuple[Rows, Rows]:
-    return _own_parts(p), _in_first_column([Block(None, rank) for rank in range(p)])
-
-
-def _all_to_all(p: int, root: int) -> tuple[Rows, Rows]:
-    return _own_parts(p), [[Block(owner, rank) for owner in range(p)] for rank in range(p)]
-
-
-def _all_reduce(p: int, root: int) -> tuple[Rows, Rows]:
-    return [[Block(rank)] for rank in range(p)], [[Block(None)] for _ in range(p)]
-
-
-def _own_parts(p: int) -> Rows:
-    return [[Block(rank, part) for part in range(p)] for rank in range(p)]
-
-
-def _in_first_column(blocks: list[Block]) -> Rows:
+def _in_first_column(blocks: Row) -> Rows:
     return [[block] + [None] * (len(blocks) - 1) for block in blocks]
 
 
-_COLLECTIVES = {
-    "broadcast": (_broadcast, "Rank {root}, the root, gives everyone a copy of its data."),
-    "scatter": (_scatter, "Rank {root}, the root, deals out its data: part r goes to rank r."),
-    "gather": (_gather, "Rank {root}, the root, collects everyone's data in rank order."),
-    "reduce": (_reduce, "Rank {root}, the root, ends up with the sum of everyone's data."),
-    "all_gather": (_all_gather, "Everyone ends up with everyone's data, in rank order."),
-    "reduce_scatter": (_reduce_scatter, "The sum, dealt out: rank r ends up with part r of it."),
-    "all_to_all": (_all_to_all, "Part r of everyone's data goes to rank r."),
-    "all_reduce": (_all_reduce, "Everyone ends up with the sum of everyone's data."),
-}
+def _before_and_after_all(p: int, root: int) -> dict[str, tuple[Rows, Rows]]:
+    """Who holds what before and after each collective."""
+    blocks: Row = [Block(rank) for rank in range(p)]
+    parts: Rows = [[Block(rank, part) for part in range(p)] for rank in range(p)]
+    sums: Row = [Block(None, part) for part in range(p)]
+    own: Rows = [[block] for block in blocks]
+    return {
+        "broadcast": (_at(root, own[root], p), [own[root]] * p),
+        "scatter": (_at(root, parts[root], p), _in_first_column(parts[root])),
+        "gather": (_in_first_column(blocks), _at(root, blocks, p)),
+        "reduce": (own, _at(root, [Block(None)], p)),
+        "all_gather": (_in_first_column(blocks), [blocks] * p),
+        "reduce_scatter": (parts, _in_first_column(sums)),
+        "all_to_all": (parts, [list(column) for column in zip(*parts, strict=True)]),
+        "all_reduce": (own, [[Block(None)]] * p),
+    }
 
 
 def _before_and_after(name: str, sentence: str, before: Rows, after: Rows) -> Figure:
@@ -143,7 +111,7 @@ def _before_and_after(name: str, sentence: str, before: Rows, after: Rows) -> Fi
     return drawing.finish(alt)
 
 
-def _row(drawing: Drawing, blocks, x, y, width, p) -> None:
+def _row(drawing: Drawing, blocks: Row, x: float, y: float, width: float, p: int) -> None:
     step = width / len(blocks)
     for column, block in enumerate(blocks):
         place = (x + column * step, y - ROW / 2 + GAP, step - GAP, ROW - 2 * GAP)
@@ -159,7 +127,7 @@ def _row(drawing: Drawing, blocks, x, y, width, p) -> None:
             drawing.text(centre, y, _label(block, p), size=size, fill=text_on(colour), bold=True)
 
 
-def _sum_block(drawing: Drawing, block: Block, place, p: int) -> None:
+def _sum_block(drawing: Drawing, block: Block, place: tuple, p: int) -> None:
     x, y, width, height = place
     for rank in range(p):
         stripe = width / p
@@ -177,14 +145,14 @@ def _text_size(p: int) -> int:
 def _label(block: Block, p: int) -> str:
     part = "" if block.part is None else str(block.part)
     if block.owner is not None:
-        return _letter(block.owner) + part
+        return LETTERS[block.owner] + part
     if block.part is not None:
         return f"\u03a3{part}"
-    return "+".join(_letter(rank) for rank in range(p))
+    return "+".join(LETTERS[rank] for rank in range(p))
 
 
 def _in_words(before: Rows, after: Rows, p: int) -> str:
-    def held(blocks) -> str:
+    def held(blocks: Row) -> str:
         return " ".join(_label(block, p) for block in blocks if block is not None) or "nothing"
 
     changes = enumerate(zip(before, after, strict=True))

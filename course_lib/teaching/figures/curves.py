@@ -11,11 +11,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -178,7 +180,7 @@ def _values(run: object, quantity: str, label: str) -> np.ndarray:
 
 def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
     """Run ``plot`` on a fresh canvas, ``height`` in inches, and return the figure."""
-    style = {
+    style: Any = {
         "svg.hashsalt": "rank by rank",
         "svg.fonttype": "path",  # letters as shapes: the same picture whatever fonts are there
         "font.size": 12,
@@ -197,8 +199,8 @@ def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(style)
-        canvas = Canvas(figsize=(WIDTH / 72, height), layout="constrained")
-        canvas.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches
+        padded = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)  # inches
+        canvas = Canvas(figsize=(WIDTH / 72, height), layout=padded)
         canvas.set(edgecolor=RULE, linewidth=1)  # the thin frame that the diagrams have too
         FigureCanvasSVG(canvas)
         plot(canvas)
@@ -209,14 +211,14 @@ def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
     return Figure(svg, alt)
 
 
-def finish_axes(axes, grid: str = "both") -> None:
+def finish_axes(axes: Any, grid: str = "both") -> None:
     """Give axes the look of the course: a pale ``grid`` ("x", "y" or "both") behind the data."""
     axes.grid(True, which="major", axis=grid, color=RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def log_ticks(axis, label: str) -> None:
+def log_ticks(axis: Any, label: str) -> None:
     """Put few ticks on a logarithmic axis, in the unit that its ``label`` names."""
     low, high = axis.get_data_interval()
     narrow = high < 50 * low  # less than two decades have too few powers of ten

@@ -1,4 +1,4 @@
-"""What a figure is, an SVG and words that say the same, and the shapes that diagrams consist of.
+"""What a figure is, an SVG and words that say the same, and the shapes diagrams are made of.
 
 In a notebook a :class:`Figure` shows itself as an ``<img>`` with alternative text. That form is
 drawn in trusted and untrusted notebooks alike, where inline SVG is not. In plain text
@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from .palette import INK, PAPER, RULE, rank_colour, text_on
 
@@ -31,7 +32,7 @@ class Figure:
     def __repr__(self) -> str:
         return f"Figure: {self.alt}"
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         data = base64.b64encode(self.svg.encode()).decode()
         image = (
             f'<img alt="{escape(self.alt)}" width="{self.width}" style="max-width: 100%" '
@@ -57,19 +58,38 @@ class Drawing:
         self._definitions: dict[str, str] = {}
         self._shapes: list[str] = []
 
-    def rectangle(self, x, y, width, height, *, fill, stroke="none", radius=4, dashed=False):
+    def rectangle(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str,
+        stroke: str = "none",
+        radius: float = 4,
+        dashed: bool = False,
+    ) -> None:
         dash = ' stroke-dasharray="4 3"' if dashed else ""
         self._shapes.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
             f'rx="{radius}" fill="{fill}" stroke="{stroke}"{dash}/>'
         )
 
-    def circle(self, x, y, radius, *, fill, stroke="none"):
+    def circle(self, x: float, y: float, radius: float, *, fill: str) -> None:
         self._shapes.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" stroke="{stroke}"/>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{fill}" stroke="none"/>'
         )
 
-    def path(self, commands: str, *, stroke, width=1.5, dashed=False, arrow=False):
+    def path(
+        self,
+        commands: str,
+        *,
+        stroke: str,
+        width: float = 1.5,
+        dashed: bool = False,
+        arrow: bool = False,
+    ) -> None:
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         head = f' marker-end="url(#{self._arrow_head(stroke)})"' if arrow else ""
         self._shapes.append(
@@ -77,10 +97,21 @@ class Drawing:
             f' stroke-linecap="round"{dash}{head}/>'
         )
 
-    def line(self, x1, y1, x2, y2, **style):
+    def line(self, x1: float, y1: float, x2: float, y2: float, **style: Any) -> None:
         self.path(f"M {x1:.1f} {y1:.1f} L {x2:.1f} {y2:.1f}", **style)
 
-    def text(self, x, y, words, *, size=14, fill=INK, anchor="middle", bold=False, mono=False):
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: object,
+        *,
+        size: int = 14,
+        fill: str = INK,
+        anchor: str = "middle",
+        bold: bool = False,
+        mono: bool = False,
+    ) -> None:
         """Write ``words`` with their vertical middle at ``y``."""
         style = ' font-weight="bold"' if bold else ""
         style += f' font-family="{MONO}"' if mono else ""
@@ -90,8 +121,9 @@ class Drawing:
             f'text-anchor="{anchor}"{style}>{escape(str(words))}</text>'
         )
 
-    def plate(self, x, y, words, *, size=13):
+    def plate(self, x: float, y: float, words: object) -> None:
         """Write ``words`` centred at (x, y) on a piece of paper that hides the lines below."""
+        size = 13
         width = 0.62 * size * len(str(words)) + 6
         self.rectangle(x - width / 2, y - 0.65 * size, width, 1.3 * size, fill=PAPER)
         self.text(x, y, words, size=size, mono=True)
@@ -106,9 +138,9 @@ class Drawing:
         )
         return f"url(#{name})"
 
-    def rank_label(self, rank: int, x, y, *, width=60, height=26):
+    def rank_label(self, rank: int, x: float, y: float, *, height: float = 26) -> None:
         """The coloured plate "rank r" that starts every rank's row, centred at height ``y``."""
-        colour = rank_colour(rank)
+        colour, width = rank_colour(rank), 60
         self.rectangle(x, y - height / 2, width, height, fill=colour, radius=13)
         self.text(x + width / 2, y, f"rank {rank}", fill=text_on(colour), bold=True)
 

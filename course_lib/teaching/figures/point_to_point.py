@@ -8,17 +8,17 @@ Communications of the ACM 21(7), 1978). :func:`who_sends_to_whom` leaves time ou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from .figure import WIDTH, Drawing, Figure
 from .palette import ALARM, PAPER, RULE, SOFT_INK, rank_colour, text_on
 
 MARGIN, LABEL, LANE, BOTTOM = 16, 74, 58, 30
+Point = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message from rank ``source`` to rank ``dest``.
 
     ``sent`` and ``received`` are times in any unit. Without them the i-th message of a diagram
@@ -32,8 +32,7 @@ class Message:
     received: float | None = None
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """Rank ``rank`` is blocked in a call from ``start`` to ``end``; None: for ever."""
 
     rank: int
@@ -43,8 +42,8 @@ class Wait:
 
 
 def point_to_point(
-    messages: Iterable[Message | tuple],
-    waits: Iterable[Wait | tuple] = (),
+    messages: Iterable[tuple],
+    waits: Iterable[tuple] = (),
     *,
     world_size: int | None = None,
     title: str = "",
@@ -56,13 +55,13 @@ def point_to_point(
     without an end runs off the picture and is marked as a wait for ever; two or more of them
     are marked as a deadlock. ``world_size``: number of lanes, by default just enough.
     """
-    messages = [_timed(index, _as(Message, message)) for index, message in enumerate(messages)]
-    waits = [_as(Wait, wait) for wait in waits]
-    p = _lanes(world_size, [r for m in messages for r in (m.source, m.dest)], waits)
-    known = [t for m in messages for t in (m.sent, m.received)]
-    known += [t for w in waits for t in (w.start, w.end) if t is not None]
+    arrows = [_timed(index, *message) for index, message in enumerate(messages)]
+    blocked = [Wait(*wait) for wait in waits]
+    p = _lanes(world_size, [r for a in arrows for r in (a.source, a.dest)], blocked)
+    known: list[Any] = [t for a in arrows for t in (a.sent, a.received)]
+    known += [t for w in blocked for t in (w.start, w.end) if t is not None]
     first, last = min(known, default=0), max(known, default=1)
-    last += 0.6 * max(1, last - first) if any(w.end is None for w in waits) else 0
+    last += 0.6 * max(1, last - first) if any(w.end is None for w in blocked) else 0
 
     top = 36 if title else 12
     drawing = Drawing(WIDTH, top + p * LANE + BOTTOM)
@@ -79,11 +78,11 @@ def point_to_point(
     for rank in range(p):
         drawing.line(MARGIN + LABEL, y(rank), WIDTH - MARGIN, y(rank), stroke=RULE, width=2)
         drawing.rank_label(rank, MARGIN, y(rank))
-    for wait in waits:
+    for wait in blocked:
         _draw_wait(drawing, wait, x(wait.start), x(last if wait.end is None else wait.end), y)
-    for message in messages:
+    for message in arrows:
         _draw_message(drawing, message, x, y)
-    stuck = sorted({wait.rank for wait in waits if wait.end is None})
+    stuck = sorted({wait.rank for wait in blocked if wait.end is None})
     foot = top + p * LANE + 8
     drawing.text(WIDTH - MARGIN, foot, "time \u2192", fill=SOFT_INK, anchor="end")
     if stuck:
@@ -91,14 +90,14 @@ def point_to_point(
             "Deadlock: each waits for another, for ever." if len(stuck) > 1 else "Waits for ever."
         )
         drawing.text(MARGIN, foot, words, fill=ALARM, bold=True, anchor="start")
-    return drawing.finish(_in_words(p, title, messages, waits, stuck))
+    return drawing.finish(_in_words(p, title, arrows, blocked, stuck))
 
 
 def who_sends_to_whom(
     pairs: Iterable[tuple], *, world_size: int | None = None, title: str = ""
 ) -> Figure:
     """Draw ranks on a circle and an arrow per ``(source, dest)`` or ``(source, dest, label)``."""
-    arrows = [_as(Message, tuple(pair)) for pair in pairs]
+    arrows = [Message(*pair) for pair in pairs]
     p = _lanes(world_size, [r for a in arrows for r in (a.source, a.dest)], [])
     radius, disc = 88 + 6 * max(0, p - 4), 21
     top = 44 if title else 16
@@ -125,19 +124,16 @@ def who_sends_to_whom(
     return drawing.finish(f"{heading}{p} ranks on a circle; {lines or 'no messages'}.")
 
 
-def _as(kind, value):
-    return value if isinstance(value, kind) else kind(*value)
-
-
-def _timed(index: int, message: Message) -> Message:
+def _timed(index: int, *fields: Any) -> Message:
+    message = Message(*fields)
     sent = index if message.sent is None else message.sent
     received = sent + 1 if message.received is None else message.received
     if received < sent:
         raise ValueError(f"{message} is received before it is sent")
-    return Message(message.source, message.dest, message.label, sent, received)
+    return message._replace(sent=sent, received=received)
 
 
-def _lanes(world_size, ranks, waits) -> int:
+def _lanes(world_size: int | None, ranks: list[int], waits: Iterable[Wait]) -> int:
     needed = max([*ranks, *(wait.rank for wait in waits)], default=0) + 1
     if world_size is None:
         return needed
@@ -146,7 +142,9 @@ def _lanes(world_size, ranks, waits) -> int:
     return world_size
 
 
-def _draw_wait(drawing: Drawing, wait: Wait, start: float, end: float, y) -> None:
+def _draw_wait(
+    drawing: Drawing, wait: Wait, start: float, end: float, y: Callable[[int], float]
+) -> None:
     for_ever = wait.end is None
     colour = rank_colour(wait.rank)
     height = y(wait.rank)
@@ -163,7 +161,7 @@ def _draw_wait(drawing: Drawing, wait: Wait, start: float, end: float, y) -> Non
             )
 
 
-def _draw_message(drawing: Drawing, message: Message, x, y) -> None:
+def _draw_message(drawing: Drawing, message: Message, x: Callable, y: Callable) -> None:
     colour = rank_colour(message.source)
     x1, y1, x2, y2 = x(message.sent), y(message.source), x(message.received), y(message.dest)
     drawing.circle(x1, y1, 5, fill=colour)
@@ -173,7 +171,9 @@ def _draw_message(drawing: Drawing, message: Message, x, y) -> None:
         drawing.plate(x1 + 0.4 * (x2 - x1), y1 + 0.4 * (y2 - y1), message.label)
 
 
-def _draw_arc(drawing: Drawing, arrow: Message, start, end, bend: float, clear: float) -> None:
+def _draw_arc(
+    drawing: Drawing, arrow: Message, start: Point, end: Point, bend: float, clear: float
+) -> None:
     (x1, y1), (x2, y2) = start, end
     length = math.hypot(x2 - x1, y2 - y1)
     if length == 0:
@@ -190,7 +190,7 @@ def _draw_arc(drawing: Drawing, arrow: Message, start, end, bend: float, clear: 
         drawing.plate(*middle, arrow.label)
 
 
-def _towards(point, target, distance: float) -> tuple[float, float]:
+def _towards(point: Point, target: Point, distance: float) -> Point:
     length = math.hypot(target[0] - point[0], target[1] - point[1])
     share = distance / length
     return point[0] + share * (target[0] - point[0]), point[1] + share * (target[1] - point[1])
@@ -200,7 +200,9 @@ def _quoted(message: Message) -> str:
     return f'"{message.label}" ' if message.label else ""
 
 
-def _in_words(p, title, messages, waits, stuck) -> str:
+def _in_words(
+    p: int, title: str, messages: Iterable[Any], waits: Iterable[Wait], stuck: list[int]
+) -> str:
     parts = [f"Space-time diagram of {p} ranks" + (f": {title}." if title else ".")]
     for m in sorted(messages, key=lambda m: m.sent):
         parts.append(f"Rank {m.source} sends {_quoted(m)}to rank {m.dest}.")

@@ -7,8 +7,9 @@ Work that moves data is drawn pale, work that computes solid.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .figure import WIDTH, Drawing, Figure, round_step
 from .palette import INK, PAPER, RULE, SOFT_INK, blend, rank_colour, text_on
@@ -32,7 +33,7 @@ class Busy:
 
 
 def timeline(
-    lanes: Mapping[int | str, Iterable[Busy | tuple]] | Sequence[Iterable[Busy | tuple]],
+    lanes: Mapping[Any, Iterable[Busy | tuple]] | Sequence[Iterable[Busy | tuple]],
     *,
     unit: str = "ms",
     moves: Iterable[str] = (),
@@ -85,7 +86,7 @@ def idle_share(spans: Iterable[Busy | tuple], start: float, end: float) -> float
     return sum(b - a for a, b in _gaps([_busy(s, ()) for s in spans], start, end)) / (end - start)
 
 
-def _busy(span: Busy | tuple, moving) -> Busy:
+def _busy(span: Busy | tuple, moving: Collection[str]) -> Busy:
     span = span if isinstance(span, Busy) else Busy(*span)
     return Busy(span.label, span.start, span.end, span.moves or span.label in moving)
 
@@ -103,7 +104,15 @@ def _gaps(spans: list[Busy], start: float, end: float) -> list[tuple[float, floa
 
 
 class _Timeline:
-    def __init__(self, rows, first: float, last: float, unit: str, marks, title: str) -> None:
+    def __init__(
+        self,
+        rows: list[tuple[int | str, list[Busy]]],
+        first: float,
+        last: float,
+        unit: str,
+        marks: Mapping[str, float],
+        title: str,
+    ) -> None:
         self.rows, self.first, self.last, self.unit = rows, first, last, unit
         self.marks, self.title = marks, title
         self.top = (36 if title else 12) + (20 if marks else 0)
@@ -140,7 +149,7 @@ class _Timeline:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def _lane(self, row: int, name, spans: list[Busy]) -> None:
+    def _lane(self, row: int, name: int | str, spans: list[Busy]) -> None:
         y = self.top + row * LANE + LANE / 2
         colour = self._colour(row, name)
         if isinstance(name, int):
@@ -158,13 +167,13 @@ class _Timeline:
                 ink = text_on(fill)
                 self.drawing.text(x + width / 2, y, words, size=SIZE, fill=ink, bold=True)
 
-    def _bar(self, begin: float, end: float, y: float, fill: str, stroke: str):
+    def _bar(self, begin: float, end: float, y: float, fill: str, stroke: str) -> tuple:
         x, width = self.x(begin), self.x(end) - self.x(begin)
         shown = max(width, 1.0)  # however short, it is there
         self.drawing.rectangle(x, y - BAR / 2, shown, BAR, fill=fill, stroke=stroke, radius=0)
         return x, width
 
-    def _colour(self, row: int, name) -> str:
+    def _colour(self, row: int, name: int | str) -> str:
         return rank_colour(name if isinstance(name, int) else row)
 
     def _width(self, span: Busy) -> float:
@@ -181,7 +190,7 @@ class _Timeline:
             for label in widest
         }
         narrow = [label for label in widest if label and widest[label] < _room(label)]
-        return {label: i for i, label in enumerate(sorted(narrow, key=starts.get), 1)}
+        return {label: i for i, label in enumerate(sorted(narrow, key=starts.__getitem__), 1)}
 
     def _mark(self, span: Busy) -> str:
         """What is written into a span: its label, else its number, else nothing."""
@@ -216,7 +225,7 @@ class _Timeline:
         if any(span.moves for _, spans in self.rows for span in spans):
             kinds.append(("moves data", blend(colour, PAPER, PALE)))
         kinds.append(("idle", self.drawing.hatch(RULE)))
-        x = MARGIN
+        x: float = MARGIN
         for words, fill in kinds:
             stroke = RULE if words == "idle" else colour
             self.drawing.rectangle(x, y - 7, 22, 14, fill=fill, stroke=stroke, radius=0)

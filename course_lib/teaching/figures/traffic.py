@@ -50,8 +50,8 @@ def traffic(matrix: Any, *, title: str = "", alt: str = "") -> Figure:
             cell = (left + width * column, y, width)
             _cell(drawing, cell, int(messages[row, column]), int(size_bytes[row, column]), most)
     words = f"{_counted(messages.sum())}, {spelled(int(size_bytes.sum()))} in all"
-    y = top + HEAD + height + FOOT / 2
-    drawing.text(WIDTH - MARGIN, y, words, size=13, fill=SOFT_INK, anchor="end")
+    foot = top + HEAD + height + FOOT / 2
+    drawing.text(WIDTH - MARGIN, foot, words, size=13, fill=SOFT_INK, anchor="end")
     return drawing.finish(alt or _in_words(ranks, messages, size_bytes, title))
 
 
@@ -76,7 +76,7 @@ def _plate(drawing: Drawing, rank: int, x: float, y: float, width: float) -> Non
     drawing.text(x, y, words, size=13, fill=text_on(colour), bold=True)
 
 
-def _cell(drawing: Drawing, place, messages: int, size_bytes: int, most: int) -> None:
+def _cell(drawing: Drawing, place: tuple, messages: int, size_bytes: int, most: int) -> None:
     x, y, width = place
     share = size_bytes / most if most else 0.0
     fill = blend(PAPER, DARK, 0.08 + 0.92 * share) if messages else PAPER

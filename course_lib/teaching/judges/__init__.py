@@ -1,4 +1,4 @@
-"""Judges that several lessons use; what serves one lesson stands in that lesson's room.
+"""Judges that several lessons use; what serves only one lesson is in its room.
 
 A judge is given what happened on every rank, the same on every rank, and raises
 :class:`~course_lib.teaching.exercise.WrongAnswer` with the name of the mistake it recognises.

@@ -87,7 +87,7 @@ class Timeline:
     def __repr__(self) -> str:
         return f"Timeline: {self.in_words()}"
 
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {**self.figure()._repr_mimebundle_(), "text/plain": repr(self)}
 
 

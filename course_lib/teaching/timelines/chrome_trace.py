@@ -23,11 +23,9 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from torch_mpi4py.event_board import Event
+from .lanes import Ended, Lane, describe
 
-from .lanes import Lane, describe
-
-Placed = tuple[int, Event]  # thread, operation
+Placed = tuple[int, Ended]  # thread, operation
 
 
 def trace_events(lanes: list[Lane]) -> list[dict[str, Any]]:
@@ -45,7 +43,7 @@ def trace_events(lanes: list[Lane]) -> list[dict[str, Any]]:
             threads[thread := next(numbers)] = "sections"
             found += [_section(lane.rank, thread, event) for event in events]
         placed[lane.rank] = []
-        for events in lane.rows():
+        for events in _nested_rows(lane.operations):
             threads[thread := next(numbers)] = "messages and collectives"
             found += [_operation(lane.rank, thread, event) for event in events]
             placed[lane.rank] += [(thread, event) for event in events]
@@ -89,12 +87,12 @@ def _complete(
     }
 
 
-def _section(rank: int, thread: int, event: Event) -> dict[str, Any]:
+def _section(rank: int, thread: int, event: Ended) -> dict[str, Any]:
     times = (event.start, event.end)
     return _complete(rank, thread, event.shape, "section", *times, site=event.site)
 
 
-def _operation(rank: int, thread: int, event: Event) -> dict[str, Any]:
+def _operation(rank: int, thread: int, event: Ended) -> dict[str, Any]:
     known = ("group", "bytes", "dtype", "shape", "tag", "root", "site")
     args = {name: value for name in known if (value := getattr(event, name)) not in (-1, "")}
     args["outcome"] = event.outcome or "still under way"
@@ -102,9 +100,9 @@ def _operation(rank: int, thread: int, event: Event) -> dict[str, Any]:
     return _complete(rank, thread, describe(event), category, event.start, event.end, **args)
 
 
-def _nested_rows(events: list[Event]) -> list[list[Event]]:
-    """Put sections into rows in which each two are apart or one within the other."""
-    rows: list[tuple[list[Event], list[float]]] = []  # events, ends of those still open
+def _nested_rows(events: list[Ended]) -> list[list[Ended]]:
+    """Put events into rows in which each two are apart or one within the other."""
+    rows: list[tuple[list[Ended], list[float]]] = []  # events, ends of those still open
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         for row, ends in rows:
             while ends and ends[-1] <= event.start:
@@ -146,7 +144,11 @@ def _flows(placed: dict[int, list[Placed]]) -> Iterator[dict[str, Any]]:
 
 
 def _flow(
-    number: int, ranks: tuple[int, int], threads: tuple[int, int], send: Event, receive: Event
+    number: int,
+    ranks: tuple[int, int],
+    threads: tuple[int, int],
+    send: Ended,
+    receive: Ended,
 ) -> Iterator[dict[str, Any]]:
     """Lead from the beginning of a send to the last nanosecond of its receive."""
     begin, first, last = map(_nanoseconds, (send.start, receive.start, receive.end))

@@ -19,6 +19,8 @@ OVERLAPPING = "computing while messages are under way"
 SENDING = "sending"
 WAITING = "waiting"
 
+Ended = Any  # an Event that has an end: one that is still open ends with the last of all
+
 _CELL = re.compile(r"cell (\d+), line")
 
 
@@ -53,24 +55,13 @@ class Lane:
 
     rank: int
     program: list[ProgramState]
-    operations: list[Event]
-    sections: list[Event]
+    operations: list[Ended]
+    sections: list[Ended]
 
     @property
     def end(self) -> float:
         """When its last event ended."""
         return self.program[-1].end if self.program else 0.0
-
-    def rows(self) -> list[list[Event]]:
-        """Return the operations in as few rows as keep them from overlapping."""
-        rows: list[list[Event]] = []
-        for event in sorted(self.operations, key=lambda event: event.start):
-            row = next((row for row in rows if row[-1].end <= event.start), None)
-            if row is None:
-                rows.append([event])
-            else:
-                row.append(event)
-        return rows
 
 
 def lanes_of(records: Iterable[RankEvents]) -> list[Lane]:
@@ -102,12 +93,13 @@ def describe(event: Event) -> str:
 
 def _moved(event: Event, by: float) -> Event:
     times = {name: getattr(event, name) for name in ("start", "end", "waited_from")}
-    return event._replace(**{n: None if time is None else time + by for n, time in times.items()})
+    moved: dict[str, Any] = {n: None if t is None else t + by for n, t in times.items()}
+    return event._replace(**moved)
 
 
-def _program(events: list[Event], operations: list[Event]) -> list[ProgramState]:
+def _program(events: list[Ended], operations: list[Ended]) -> list[ProgramState]:
     """Go through all moments at which something begins or ends."""
-    changes: list[tuple[float, int, int, Event]] = []
+    changes: list[tuple[float, int, int, Ended]] = []
     for event in operations:
         changes += [(event.start, 1, 0, event), (event.end, -1, 0, event)]
         if event.waited_from is not None and event.waited_from < event.end:

@@ -20,11 +20,11 @@ from course_lib.parallel.invariants import (
     assert_weights_moved,
     snapshot,
 )
-from course_lib.parallel.survivors import catch_up
 from course_lib.training.data import load_available
 from course_lib.training.loops import batches
 from course_lib.training.models import LeNet
 from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
+from notebooks.lesson_12.survivors import catch_up
 from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples, sgd
 from tests.ranks import case
 

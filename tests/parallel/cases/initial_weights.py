@@ -77,7 +77,7 @@ def case_different_models_are_named(rank, size):
     assert "'weight'" in error_on_all_ranks(ValueError, sync_initial_weights, turned)
     more = nn.Sequential(nn.Linear(2, 2), *([nn.Linear(2, 2)] if last else []))
     message = error_on_all_ranks(ValueError, sync_initial_weights, more)
-    assert f"rank {size - 1} has '1.weight', rank 0 has not" in message
+    assert f"'1.weight' is missing on rank 0, float32 (2, 2) on rank {size - 1}" in message
     other = nn.Linear(2, 2).to(torch.float64 if last else torch.float32)
     assert "float64 (2, 2) on rank" in error_on_all_ranks(ValueError, sync_initial_weights, other)
 

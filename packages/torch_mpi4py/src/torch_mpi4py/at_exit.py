@@ -79,7 +79,7 @@ def _leave(rank_pid: int) -> None:
         _die()
     for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
         group.shutdown()
-    if deadlines.is_stuck():
+    if deadlines.has_abandoned_a_thread():
         # A thread of this process will never come out of MPI, so MPI_Finalize would not
         # return either. An error was raised when that happened.
         _die()

@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
-from . import advice, hang_report, heartbeat
+from . import advice, heartbeat, shared_report
 from .deaths import failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
@@ -90,19 +90,19 @@ class Operation:
 
     def take_report(self) -> None:
         """Find out what every rank is doing, before any is freed."""
-        self.report = hang_report.reach(self.comm, since=self.started)
+        self.report = shared_report.reach(self.comm, since=self.started)
 
     def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
         if self.reason == "interrupt":
             return RevokedError(
                 f"{self.what}: interrupted by the user; the other ranks were freed. "
-                f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
+                f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
             )
         return DeadlineError(
             f"{self.what}: Timed out: not finished within {self.seconds:g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
-            f"{advice.START_AGAIN}{hang_report.ending(self.report)}"
+            f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
         )
 
 
@@ -147,10 +147,10 @@ def under_way() -> Iterator[Operation]:
 def revoke(comm: MPI.Comm) -> bool:
     """Free every rank stuck in ``comm``, where the MPI can; return whether it can.
 
-    What every rank is doing is written down first: see :mod:`torch_mpi4py.hang_report`.
+    What every rank is doing is written down first: see :mod:`torch_mpi4py.shared_report`.
     """
     if comm != MPI.COMM_NULL and not MPI.Is_finalized():
-        hang_report.reach(comm)
+        shared_report.reach(comm)
     if not has_ulfm():
         return False
     try:
@@ -266,7 +266,7 @@ def leave_mpi_unfinalized() -> None:
     _stuck = True
 
 
-def is_stuck() -> bool:
+def has_abandoned_a_thread() -> bool:
     """Return whether a thread of this process was abandoned inside MPI."""
     return _stuck
 

@@ -27,7 +27,7 @@ from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, g
 from .rank_states import name_ranks
 from .runtime import MPI
 
-__all__ = ["ANY", "Event", "Log", "Token", "events", "log", "making", "mark", "section"]
+__all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark", "section"]
 
 CAPACITY = RECORDS
 _get_frame = sys._getframe
@@ -49,7 +49,7 @@ class GroupName(NamedTuple):
     born: float
 
 
-class Log(BoardWriter):
+class EventLog(BoardWriter):
     """The log of this process: its board, and the names of what is written there.
 
     Attributes:
@@ -145,7 +145,7 @@ class Log(BoardWriter):
                 listener(event)
 
 
-log = Log(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+log = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 """The log of this process."""
 
 

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 
-__all__ = ["SILENT_S", "is_stuck", "own_cpu_seconds", "seen_since"]
+__all__ = ["SILENT_S", "keeps_the_lock", "own_cpu_seconds", "seen_since"]
 
 SILENT_S = 1.0
 """Signs come ten times a second; a rank without one for so long may be stuck."""
@@ -28,7 +28,7 @@ def own_cpu_seconds() -> float:
     return 0.0 if ident is None else time.clock_gettime(time.pthread_getcpuclockid(ident))
 
 
-def is_stuck(silent: float, computed: float, asleep: bool) -> bool:
+def keeps_the_lock(silent: float, computed: float, asleep: bool) -> bool:
     """Return whether the main thread of a rank keeps the interpreter's lock.
 
     Args:

@@ -5,7 +5,7 @@ A rank that another one has freed finds out why: whether a rank has died, and wh
 
 from __future__ import annotations
 
-from . import advice, hang_report
+from . import advice, shared_report
 from .deaths import await_failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, RankFailedError, RevokedError
 from .rank_states import rank_list
@@ -55,18 +55,18 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 
     If that is because of a death, the error names the dead, as on the rank that noticed first.
     """
-    told = hang_report.find(comm)
+    told = shared_report.find(comm)
     dead = await_failed_ranks(comm, certain=told is not None and bool(told.dead))
     if dead:
         return _rank_failed(what, dead, comm)
-    told = hang_report.find(comm)  # it may have come meanwhile
+    told = shared_report.find(comm)  # it may have come meanwhile
     return RevokedError(
         f"{what}: this rank was freed because another rank gave up or failed. {advice.START_AGAIN}"
-        f"{hang_report.ending('' if told is None else told.text)}"
+        f"{shared_report.ending('' if told is None else told.text)}"
     )
 
 
 def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
     who = rank_list(dead) if dead else "a rank"
-    report = hang_report.reach(comm, dead=dead)
-    return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{hang_report.ending(report)}")
+    report = shared_report.reach(comm, dead=dead)
+    return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{shared_report.ending(report)}")

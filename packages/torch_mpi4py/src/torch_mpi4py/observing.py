@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from .event_board import Board, Event, Position
-from .main_thread import SILENT_S, is_stuck, seen_since
+from .main_thread import SILENT_S, keeps_the_lock, seen_since
 from .rank_states import MOST_PAST, RankState
 
 __all__ = ["RankBoards", "is_alive", "observe", "waits_in"]
@@ -51,12 +51,12 @@ class RankBoards:
         position = self.position(number)
         return position is not None and position.running
 
-    def is_stuck(self, number: int) -> bool:
+    def keeps_the_lock(self, number: int) -> bool:
         """Whether a rank gives no sign of life because C code keeps the interpreter's lock."""
         position, board = self.position(number), self.board(number)
         if position is None or board is None:
             return False
-        return is_stuck(*_signs(board, position))
+        return keeps_the_lock(*_signs(board, position))
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         """The number of the call in which each rank waits; None for one that does not wait."""
@@ -132,7 +132,7 @@ def observe(
 
 
 def _signs(board: Board, position: Position) -> tuple[float, float, bool]:
-    """Return what :func:`~.main_thread.is_stuck` asks for."""
+    """Return what :func:`~.main_thread.keeps_the_lock` asks for."""
     silent = time.perf_counter() - position.time
     return silent, *(seen_since(board.pid, position.cpu) if silent > SILENT_S else (0.0, False))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .event_board import Event
-from .main_thread import is_stuck
+from .main_thread import keeps_the_lock
 
 __all__ = [
     "FREED",
@@ -111,7 +111,7 @@ def _classified(one: RankState, latest_cell: int) -> RankState:
         return _after_the_end(one)
     if any(op.waiting for op in one.operations):
         return replace(one, state="waiting")
-    stuck = is_stuck(one.silent, one.computed, one.asleep)
+    stuck = keeps_the_lock(one.silent, one.computed, one.asleep)
     return replace(one, state="stuck" if stuck else "computing")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import hang_report
+from . import shared_report
 from .call import Call
 from .deadlines import Operation
 from .errors import CommunicationError, DeadlineError, RevokedError
@@ -200,7 +200,7 @@ class Collective(Operation):
                 self._baton.release()  # pass the baton on to the next who waits
             in_time = self.done
             if not in_time:
-                report = hang_report.reach(self.comm)
+                report = shared_report.reach(self.comm)
         except KeyboardInterrupt:
             self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
             raise
@@ -208,7 +208,7 @@ class Collective(Operation):
             log.waits(self.event, False)
         if not in_time:
             text = f"{self.what}: Timed out: not finished within the {seconds:g} s given to wait()"
-            error = DeadlineError(text + hang_report.ending(report))
+            error = DeadlineError(text + shared_report.ending(report))
             self.channel.fail(error)
             raise error
 

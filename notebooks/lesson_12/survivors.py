@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .agreement import exchange
+from course_lib.parallel.agreement import exchange
 
 __all__ = ["catch_up", "unwrapped"]
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from torch_mpi4py.event_board import Event
-from torch_mpi4py.rank_report import HangReport
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.rank_states import RankState, classify
 
 from tests.torch_mpi4py.calls import call

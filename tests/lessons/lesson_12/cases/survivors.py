@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.parallel.invariants import assert_replicas_equal
-from course_lib.parallel.survivors import catch_up, unwrapped
+from notebooks.lesson_12.survivors import catch_up, unwrapped
 
 
 def trained(steps):

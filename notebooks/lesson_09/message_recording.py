@@ -1,0 +1,118 @@
+"""Writes down every message of a rank: with whom, under which tag, when, and what it held.
+
+As :mod:`course_lib.teaching.distributed_log`, which knows only that there was one.
+:func:`notebooks.lesson_09.figures.sequence` draws it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from course_lib.teaching.distributed_log import (
+    MESSAGES,
+    Recorder,
+    observe_distributed,
+    recording,
+)
+from course_lib.teaching.exercise import Staged
+from course_lib.teaching.message_log import LoggedCall, Observation
+
+__all__ = ["Message", "OutsideTheGroupError", "observe_messages", "recorded_messages"]
+
+_CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
+_END = {"send": "dst", "recv": "src"}
+
+
+class OutsideTheGroupError(Staged):
+    """A function that was to talk on a certain group used another one."""
+
+
+@dataclass
+class Message(LoggedCall):
+    """A call as it is written down here; ``content`` has the numbers of a short tensor.
+
+    Attributes:
+        rank: who called.
+        label: what the message is called in pictures.
+        start: when the call began, in seconds of a clock that all processes of a machine share.
+        end: when it returned; None if it never did. That of a non-blocking call is the time of
+            the call, not of its waiting.
+    """
+
+    rank: int = 0
+    label: str = ""
+    start: float = 0.0
+    end: float | None = None
+
+
+@contextmanager
+def recorded_messages(
+    labels: Mapping[int, str] | None = None, *, only: object = None
+) -> Iterator[list[Message]]:
+    """Yield a list that fills with this rank's sends and receives alone.
+
+    Args:
+        labels: from a tag to what such a message is called.
+        only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
+    """
+    recorder = _MessageRecorder(None, only, labels or {})
+    recorder.names = MESSAGES
+    with recording(recorder) as log:
+        yield log
+
+
+def observe_messages(function: Callable, *args, timeout: float = 6.0) -> Observation:
+    """Call ``function(*args, group)`` on every rank and tell all ranks what happened.
+
+    As ``observe_distributed``, but a message on another group raises OutsideTheGroupError.
+    """
+    return observe_distributed(
+        function, *args, timeout=timeout, recorder=lambda group: _MessageRecorder(group, group)
+    )
+
+
+class _MessageRecorder(Recorder):
+    entry = Message
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, only: object, labels: Mapping[int, str] | None = None
+    ) -> None:
+        super().__init__(group)
+        self._only, self._labels = only, labels or {}
+
+    def begin(self, kind: str, name: str, given: Mapping, own: object) -> Message:
+        refused = kind in _END and self._only is not None
+        if refused and given.get("group") is not self._only:
+            raise OutsideTheGroupError(f"dist.{name} was not given `group=group`")
+        event = super().begin(kind, name, given, own)
+        event.rank, event.start = dist.get_rank(), time.perf_counter()
+        if kind in _END:
+            self._describe(event, given)
+        return event
+
+    def _describe(self, event: Message, given: Mapping) -> None:
+        end = _END[event.kind]
+        event.peer, event.tag = given.get(end), given.get("tag", 0)
+        if event.peer is None and given.get(f"group_{end}") is not None:
+            members = given.get("group") or dist.group.WORLD
+            event.peer = dist.get_global_rank(members, given[f"group_{end}"])
+        event.label = self._labels.get(event.tag, f"tag {event.tag}" if self._labels else "")
+        event.any_source = event.kind == "recv" and event.peer is None
+        if event.kind == "send":
+            event.content = _content(given["tensor"])
+
+    def end(self, event: Message, given: Mapping, answer: object) -> None:
+        super().end(event, given, answer)
+        event.end = time.perf_counter()
+        if event.call == "recv":
+            event.peer, event.content = answer, _content(given["tensor"])
+
+
+def _content(tensor: torch.Tensor) -> list | None:
+    return tensor.flatten().tolist() if tensor.numel() <= _CONTENT_OF_AT_MOST else None
