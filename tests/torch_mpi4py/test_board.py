@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from torch_mpi4py.event_board import (
     NEVER_WAITS,
+    RECORD,
     RECORDS,
     RECORDS_AT,
     WAITING,
@@ -36,7 +37,7 @@ for turn in itertools.count():
         print("ready", flush=True)
     for n, name in enumerate(names):  # every field of a record says n
         event = board.begin(send, 0, 0, name, name, name, n, n, n, n, 1.0 + n)
-        board.close(event, name, 1.0 + n)
+        board.end(event, outcome="abcdefgh"[n], when=1.0 + n)
 """
 
 
@@ -90,7 +91,8 @@ def test_a_half_written_record_is_left_out() -> None:
     board = BoardWriter(0, 1)
     write(board, "send")
     write(board, "recv")
-    board._memory[RECORDS_AT] += 5  # as if the first number were new and the last one old
+    at = RECORDS_AT + RECORD.size  # of the first
+    board._memory[at] += 5  # as if the first number were new and the last one old
     assert [event.kind for event in board.reader.events()] == ["recv"]
 
 
@@ -99,7 +101,7 @@ def test_when_all_places_are_open_the_oldest_gives_way() -> None:
     first = write(board, "send")
     for _ in range(RECORDS):
         write(board, "recv", NEVER_WAITS)
-    board.close(first, board.string("ok"), 1.0)  # its place belongs to another one now
+    board.end(first)  # its place belongs to another one now
     events = board.reader.open_operations()
     assert len(events) == RECORDS
     assert {event.kind for event in events} == {"recv"}
@@ -111,7 +113,7 @@ def test_full_strings_become_empty_ones() -> None:
     for number in range(20):
         board.string(str(number) * 60_000)
     assert board.string("new" * 20_000) == 0
-    board.close(write(board, "early"), board.string("early"), 1.0)
+    board.end(write(board, "early"), outcome="early")
     assert board.reader.latest().outcome == "early"
 
 

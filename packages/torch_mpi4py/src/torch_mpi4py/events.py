@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -50,20 +50,11 @@ class GroupName(NamedTuple):
 
 
 class Log(BoardWriter):
-    """The log of this process: its board, and the names of what is written there.
-
-    Attributes:
-        listeners: called with each event when it ends, by the thread on which it does; for
-            whoever must not miss one when the ring turns over.
-    """
+    """The log of this process: its board, and the names of what is written there."""
 
     def __init__(self, rank: int, size: int) -> None:
         directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
         super().__init__(rank, size, Path(directory) / str(rank) if directory else None)
-        self.listeners: list[Callable[[Event], None]] = []
-        # Now, because strings are added under a lock, and a handle may be dropped by a collection
-        # of garbage at any time.
-        self._ok, self._dropped = self.string("ok"), self.string("dropped")
         # By a communicator's handle, a dtype and a shape. Any thread may write them: what two
         # write for one key is equally right.
         self._groups: dict[int, GroupName] = {}
@@ -114,35 +105,10 @@ class Log(BoardWriter):
                 self._shapes[shape] = place
         return place
 
-    # --- operations -----------------------------------------------------------------------
-
-    def end(self, token: Token | None, error: BaseException | None = None) -> None:
-        """Record that an operation has ended, and how; a second call changes nothing."""
-        if token is None:
-            return
-        outcome = self._ok if error is None else self.string(type(error).__name__)
-        if self.listeners:
-            self._close_and_tell(token, outcome)
-        else:
-            self.close(token, outcome, perf_counter())
-
-    def drop(self, token: Token | None) -> None:
-        """Record that nobody can wait for an operation any more, if it is open."""
-        if token is not None:
-            self._close_and_tell(token, self._dropped)
-
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
         for token in self.open_in(group.place):
             self.drop(token)
-
-    def _close_and_tell(self, token: Token, outcome: int) -> None:
-        was_open = self.is_open(token)
-        self.close(token, outcome, perf_counter())
-        if was_open and self.listeners:
-            event = self.reader.at(token)
-            for listener in list(self.listeners):
-                listener(event)
 
 
 log = Log(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
