@@ -27,7 +27,6 @@ from . import (
     comm_reaper,
     deadlines,
     group_comms,
-    link_emulation,
     missing_ranks,
     point_to_point,
 )
@@ -46,6 +45,7 @@ from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import begin_collective, log
 from .futures import callback_depths, current_depth
+from .link_emulation import entered_links
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
@@ -187,12 +187,12 @@ class MPIProcessGroup(dist.ProcessGroup):
     @property
     def check_collectives(self) -> bool:
         """Whether ranks compare their calls before data moves; set it alike on all ranks."""
-        return self._channels[0].agreement.enabled
+        return self._channels[0].checks_calls
 
     @check_collectives.setter
     def check_collectives(self, enabled: bool) -> None:
         for channel in self._channels:
-            channel.agreement.enabled = enabled
+            channel.checks_calls = enabled
 
     @property
     def survives_failures(self) -> bool:
@@ -295,7 +295,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         )
         channel = Channel(comm, self._group_name or "group", depth)
         channel.group = log.name_group(comm, self._channels[0].group.name)
-        channel.agreement.enabled = self.check_collectives
+        channel.checks_calls = self.check_collectives
         self._channels.append(channel)
 
     def _run(
@@ -306,18 +306,17 @@ class MPIProcessGroup(dist.ProcessGroup):
         opts: Any,
         handed_over: int | None = None,
     ) -> Started:
-        for channel in self._channels:
-            if self._closed or channel.failure is not None:
-                self._require_open(call.name)
-        channel = self._channel() if callback_depths else self._channels[0]
+        channel = self._channels[0]
+        if callback_depths or self._closed or channel.failure or len(self._channels) > 1:
+            self._require_open(call.name)
+            channel = self._channel()
         asynchronous = opts.asyncOp or self._coalesced is not None
         self._sequence_number += 1
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
-        link = link_emulation.current()
-        if link is not None:
-            work.link = link
-            call = call.over(link.numbers)
+        if entered_links:
+            work.link = entered_links[-1]
+            call = call.over(work.link.numbers)
         work.channel = channel
         work.call = call
         work.plan = plan
@@ -331,7 +330,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         work.started = started = perf_counter()
         place = channel.group.place
         work.event = begin_collective(place, call, handed_over, not asynchronous, started)
-        channel.start(work, asynchronous)
+        if asynchronous or not (channel.inline_allowed and channel.run(work)):
+            channel.queue(work)
         if not asynchronous:
             if work.error is not None or not work.done:
                 work.wait()
