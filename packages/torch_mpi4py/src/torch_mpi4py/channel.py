@@ -39,7 +39,7 @@ class Channel(deadlines.Runner):
 
     Attributes:
         failure: why the channel is unusable, None while it works.
-        inline_allowed: whether who waits for a collective may run it, since a stuck one can be freed.
+        inline_allowed: whether who waits for a collective may run it: a stuck one can be freed.
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.

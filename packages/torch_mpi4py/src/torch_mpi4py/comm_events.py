@@ -43,7 +43,7 @@ def begin_call(
     if not log.enabled:
         return []
     group = log.group_of(comm).place
-    site = log.string(call_site(2))
+    site = call_site(2)
     given = arguments_of(plain, args, kwargs)
     messages = messages_of(plain, given)
     described: list[tuple[str, dict[str, int] | None]]

@@ -449,7 +449,7 @@ class BoardWriter:
         kind: int,
         group: int,
         waiting: int,
-        site: int,
+        site: str,
         dtype: int = 0,
         shape: int = 0,
         peer: int = ANY,
@@ -458,7 +458,9 @@ class BoardWriter:
         size: int = ANY,
         start: float = 0.0,
     ) -> Token | None:
-        """Write that an operation starts, now or at ``start``; all texts are given by their places.
+        """Write that an operation starts, now or at ``start``.
+
+        All texts but the caller's line are given by their places.
 
         Returns:
             What the other methods need, None if nothing is recorded.
@@ -471,8 +473,9 @@ class BoardWriter:
             number, place = self._free_place()
         self._open[place] = self._last = number
         start = start or time.perf_counter()
+        at = self._known.get(site) or self.string(site)
         RECORD.pack_into(
-            self._memory, place, number, kind, group, site, dtype, shape, peer, root, tag, size,
+            self._memory, place, number, kind, group, at, dtype, shape, peer, root, tag, size,
             start, 0.0, 0, waiting, start if waiting == WAITING else 0.0, number,
         )  # fmt: skip
         return number, place

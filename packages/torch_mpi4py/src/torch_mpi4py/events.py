@@ -12,7 +12,6 @@ Traffic counts, timelines and hang reports read this log. It is bounded, on by d
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from .call import Call
-from .call_site import call_site, site_of
+from .call_site import call_site
 from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
@@ -30,7 +29,6 @@ from .runtime import MPI
 __all__ = ["ANY", "Event", "Log", "Token", "events", "log", "making", "mark", "section"]
 
 CAPACITY = RECORDS
-_get_frame = sys._getframe
 
 
 class GroupName(NamedTuple):
@@ -105,6 +103,13 @@ class Log(BoardWriter):
                 self._shapes[shape] = place
         return place
 
+    def describe(self, call: Call) -> tuple[int, int, int, int]:
+        """Return the places of a collective's name, dtype and elements, and its bytes."""
+        size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
+        dtype = self.dtype(call.dtype) if call.dtype is not None else 0
+        call.places = self.string(call.name), dtype, self.string(call.elements()), size
+        return call.places
+
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
         for token in self.open_in(group.place):
@@ -129,42 +134,12 @@ def mark() -> int:
     return log.next_number()
 
 
-def begin_collective(
-    group: int, call: Call, handed_over: int | None, waiting: bool, start: float
-) -> Token | None:
-    """Record that a collective of a process group was called.
-
-    Args:
-        group: place of the group's name.
-        call: what all ranks agree on.
-        handed_over: elements this rank hands over, None if ``call`` says so.
-        waiting: whether the caller stands still for it.
-        start: seconds of ``time.perf_counter()``.
-    """
-    if not log.enabled:
-        return None
-    kind, dtype, shape, size = call.places or _describe(call)
-    if handed_over is not None and call.dtype is not None:
-        size = handed_over * call.dtype.itemsize
-    # Two frames more are the group's: a frame that is not looked at need not be made.
-    site = log.string(site_of(_get_frame(3)))
-    return log.begin(kind, group, waiting, site, dtype, shape, ANY, call.root, ANY, size, start)
-
-
 def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: int) -> Token | None:
     """Record that sending or receiving ``tensor`` was begun in a process group."""
     if not log.enabled:
         return None
-    site = log.string(call_site(2))
     shape, dtype = log.shape(tensor.shape), log.dtype(tensor.dtype)
-    return log.begin(kind, group, False, site, dtype, shape, peer, ANY, tag, tensor.nbytes)
-
-
-def _describe(call: Call) -> tuple[int, int, int, int]:
-    size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
-    dtype = log.dtype(call.dtype) if call.dtype is not None else 0
-    call.places = log.string(call.name), dtype, log.string(call.elements()), size
-    return call.places
+    return log.begin(kind, group, False, call_site(2), dtype, shape, peer, ANY, tag, tensor.nbytes)
 
 
 @contextmanager
@@ -175,7 +150,7 @@ def making(what: str, group: int) -> Iterator[None]:
         what: the call, by its name in torch.distributed.
         group: place of the name of those who make it.
     """
-    token = log.begin(log.string(what), group, True, log.string(call_site(2)))
+    token = log.begin(log.string(what), group, True, call_site(2))
     try:
         yield
     except BaseException as error:
@@ -197,8 +172,8 @@ class section:
         self._token: Token | None = None
 
     def __enter__(self) -> None:
-        site, shape = log.string(site_of(_get_frame(1))), log.string(self._name)
-        self._token = log.begin(_SECTION, 0, NEVER_WAITS, site, shape=shape)
+        shape = log.string(self._name)
+        self._token = log.begin(_SECTION, 0, NEVER_WAITS, call_site(1), shape=shape)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         log.end(self._token, error)

@@ -8,6 +8,7 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -40,10 +41,11 @@ from .argument_checks import (
 )
 from .call import Call, known_call
 from .call_options import in_every_form, options_of
+from .call_site import site_of
 from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
-from .events import begin_collective, log
+from .events import ANY, log
 from .futures import callback_depths, current_depth
 from .link_emulation import entered_links
 from .live_groups import live_groups
@@ -60,6 +62,7 @@ Started: TypeAlias = dist._Work | None
 """The handle on what was started, or None if its options said to wait for its end, and it has."""
 
 _CLOSE_SECONDS = 10.0
+_get_frame = sys._getframe
 
 # Most programs reduce the same few tensors again and again. By address, number of elements, dtype
 # and operation: what was worked out for one, which holds for whatever lies there.
@@ -306,6 +309,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         opts: Any,
         handed_over: int | None = None,
     ) -> Started:
+        """Start a collective, and wait for its end if ``opts`` say so.
+
+        Args:
+            handed_over: elements this rank hands over, None if ``call`` says so.
+        """
         channel = self._channels[0]
         if callback_depths or self._closed or channel.failure or len(self._channels) > 1:
             self._require_open(call.name)
@@ -328,8 +336,16 @@ class MPIProcessGroup(dist.ProcessGroup):
         if asynchronous:  # its caller may change them while it waits in the queue
             work.take_options()
         work.started = started = perf_counter()
-        place = channel.group.place
-        work.event = begin_collective(place, call, handed_over, not asynchronous, started)
+        if log.enabled:
+            kind, dtype, shape, size = call.places or log.describe(call)
+            if handed_over is not None and call.dtype is not None:
+                size = handed_over * call.dtype.itemsize
+            # One frame more is the group's: a frame that is not looked at need not be made.
+            site, place = site_of(_get_frame(2)), channel.group.place
+            work.event = log.begin(
+                kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
+                started,
+            )  # fmt: skip
         if asynchronous or not (channel.inline_allowed and channel.run(work)):
             channel.queue(work)
         if not asynchronous:
@@ -432,11 +448,30 @@ class MPIProcessGroup(dist.ProcessGroup):
     def allreduce(
         self, tensors: Any = None, opts: Any = None, *given: Any, **named: Any
     ) -> Started:
-        if type(opts) is not AllreduceOptions or type(tensors) is not list or given or named:
-            return self._allreduce(tensors, opts, *given, **named)
-        if len(tensors) == 1:  # as torch's own function calls it
-            return self._all_reduce(tensors[0], opts)
-        return self.allreduce_coalesced(tensors, opts)
+        # As torch's own function calls it. What is asked of a tensor costs time, so it is done here
+        # and not in functions.
+        if (
+            type(opts) is AllreduceOptions
+            and type(tensors) is list
+            and len(tensors) == 1
+            and not (given or named)
+            and type(tensor := tensors[0]) is Tensor
+            and tensor.layout is strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not (tensor.is_neg() or tensor.is_conj())
+        ):
+            op = opts.reduceOp
+            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            known = _known_all_reduces.get(signature)
+            if known is None:
+                known = _dense_all_reduce(tensor, op)
+                if isinstance(known[1], methodcaller):  # it has copied nothing
+                    if len(_known_all_reduces) >= _MOST_KNOWN:
+                        _known_all_reduces.clear()
+                    _known_all_reduces[signature] = known
+            return self._run(known[0], known[1], [tensor], opts)
+        return self._allreduce(tensors, opts, *given, **named)
 
     @in_every_form(AllreduceOptions, tensors="tensor")
     def _allreduce(self, tensors: Any, opts: AllreduceOptions) -> Started:
@@ -444,37 +479,14 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Started:
         opts = options_of(dist.AllreduceCoalescedOptions, "allreduce_coalesced", opts)
-        listed = as_list(tensors, "all_reduce", sparse=True)
-        works = [self._all_reduce(tensor, opts) for tensor in listed]
+        works = []
+        for each in as_list(tensors, "all_reduce", sparse=True):
+            if each.layout is torch.sparse_coo:
+                call, plan, handed_over = sparse_all_reduce(each, opts.reduceOp)
+                works.append(self._run(call, plan, [each], opts, handed_over))
+            else:
+                works.append(self._run(*_dense_all_reduce(each, opts.reduceOp), [each], opts))
         return works[0] if len(works) == 1 else self._combine(works)
-
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> Started:
-        op = opts.reduceOp
-        signature = None
-        # What is asked of a tensor costs time, so it is done here and not in functions.
-        if (
-            type(tensor) is Tensor
-            and tensor.layout is strided
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and not (tensor.is_neg() or tensor.is_conj())
-        ):
-            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
-            known = _known_all_reduces.get(signature)
-            if known is not None:
-                return self._run(known[0], known[1], [tensor], opts)
-        as_list([tensor], "all_reduce", sparse=True)
-        if tensor.layout is torch.sparse_coo:
-            sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
-            return self._run(sparse_call, plan, [tensor], opts, handed_over)
-        how = reduction(tensor.dtype, op)
-        call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        plan = collectives.all_reduce(tensor, op, how)
-        if signature is not None and isinstance(plan, methodcaller):  # it has copied nothing
-            if len(_known_all_reduces) >= _MOST_KNOWN:
-                _known_all_reduces.clear()
-            _known_all_reduces[signature] = call, plan
-        return self._run(call, plan, [tensor], opts)
 
     @in_every_form(dist.ReduceOptions, tensors="tensor")
     def reduce(self, tensors: Any, opts: dist.ReduceOptions) -> Started:
@@ -697,6 +709,12 @@ class MPIProcessGroup(dist.ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+
+def _dense_all_reduce(tensor: Tensor, op: dist.ReduceOp) -> tuple[Call, collectives.Plan]:
+    how = reduction(tensor.dtype, op)
+    call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
+    return call, collectives.all_reduce(tensor, op, how)
 
 
 def _flat(tensors: Any) -> Any:
