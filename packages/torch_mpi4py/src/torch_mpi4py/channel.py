@@ -17,7 +17,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from . import deadlines, link_emulation, link_queue
-from .call_check import mismatch
+from .call import mismatch
+from .deaths import has_ulfm
 from .errors import CommunicationError, MismatchError
 from .events import log
 from .futures import CallbackQueue
@@ -25,8 +26,6 @@ from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
 from .work import Collective
-
-__all__ = ["Channel"]
 
 
 class Channel(deadlines.Runner):
@@ -73,7 +72,7 @@ class Channel(deadlines.Runner):
         self._largest = bytearray(16)
         self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
-        self.inline_allowed = deadlines.has_ulfm() or comm.Get_size() == 1
+        self.inline_allowed = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
     @property

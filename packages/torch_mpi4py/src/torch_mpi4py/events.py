@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -56,8 +56,8 @@ class Log(BoardWriter):
         # By a communicator's handle, a dtype and a shape. Any thread may write them: what two
         # write for one key is equally right.
         self._groups: dict[int, GroupName] = {}
-        self._dtypes: dict[torch.dtype, int] = {}
-        self._shapes: dict[torch.Size, int] = {}
+        self._dtypes: dict[Any, int] = {}
+        self._shapes: dict[tuple[int, ...], int] = {}
 
     # --- names ----------------------------------------------------------------------------
 
@@ -87,14 +87,14 @@ class Log(BoardWriter):
         """Forget what ``comm`` is called, before it is freed and another has its handle."""
         self._groups.pop(comm.handle, None)
 
-    def dtype(self, dtype: torch.dtype) -> int:
+    def dtype(self, dtype: Any) -> int:
         """Return the place of a dtype's name."""
         place = self._dtypes.get(dtype)
         if place is None:
             place = self._dtypes[dtype] = self.string(str(dtype).removeprefix("torch."))
         return place
 
-    def shape(self, shape: torch.Size) -> int:
+    def shape(self, shape: tuple[int, ...]) -> int:
         """Return the place of a shape's text."""
         place = self._shapes.get(shape)
         if place is None:

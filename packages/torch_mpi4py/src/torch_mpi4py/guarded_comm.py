@@ -24,8 +24,6 @@ from .mpi_errors import translate
 from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
 from .runtime import MPI
 
-__all__ = ["BLOCKING", "GuardedComm", "duplicate_world", "library", "renew_world", "world"]
-
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 BLOCKING = (

@@ -44,17 +44,6 @@ from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
 from .machine import clock_identity
 from .runtime import MPI
 
-__all__ = [
-    "EmulatedLink",
-    "current",
-    "emulated_link",
-    "entered_links",
-    "hold_back",
-    "isend",
-    "start_collective",
-    "take_in",
-]
-
 _Held = TypeVar("_Held", bound=HeldSend)
 _lock = threading.Lock()
 entered_links: list[EmulatedLink] = []

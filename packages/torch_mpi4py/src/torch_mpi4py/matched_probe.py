@@ -10,8 +10,6 @@ from .events import log
 from .requests import GuardedRequest
 from .runtime import MPI
 
-__all__ = ["GuardedMessage"]
-
 
 class GuardedMessage(MPI.Message):
     """An mpi4py message whose receiving calls have its communicator's deadline."""

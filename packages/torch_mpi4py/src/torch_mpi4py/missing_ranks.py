@@ -22,8 +22,6 @@ from .live_groups import live_groups
 from .rank_states import rank_list
 from .runtime import MPI
 
-__all__ = ["monitored_barrier", "wait"]
-
 _LONGEST_PAUSE_SECONDS = 0.02
 # Between saying that a rank may pass and doing so rank 0 only writes to the store.
 _ANSWER_SECONDS = 10.0

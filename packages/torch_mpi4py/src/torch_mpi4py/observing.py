@@ -16,8 +16,6 @@ from .event_board import Board, Event, Position
 from .main_thread import SILENT_S, is_stuck, seen_since
 from .rank_states import MOST_PAST, RankState
 
-__all__ = ["RankBoards", "is_alive", "observe"]
-
 _FRESH_S = 0.2  # an older heartbeat may be from before the line that runs now
 
 

@@ -19,8 +19,6 @@ from .event_board import Board
 from .events import log
 from .runtime import MPI
 
-__all__ = ["board_of", "exchange", "one_at_a_time"]
-
 _LOCK_SECONDS = 5.0  # a report takes milliseconds, on a machine that does not stall in its middle
 
 Address = tuple[int, str, str, str]

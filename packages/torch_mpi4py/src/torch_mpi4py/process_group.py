@@ -27,6 +27,7 @@ from . import (
     collectives,
     comm_reaper,
     deadlines,
+    deaths,
     group_comms,
     missing_ranks,
     point_to_point,
@@ -55,8 +56,6 @@ from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
 from .work import Collective, CollectiveWork, CombinedWork, seconds_of
-
-__all__ = ["MPIProcessGroup", "live_groups"]
 
 Started: TypeAlias = dist._Work | None
 """The handle on what was started, or None if its options said to wait for its end, and it has."""
@@ -213,7 +212,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def failed_ranks(self) -> list[int]:
         """Return the ranks of this group that are known to have died, none without ULFM."""
-        return deadlines.failed_ranks(self.comm)
+        return deaths.failed_ranks(self.comm)
 
     def acknowledge_failures(self) -> list[int]:
         """Let receives from any source go on among the living; return the dead ranks."""
