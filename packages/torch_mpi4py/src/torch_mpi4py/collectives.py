@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import methodcaller
-from typing import Any
 
 import numpy
 import torch
@@ -117,30 +116,17 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     def run(comm: MPI.Intracomm) -> None:
         staging.arrive()
         send = MPI.IN_PLACE if host_in is None else message(host_in)
-        _all_gather(comm, send, collected, counts, element)
+        if len(set(counts)) > 1:
+            comm.Allgatherv(send, by_rank(collected, counts, element))
+        else:
+            count, kind = message(collected[: counts[0]], element)[1:]  # one rank's part
+            memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
+            comm.Allgather(send, [memory, count, kind])
         if flat is None:
             _spread(collected, hosts)
         staging.finish()
 
     return run
-
-
-def _all_gather(
-    comm: MPI.Intracomm,
-    send: Any,
-    collected: torch.Tensor,
-    counts: list[int],
-    element: MPI.Datatype,
-) -> None:
-    if len(set(counts)) == 1:
-        memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
-        if counts[0] <= MAX_COUNT:
-            comm.Allgather(send, [memory, counts[0], element])
-        else:
-            large = message(collected[: counts[0]], element)[2]
-            comm.Allgather(send, [memory, 1, large])
-        return
-    comm.Allgatherv(send, by_rank(collected, counts, element))
 
 
 def gather(

@@ -227,11 +227,6 @@ def group_text(name: str, ranks: Sequence[int]) -> str:
     return json.dumps([name, [(run[0], run[-1] + 1) for run in lists]])
 
 
-def _group_from(text: str) -> tuple[str, tuple[int, ...]]:
-    name, runs = json.loads(text) if text else ("", ())
-    return name, tuple(rank for run in runs for rank in range(*run))
-
-
 class Board:
     """Reads the board of one process, living or dead.
 
@@ -342,7 +337,9 @@ class Board:
 
     def _group(self, offset: int) -> tuple[str, tuple[int, ...]]:
         if offset not in self._groups:
-            self._groups[offset] = _group_from(self._string(offset))
+            text = self._string(offset)
+            name, runs = json.loads(text) if text else ("", ())
+            self._groups[offset] = name, tuple(rank for run in runs for rank in range(*run))
         return self._groups[offset]
 
     def _string(self, offset: int) -> str:
@@ -367,6 +364,7 @@ class BoardWriter:
         path: where other processes of this machine find it, None if they cannot.
         temporary: whether ``path`` must be removed once the others have opened it.
         enabled: whether operations are recorded.
+        latest_number: that of the latest event, roughly: any thread writes it.
         listeners: called with each event when it ends, by the thread on which it does; for
             whoever must not miss one when the ring turns over.
         reader: reads this board in its own process.
@@ -396,7 +394,7 @@ class BoardWriter:
         self.enabled = True
         self.listeners: list[Callable[[Event], None]] = []
         self.reader = Board(self._memory)
-        self._last = 0  # the latest number, roughly: any thread writes it
+        self.latest_number = 0
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:
         try:
@@ -440,10 +438,6 @@ class BoardWriter:
         self._known[text] = place
         return place
 
-    def next_number(self) -> int:
-        """Return a number that no event so far has reached."""
-        return self._last + 1
-
     def begin(
         self,
         kind: int,
@@ -471,7 +465,7 @@ class BoardWriter:
         place = RECORDS_AT + number % RECORDS * RECORD.size
         if place in self._open:
             number, place = self._free_place()
-        self._open[place] = self._last = number
+        self._open[place] = self.latest_number = number
         start = start or time.perf_counter()
         at = self._known.get(site) or self.string(site)
         RECORD.pack_into(
