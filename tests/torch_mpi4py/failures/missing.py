@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 import warnings
 from datetime import timedelta
 
@@ -72,6 +76,31 @@ def case_one_gives_up_before_the_last_comes(rank, size):
             come(seconds=20 if rank == 0 else SECONDS)
         if rank == 0:
             dist.send(torch.zeros(1), dst=2)
+    dist.barrier()
+    all_come()
+
+
+@sizes(3)
+def case_one_is_interrupted(rank, size):
+    """The others do not wait for it, and it may come again."""
+    store = dist.group.WORLD.get_group_store()
+    seen = [store.add(f"monitored_barrier/{one}", 0) for one in range(size)]
+    dist.barrier()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 20
+        while any(store.add(f"monitored_barrier/{one}", 0) == seen[one] for one in (0, 1)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if rank == 0:
+        with raises(DeadlineError, "a rank was interrupted"):
+            come(seconds=60)
+    elif rank == 1:
+        threading.Thread(target=interrupt).start()
+        with raises(KeyboardInterrupt):
+            come(seconds=60)
     dist.barrier()
     all_come()
 

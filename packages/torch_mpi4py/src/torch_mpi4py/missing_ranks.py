@@ -87,25 +87,28 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
     rank, everyone = comm.Get_rank(), range(comm.Get_size())
     deadline, pause = time.monotonic() + seconds, 1e-4
 
-    def decide(answer: str) -> None:
+    def who_came() -> list[int]:
+        return [one for one in everyone if store.add(_place_of(one), 0) >= number]
+
+    def decide(came: list[int], answer: str) -> None:
         store.compare_set(key, "", f"{','.join(map(str, came))} {answer}")
 
     while True:
         number = store.add(_place_of(rank), 1)  # the round in which this rank is
-        key, came = f"monitored_barrier/round {number}", [rank]
+        key = f"monitored_barrier/round {number}"
         try:
             while not store.check([key]):
-                came = [one for one in everyone if store.add(_place_of(one), 0) >= number]
-                dead = failed_ranks(comm)
+                came, dead = who_came(), failed_ranks(comm)
                 missing = [one for one in everyone if one not in (*came, *dead)]
                 is_late = time.monotonic() > deadline
                 if not missing or is_late or (dead and not wait_all_ranks):
-                    decide(_answer(missing, dead, seconds, wait_all_ranks))
+                    decide(came, _answer(missing, dead, seconds, wait_all_ranks))
                 else:
                     time.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         except KeyboardInterrupt:
-            decide("DeadlineError monitored_barrier: a rank was interrupted before all had come")
+            answer = "DeadlineError monitored_barrier: a rank was interrupted before all had come"
+            decide(who_came(), answer)
             raise
         ranks, _, answer = store.get(key).decode().partition(" ")
         if str(rank) in ranks.split(","):
