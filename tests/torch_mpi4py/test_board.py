@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from torch_mpi4py.event_board import (
     NEVER_WAITS,
+    RECORD,
     RECORDS,
     RECORDS_AT,
     WAITING,
@@ -25,23 +26,23 @@ import itertools, sys
 from torch_mpi4py.event_board import BoardWriter, Position
 from pathlib import Path
 board = BoardWriter(3, 4, Path(sys.argv[1]))
-recv, at = board.string("recv"), board.string("cell 5, line 2")
-board.begin(recv, 0, 1, at, peer=1, tag=7, size=12)
+recv = board.string("recv")
+board.begin(recv, 0, 1, "cell 5, line 2", peer=1, tag=7, size=12)
 board.set_verdict("default", "it hangs")
 position = Position(1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True)
 board.set_position(position)
-send, names = board.string("send"), [board.string(name) for name in "abcdefgh"]
+send, texts = board.string("send"), [(name, board.string(name)) for name in "abcdefgh"]
 for turn in itertools.count():
     if turn == 2000:  # the ring has turned over
         print("ready", flush=True)
-    for n, name in enumerate(names):  # every field of a record says n
-        event = board.begin(send, 0, 0, name, name, name, n, n, n, n, 1.0 + n)
-        board.close(event, name, 1.0 + n)
+    for n, (name, at) in enumerate(texts):  # every field of a record says n
+        event = board.begin(send, 0, 0, name, at, at, n, n, n, n, 1.0 + n)
+        board.end(event, outcome=name, when=1.0 + n)
 """
 
 
 def write(board: BoardWriter, kind: str, waiting: int = WAITING) -> tuple[int, int]:
-    return board.begin(board.string(kind), 0, waiting, 0, size=0)
+    return board.begin(board.string(kind), 0, waiting, "", size=0)
 
 
 @pytest.fixture
@@ -90,7 +91,8 @@ def test_a_half_written_record_is_left_out() -> None:
     board = BoardWriter(0, 1)
     write(board, "send")
     write(board, "recv")
-    board._memory[RECORDS_AT] += 5  # as if the first number were new and the last one old
+    at = RECORDS_AT + RECORD.size  # of the first
+    board._memory[at] += 5  # as if the first number were new and the last one old
     assert [event.kind for event in board.reader.events()] == ["recv"]
 
 
@@ -99,7 +101,7 @@ def test_when_all_places_are_open_the_oldest_gives_way() -> None:
     first = write(board, "send")
     for _ in range(RECORDS):
         write(board, "recv", NEVER_WAITS)
-    board.close(first, board.string("ok"), 1.0)  # its place belongs to another one now
+    board.end(first)  # its place belongs to another one now
     events = board.reader.open_operations()
     assert len(events) == RECORDS
     assert {event.kind for event in events} == {"recv"}
@@ -111,7 +113,7 @@ def test_full_strings_become_empty_ones() -> None:
     for number in range(20):
         board.string(str(number) * 60_000)
     assert board.string("new" * 20_000) == 0
-    board.close(write(board, "early"), board.string("early"), 1.0)
+    board.end(write(board, "early"), outcome="early")
     assert board.reader.latest().outcome == "early"
 
 
@@ -145,7 +147,7 @@ def test_members_of_large_groups_take_little_room() -> None:
     board = BoardWriter(0, 10_000)
     ranks = (0, 2, *range(5, 10_000))
     place = board.string(group_text("rows", ranks))
-    board.begin(board.string("barrier"), place, WAITING, 0)
+    board.begin(board.string("barrier"), place, WAITING, "")
     (event,) = board.reader.events()
     assert event.group == "rows"
     assert event.ranks == ranks

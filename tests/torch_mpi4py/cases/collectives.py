@@ -407,6 +407,11 @@ def case_input_is_part_of_output(rank, size):
     dist.all_gather(parts, parts[rank])
     same(torch.stack(parts), whole)
 
+    turned = torch.zeros(size, 2, 2)  # its values are in the place, but in another order
+    turned[rank] = values(rank, 2, 2)
+    dist.all_gather_into_tensor(turned, turned[rank].t())
+    same(turned, torch.stack([values(r, 2, 2).t() for r in range(size)]))
+
     source = torch.stack([values(rank + r, 3) for r in range(size)])
     dist.reduce_scatter_tensor(source[rank], source)
     same(source[rank], sum(values(r + rank, 3) for r in range(size)))

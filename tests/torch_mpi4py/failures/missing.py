@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 import warnings
 from datetime import timedelta
 
@@ -63,19 +67,40 @@ def case_several_are_missing(rank, size):
 @sizes(3)
 def case_one_gives_up_before_the_last_comes(rank, size):
     """Who has raised cannot pass any more, so nobody may."""
-    if rank == 1:
-        store = dist.group.WORLD.get_group_store()
-        store.wait(["monitored_barrier/0"])  # rank 0 has come
-        with raises(DeadlineError, "rank 2 did not come"):
+    if rank == 2:
+        dist.recv(torch.zeros(1), src=0)
+        with raises(DeadlineError, "Timed out", "rank 0 did not come within 0.3 s"):
             come(seconds=0.3)
-        dist.send(torch.zeros(1), dst=2)
-    elif rank == 2:
-        dist.recv(torch.zeros(1), src=1)
-        with raises(DeadlineError, "Timed out"):
-            come(seconds=20)
     else:
-        with raises(DeadlineError, "gave up"):
-            come(seconds=20)
+        with raises(DeadlineError, f"rank 2 did not come within {SECONDS:g} s"):
+            come(seconds=20 if rank == 0 else SECONDS)
+        if rank == 0:
+            dist.send(torch.zeros(1), dst=2)
+    dist.barrier()
+    all_come()
+
+
+@sizes(3)
+def case_one_is_interrupted(rank, size):
+    """The others do not wait for it, and it may come again."""
+    store = dist.group.WORLD.get_group_store()
+    seen = [store.add(f"monitored_barrier/{one}", 0) for one in range(size)]
+    dist.barrier()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 20
+        while any(store.add(f"monitored_barrier/{one}", 0) == seen[one] for one in (0, 1)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    if rank == 0:
+        with raises(DeadlineError, "a rank was interrupted"):
+            come(seconds=60)
+    elif rank == 1:
+        threading.Thread(target=interrupt).start()
+        with raises(KeyboardInterrupt):
+            come(seconds=60)
     dist.barrier()
     all_come()
 

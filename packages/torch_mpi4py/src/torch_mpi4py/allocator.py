@@ -14,8 +14,6 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-__all__ = ["keep_freed_memory"]
-
 # From malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _MOST_KEPT = 256 * 2**20

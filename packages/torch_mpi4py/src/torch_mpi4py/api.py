@@ -8,7 +8,7 @@ import torch.distributed.nn.functional
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
 from . import at_exit
-from .deadlines import has_ulfm
+from .deaths import has_ulfm
 from .errors import (
     ClosedGroupError,
     CommunicationError,

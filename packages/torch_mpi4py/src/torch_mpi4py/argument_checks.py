@@ -9,15 +9,6 @@ import torch
 
 from .buffers import require_reachable
 
-__all__ = [
-    "as_list",
-    "require_peer",
-    "require_same_dtype",
-    "require_size",
-    "split_evenly",
-    "split_first_dimension",
-]
-
 
 def as_list(
     tensors: Any, what: str, *, single: bool = False, sparse: bool = False

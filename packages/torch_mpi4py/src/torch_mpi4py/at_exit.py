@@ -20,13 +20,12 @@ from typing import TextIO
 
 from . import deadlines, heartbeat, link_queue
 from .base_comm import base
+from .deaths import failed_ranks, has_ulfm
 from .errors import DeadlineError
 from .guarded_comm import is_half_made
 from .live_groups import live_groups
 from .runtime import MPI, remove_own_shared_memory
 from .survivors_comm import is_half_shrunk, shrunk_copy
-
-__all__ = ["install"]
 
 _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
@@ -61,8 +60,8 @@ def _free_the_others() -> None:
     global _must_abort, _must_die
     # Nothing but an abort frees ranks that are stuck in an MPI without fault tolerance. It
     # has to wait: PyTorch calls this hook with stderr held back, to put "[rank1]:" before it.
-    _must_abort = not deadlines.has_ulfm() and bool(live_groups) and MPI.COMM_WORLD.Get_size() > 1
-    _must_die = deadlines.has_ulfm() and any(group.survives_failures for group in live_groups)
+    _must_abort = not has_ulfm() and bool(live_groups) and MPI.COMM_WORLD.Get_size() > 1
+    _must_die = has_ulfm() and any(group.survives_failures for group in live_groups)
     for group in list(live_groups):
         if not group.survives_failures:
             group.abort()
@@ -85,7 +84,7 @@ def _leave(rank_pid: int) -> None:
         _die()
     # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
     # runs) for a dead one, for ever. Without it the process ends as any other does.
-    if not MPI.Is_finalized() and (not deadlines.has_ulfm() or _all_leave()):
+    if not MPI.Is_finalized() and (not has_ulfm() or _all_leave()):
         link_queue.end_courier(_COURIER_SECONDS)
         MPI.Finalize()
         remove_own_shared_memory()
@@ -103,20 +102,20 @@ def _all_leave() -> bool:
     if not (is_half_made() or is_half_shrunk()):  # else the ranks would not meet in one barrier
         with contextlib.suppress(MPI.Exception):
             _await_barrier(everyone)
-        if deadlines.failed_ranks(everyone):
+        if failed_ranks(everyone):
             # The living wait for each other: mpiexec ends all when one gives a status.
             with contextlib.suppress(DeadlineError):
                 shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
     # The dead that were left out by a shrink would be missed in MPI_Finalize all the same.
-    return not deadlines.failed_ranks(MPI.COMM_WORLD)
+    return not failed_ranks(MPI.COMM_WORLD)
 
 
 def _await_barrier(everyone: MPI.Intracomm) -> None:
     """Return when all have come, or one has died."""
-    if deadlines.failed_ranks(everyone):
+    if failed_ranks(everyone):
         return
     request, pause = everyone.Ibarrier(), 1e-5
-    while not request.Test() and not deadlines.failed_ranks(everyone):
+    while not request.Test() and not failed_ranks(everyone):
         time.sleep(pause)
         pause = min(2 * pause, 1e-2)
 
@@ -129,7 +128,7 @@ def _die() -> None:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if deadlines.has_ulfm():
+    if has_ulfm():
         os.kill(os.getpid(), signal.SIGKILL)
     _let_the_launcher_read()
     os._exit(1)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from .runtime import MPI
 
-__all__ = ["base", "replace_base"]
-
 _base: MPI.Intracomm = MPI.COMM_WORLD
 
 

@@ -14,8 +14,6 @@ import torch
 from .dtypes import element_type
 from .runtime import MPI
 
-__all__ = ["MAX_COUNT", "Staging", "is_direct", "message", "require_reachable"]
-
 # MPI-3 counts are C ints; larger tensors are sent as one element of a larger datatype, or
 # reduced in pieces of this many elements.
 MAX_COUNT = 2**30

@@ -1,7 +1,9 @@
 """A description of one collective call: which one, of what, and to or from whom.
 
-The ranks compare it before data moves (:mod:`.call_check`), and the event log and error messages
-are made from it.
+The ranks compare it before data moves, since MPI does not: a mismatch gives wrong numbers, a crash
+or a hang. Each rank reduces its call to one 62-bit number and a 16-byte all-reduce (maximum of the
+number and of its negative) shows whether all are equal. Only when they differ, descriptions are
+exchanged, so that the error can name every rank. Events and error messages are made from it, too.
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 import functools
 import struct
 
+import numpy
 import torch
 
 from .dtypes import code_of
+from .errors import MismatchError
 from .runtime import MPI
-
-__all__ = ["Call", "known_call"]
 
 _NAMES = (
     "all_reduce",
@@ -29,6 +31,7 @@ _NAMES = (
     "barrier",
 )
 _NAME_CODE = {name: index for index, name in enumerate(_NAMES)}
+_DESCRIPTION_BYTES = 256
 _OP_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
@@ -123,3 +126,19 @@ class Call:
 # Most programs repeat a few calls: equal arguments give the same object again, and what was worked
 # out for it once need not be worked out in every step.
 known_call = functools.lru_cache(maxsize=10_000)(Call)
+
+
+def mismatch(comm: MPI.Intracomm, call: Call) -> MismatchError:
+    """Return the error for ranks whose calls differ; every rank of ``comm`` must call this."""
+    mine = numpy.zeros(_DESCRIPTION_BYTES, numpy.uint8)
+    text = call.describe().encode()[:_DESCRIPTION_BYTES]
+    mine[: len(text)] = list(text)
+    table = numpy.zeros((comm.Get_size(), _DESCRIPTION_BYTES), numpy.uint8)
+    comm.Allgather([mine, MPI.UINT8_T], [table, MPI.UINT8_T])
+    calls = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in table]
+    lines = "\n".join(f"  rank {rank}: {text}" for rank, text in enumerate(calls))
+    return MismatchError(
+        "the ranks of this group did not call the same collective with the same "
+        f"arguments:\n{lines}\nNo data was moved and the group is still usable. Make the "
+        "ranks agree: same calls in the same order, same shape, dtype, root and operation."
+    )

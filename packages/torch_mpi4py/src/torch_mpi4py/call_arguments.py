@@ -15,20 +15,6 @@ from typing import Any
 
 from .runtime import MPI
 
-__all__ = [
-    "arguments_of",
-    "bytes_of",
-    "bytes_of_object",
-    "bytes_sent",
-    "is_accepted",
-    "is_receive",
-    "is_send",
-    "messages_of",
-    "sent_in",
-    "whole_number",
-    "with_status",
-]
-
 Arguments = Mapping[str, Any]
 _SENT = ("sendbuf", "sendobj", "buf", "obj")
 

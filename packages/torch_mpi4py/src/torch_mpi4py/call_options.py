@@ -14,8 +14,6 @@ from typing import Any, SupportsIndex, TypeVar
 
 import torch.distributed as dist
 
-__all__ = ["in_every_form", "options_of"]
-
 _Options = TypeVar("_Options")
 # What the options may hold. A reduce operation has an index, too, so it comes first.
 _FIELDS = (

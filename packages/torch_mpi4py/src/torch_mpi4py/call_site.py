@@ -13,8 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["call_site", "shell", "site_of"]
-
 _MOST_PLACES = 20_000
 
 _LIBRARIES = tuple(

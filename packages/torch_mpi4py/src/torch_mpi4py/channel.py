@@ -9,6 +9,7 @@ that first has to get a core.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,7 +17,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from . import deadlines, link_emulation, link_queue
-from .call_check import Agreement
+from .call import mismatch
+from .deaths import has_ulfm
 from .errors import CommunicationError, MismatchError
 from .events import log
 from .futures import CallbackQueue
@@ -24,8 +26,6 @@ from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
 from .work import Collective
-
-__all__ = ["Channel"]
 
 
 class Channel(deadlines.Runner):
@@ -38,9 +38,11 @@ class Channel(deadlines.Runner):
 
     Attributes:
         failure: why the channel is unusable, None while it works.
+        inline_allowed: whether who waits for a collective may run it: a stuck one can be freed.
         survives_failures: whether a message to or from a dead rank fails alone, instead of
             making the channel unusable for all.
         open_receives: receives from any source that have not ended, in order of posting.
+        checks_calls: whether ranks compare their calls before data moves.
         group: what the communicator is called in the event log.
         callbacks: where those of the collectives' futures run.
         ending: the lock under which a collective ends.
@@ -57,7 +59,7 @@ class Channel(deadlines.Runner):
         self.failure: CommunicationError | None = None
         self.survives_failures = False
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
-        self.agreement = Agreement(comm)
+        self.checks_calls = os.environ.get("TORCH_MPI4PY_CHECK_COLLECTIVES", "1") != "0"
         self.callbacks = CallbackQueue(name, depth)
         self.ending = threading.RLock()
         self._lock = threading.Lock()
@@ -65,9 +67,12 @@ class Channel(deadlines.Runner):
         # out what it has run.
         self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
-        self._progress = ProgressThread(name, self._queue, self._run)
+        self._progress = ProgressThread(name, self._queue, self.run)
+        # Written by the one thread that runs a collective here at a time.
+        self._largest = bytearray(16)
+        self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
-        self._inline_allowed = deadlines.has_ulfm() or comm.Get_size() == 1
+        self.inline_allowed = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
     @property
@@ -75,13 +80,8 @@ class Channel(deadlines.Runner):
         """Whether nothing is queued or running."""
         return self.running is None and not self._queue
 
-    def start(self, work: Collective, asynchronous: bool) -> None:
-        """Run ``work`` on this thread, if its caller waits for it and nothing comes before it.
-
-        Otherwise it is queued: the progress thread or whoever waits for it runs it.
-        """
-        if not asynchronous and self._inline_allowed and not self._queue and self._run(work):
-            return
+    def queue(self, work: Collective) -> None:
+        """Have ``work`` run by the progress thread or by whoever waits for it."""
         work.prepare_to_wait()
         with self._lock:
             self._queue.append(work)
@@ -89,14 +89,14 @@ class Channel(deadlines.Runner):
             work.finish(work.stopped(self.failure))
             return
         # The time of an emulated link passes without a core, so it is always worth hiding.
-        if self._inline_allowed and work.link is None and cores_are_taken():
+        if self.inline_allowed and work.link is None and cores_are_taken():
             self._progress.look()
         else:
             self._progress.hurry()
 
     def help_with(self, work: Collective) -> None:
         """Run what is queued up to ``work`` on this thread, as far as nobody else does."""
-        while self._inline_allowed and self._run(until=work):
+        while self.inline_allowed and self.run(until=work):
             pass
 
     def hurry(self) -> None:
@@ -119,7 +119,7 @@ class Channel(deadlines.Runner):
             deadlines.forget(self)
         return stopped
 
-    def _run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
+    def run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
         """Run one collective on this thread, unless another thread runs one.
 
         An interrupt may arrive after any call, so nothing is called between taking the turn and
@@ -176,8 +176,10 @@ class Channel(deadlines.Runner):
         error: BaseException | None
         work.in_mpi = True  # from here on the watcher looks at it
         try:
-            if self.agreement.enabled:
-                self.agreement.check(work.call)
+            if self.checks_calls:
+                comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
+                if self._largest != work.call.digest:
+                    raise mismatch(comm, work.call)
             if work.link is None:
                 work.plan(comm)
             else:

@@ -25,8 +25,6 @@ processor really spends it.
 
 from __future__ import annotations
 
-__all__ = ["COLLECTIVES", "collective_seconds"]
-
 COLLECTIVES = (
     "barrier",
     "broadcast",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import methodcaller
-from typing import Any
 
 import numpy
 import torch
@@ -19,20 +18,6 @@ from .buffers import MAX_COUNT, Staging, is_direct, message
 from .dtypes import UNSIGNED, Reduction, element_type, premultiplier, reduction
 from .errors import MismatchError
 from .runtime import MPI
-
-__all__ = [
-    "Plan",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "by_rank",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-]
 
 Plan = Callable[[MPI.Intracomm], None]
 
@@ -115,15 +100,14 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     consecutive parts of one flat tensor, which is then filled without a copy.
     """
     staging = Staging()
-    flat = _one_block(outputs)
-    if flat is not None:
-        own = outputs[rank]
-        in_place = source.data_ptr() == own.data_ptr() and source.numel() == own.numel()
-        host_in = None if in_place else staging.read(_apart(source, outputs))
-        hosts = outputs
-        collected = flat
-    else:
+    flat, own = _one_block(outputs), outputs[rank]
+    host_in: torch.Tensor | None = None
+    in_place = flat is not None and is_direct(source) and source.numel() == own.numel()
+    if not (in_place and source.data_ptr() == own.data_ptr()):
         host_in = staging.read_copy(source) if _shares(source, outputs) else staging.read(source)
+    if flat is not None:
+        hosts, collected = outputs, flat
+    else:
         hosts = [staging.write(output) for output in outputs]
         collected = torch.empty(sum(map(torch.Tensor.numel, outputs)), dtype=source.dtype)
     counts = [output.numel() for output in outputs]
@@ -132,30 +116,17 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     def run(comm: MPI.Intracomm) -> None:
         staging.arrive()
         send = MPI.IN_PLACE if host_in is None else message(host_in)
-        _all_gather(comm, send, collected, counts, element)
+        if len(set(counts)) > 1:
+            comm.Allgatherv(send, by_rank(collected, counts, element))
+        else:
+            count, kind = message(collected[: counts[0]], element)[1:]  # one rank's part
+            memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
+            comm.Allgather(send, [memory, count, kind])
         if flat is None:
             _spread(collected, hosts)
         staging.finish()
 
     return run
-
-
-def _all_gather(
-    comm: MPI.Intracomm,
-    send: Any,
-    collected: torch.Tensor,
-    counts: list[int],
-    element: MPI.Datatype,
-) -> None:
-    if len(set(counts)) == 1:
-        memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
-        if counts[0] <= MAX_COUNT:
-            comm.Allgather(send, [memory, counts[0], element])
-        else:
-            large = message(collected[: counts[0]], element)[2]
-            comm.Allgather(send, [memory, 1, large])
-        return
-    comm.Allgatherv(send, by_rank(collected, counts, element))
 
 
 def gather(
@@ -372,11 +343,6 @@ def _shares(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
     """Return whether ``tensor`` lies in the memory of any of ``others``."""
     storage = tensor.untyped_storage().data_ptr()
     return any(other.untyped_storage().data_ptr() == storage for other in others)
-
-
-def _apart(source: torch.Tensor, outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Return ``source``, or a copy if it lies in the memory that will be written."""
-    return source.clone() if _shares(source, outputs) else source
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -25,8 +25,6 @@ from .call_site import call_site
 from .events import ANY, Token, log
 from .runtime import MPI
 
-__all__ = ["MAKE_COMMUNICATORS", "begin_call", "end_call", "pickled_once"]
-
 MAKE_COMMUNICATORS = ("Dup", "Split", "Split_type", "Create", "Create_group")
 _PROBES = ("Probe", "probe", "Mprobe", "mprobe")
 _BUFFERS = ("sendbuf", "buf", "recvbuf")
@@ -43,7 +41,7 @@ def begin_call(
     if not log.enabled:
         return []
     group = log.group_of(comm).place
-    site = log.string(call_site(2))
+    site = call_site(2)
     given = arguments_of(plain, args, kwargs)
     messages = messages_of(plain, given)
     described: list[tuple[str, dict[str, int] | None]]
@@ -135,10 +133,7 @@ def _contents(name: str, data: Any) -> dict[str, int]:
     memory = data[0] if isinstance(data, (list, tuple)) and data else data
     if not (hasattr(memory, "dtype") and hasattr(memory, "shape")):
         return {}
-    return {
-        "dtype": log.string(str(memory.dtype).removeprefix("torch.")),
-        "shape": log.string(str(tuple(memory.shape))),
-    }
+    return {"dtype": log.dtype(memory.dtype), "shape": log.shape(memory.shape)}
 
 
 def _size(plain: str, data: Any) -> dict[str, int]:

@@ -13,11 +13,9 @@ import threading
 import weakref
 from typing import NamedTuple
 
-from . import deadlines
+from .deaths import has_ulfm
 from .events import log
 from .runtime import MPI
-
-__all__ = ["count", "met", "retire"]
 
 _MEETINGS = 2
 _lock = threading.Lock()
@@ -36,7 +34,7 @@ _retired: list[_Retired] = []
 def retire(comm: MPI.Intracomm) -> None:
     """Have ``comm``, which this rank will not use again, freed in time."""
     # Open MPI's MPI_Comm_free waits for nobody, so the ranks need not agree on the moment.
-    if deadlines.has_ulfm() and comm != MPI.COMM_NULL:
+    if has_ulfm() and comm != MPI.COMM_NULL:
         with _lock:
             _retired.append(_Retired(_meetings, weakref.ref(comm), MPI.Intracomm(comm)))
 

@@ -22,26 +22,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from . import advice, heartbeat, shared_report
-from .deaths import failed_ranks, has_ulfm, is_revoked
+from .deaths import has_ulfm, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
 from .runtime import MPI
-
-__all__ = [
-    "Operation",
-    "Runner",
-    "call",
-    "confirm_sent",
-    "failed_ranks",
-    "forget",
-    "has_ulfm",
-    "is_revoked",
-    "park_thread",
-    "revoke",
-    "under_way",
-    "watch",
-    "watch_over",
-]
 
 _POLL_SECONDS = 0.1
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.

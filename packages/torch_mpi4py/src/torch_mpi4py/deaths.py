@@ -11,8 +11,6 @@ import time
 
 from .runtime import MPI
 
-__all__ = ["await_failed_ranks", "failed_ranks", "has_ulfm", "is_revoked"]
-
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
 _PATIENCE_SECONDS = 0.1
 _CERTAIN_PATIENCE_SECONDS = 5.0  # the news is sure to come, but on a machine that may stall

@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from .event_board import ANY, WHOLE_GROUPS, Event
 from .rank_states import RankState, at, name_ranks
 
-__all__ = ["diagnose"]
-
 
 def diagnose(states: Iterable[RankState]) -> str:
     """Return what is wrong in one or two sentences; say so if it cannot be told."""

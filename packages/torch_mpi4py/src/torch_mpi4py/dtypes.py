@@ -14,8 +14,6 @@ from torch.distributed import ReduceOp
 
 from .runtime import MPI
 
-__all__ = ["UNSIGNED", "Reduction", "code_of", "element_type", "reduction"]
-
 _MPI_TYPE = {
     torch.uint8: MPI.UINT8_T,
     torch.int8: MPI.INT8_T,

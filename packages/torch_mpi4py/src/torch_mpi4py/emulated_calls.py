@@ -28,8 +28,6 @@ from .link_queue import HeldSend, sleep_until
 from .requests import RequestWithDeadline
 from .runtime import MPI
 
-__all__ = ["HeldRequest", "call_on_link", "start_on_link"]
-
 _COLLECTIVES = {
     "barrier": "barrier",
     "bcast": "broadcast",

@@ -9,15 +9,6 @@ from types import TracebackType
 import torch
 from torch.distributed import DistBackendError
 
-__all__ = [
-    "ClosedGroupError",
-    "CommunicationError",
-    "DeadlineError",
-    "MismatchError",
-    "RankFailedError",
-    "RevokedError",
-]
-
 
 class CommunicationError(DistBackendError):
     """Base of all errors that the backend raises about communication."""

@@ -18,7 +18,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -65,7 +65,8 @@ class Event(NamedTuple):
     """One operation of one rank.
 
     Attributes:
-        number: 1, 2, ... in the order of the calls of this process.
+        number: 1, 2, ... in the order of the calls of this process; those are left out whose
+            place in the ring an operation keeps that is still open.
         kind: "send", "recv", "all_reduce", ... for torch.distributed; mpi4py's own names
             ("Send", "irecv", "Allreduce") for calls of the library's ``comm``, of which
             ``Sendrecv`` makes two events, "Sendrecv: send" and "Sendrecv: recv"; "section".
@@ -226,11 +227,6 @@ def group_text(name: str, ranks: Sequence[int]) -> str:
     return json.dumps([name, [(run[0], run[-1] + 1) for run in lists]])
 
 
-def _group_from(text: str) -> tuple[str, tuple[int, ...]]:
-    name, runs = json.loads(text) if text else ("", ())
-    return name, tuple(rank for run in runs for rank in range(*run))
-
-
 class Board:
     """Reads the board of one process, living or dead.
 
@@ -341,7 +337,9 @@ class Board:
 
     def _group(self, offset: int) -> tuple[str, tuple[int, ...]]:
         if offset not in self._groups:
-            self._groups[offset] = _group_from(self._string(offset))
+            text = self._string(offset)
+            name, runs = json.loads(text) if text else ("", ())
+            self._groups[offset] = name, tuple(rank for run in runs for rank in range(*run))
         return self._groups[offset]
 
     def _string(self, offset: int) -> str:
@@ -366,6 +364,9 @@ class BoardWriter:
         path: where other processes of this machine find it, None if they cannot.
         temporary: whether ``path`` must be removed once the others have opened it.
         enabled: whether operations are recorded.
+        latest_number: that of the latest event, roughly: any thread writes it.
+        listeners: called with each event when it ends, by the thread on which it does; for
+            whoever must not miss one when the ring turns over.
         reader: reads this board in its own process.
     """
 
@@ -381,15 +382,19 @@ class BoardWriter:
         self._used = 8  # of the region of strings, under the lock
         # Where each string is. Two threads may add the same one, to two places: both are right.
         self._known: dict[str, int] = {"": 0}
-        # Counters, which any thread may advance: no two get the same number or slot.
+        # Now, because strings are added under the lock, and a handle may be dropped by a collection
+        # of garbage at any time.
+        for outcome in ("ok", "dropped"):
+            self.string(outcome)
+        # Any thread may advance it: no two get the same number.
         self._numbers = count(1)
-        self._slots = count()
         # The numbers of the open operations, by their places. Who begins one adds it, and who ends
         # it takes it out.
         self._open: dict[int, int] = {}
         self.enabled = True
+        self.listeners: list[Callable[[Event], None]] = []
         self.reader = Board(self._memory)
-        self._last = 0  # the latest number, roughly: any thread writes it
+        self.latest_number = 0
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:
         try:
@@ -433,16 +438,12 @@ class BoardWriter:
         self._known[text] = place
         return place
 
-    def next_number(self) -> int:
-        """Return a number that no event so far has reached."""
-        return self._last + 1
-
     def begin(
         self,
         kind: int,
         group: int,
         waiting: int,
-        site: int,
+        site: str,
         dtype: int = 0,
         shape: int = 0,
         peer: int = ANY,
@@ -451,7 +452,9 @@ class BoardWriter:
         size: int = ANY,
         start: float = 0.0,
     ) -> Token | None:
-        """Write that an operation starts, now or at ``start``; all texts are given by their places.
+        """Write that an operation starts, now or at ``start``.
+
+        All texts but the caller's line are given by their places.
 
         Returns:
             What the other methods need, None if nothing is recorded.
@@ -459,31 +462,58 @@ class BoardWriter:
         if not self.enabled:
             return None
         number = next(self._numbers)
-        place = RECORDS_AT + next(self._slots) % RECORDS * RECORD.size
+        place = RECORDS_AT + number % RECORDS * RECORD.size
         if place in self._open:
-            place = self._free_place(place)
-        self._open[place] = self._last = number
+            number, place = self._free_place()
+        self._open[place] = self.latest_number = number
         start = start or time.perf_counter()
+        at = self._known.get(site) or self.string(site)
         RECORD.pack_into(
-            self._memory, place, number, kind, group, site, dtype, shape, peer, root, tag, size,
+            self._memory, place, number, kind, group, at, dtype, shape, peer, root, tag, size,
             start, 0.0, 0, waiting, start if waiting == WAITING else 0.0, number,
         )  # fmt: skip
         return number, place
 
-    def _free_place(self, place: int) -> int:
+    def _free_place(self) -> Token:
         """Pass over operations that are still open; if all are, the oldest gives way."""
         for _ in range(RECORDS):
-            place = RECORDS_AT + next(self._slots) % RECORDS * RECORD.size
+            number = next(self._numbers)
+            place = RECORDS_AT + number % RECORDS * RECORD.size
             if place not in self._open:
                 break
-        return place
+        return number, place
 
-    def close(self, token: Token, outcome: int, when: float) -> None:
-        """Write that an operation has ended; what has ended already stays as it is."""
+    def end(
+        self,
+        token: Token | None,
+        error: BaseException | None = None,
+        outcome: str = "ok",
+        when: float = 0.0,
+    ) -> None:
+        """Write that an operation has ended, now or at ``when``, by ``error`` if there is one.
+
+        What has ended already stays as it is.
+        """
+        if token is None:
+            return
         number, place = token
         if self._open.get(place) == number:
             self._open.pop(place, None)
-            END.pack_into(self._memory, place + END_AT, when, outcome)
+            text = outcome if error is None else type(error).__name__
+            END.pack_into(
+                self._memory,
+                place + END_AT,
+                when or time.perf_counter(),
+                self._known.get(text) or self._add_string(text),
+            )
+            if self.listeners:
+                event = self.reader.at(token)
+                for listener in self.listeners.copy():
+                    listener(event)
+
+    def drop(self, token: Token | None) -> None:
+        """Write that nobody can wait for an operation any more, if it is open."""
+        self.end(token, outcome="dropped")
 
     def is_open(self, token: Token | None) -> bool:
         """Return whether this is an operation that has not ended."""

@@ -12,17 +12,16 @@ Traffic counts, timelines and hang reports read this log. It is bounded, on by d
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from .call import Call
-from .call_site import call_site, site_of
+from .call_site import call_site
 from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
@@ -30,7 +29,6 @@ from .runtime import MPI
 __all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark", "section"]
 
 CAPACITY = RECORDS
-_get_frame = sys._getframe
 
 
 class GroupName(NamedTuple):
@@ -50,25 +48,16 @@ class GroupName(NamedTuple):
 
 
 class EventLog(BoardWriter):
-    """The log of this process: its board, and the names of what is written there.
-
-    Attributes:
-        listeners: called with each event when it ends, by the thread on which it does; for
-            whoever must not miss one when the ring turns over.
-    """
+    """The log of this process: its board, and the names of what is written there."""
 
     def __init__(self, rank: int, size: int) -> None:
         directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
         super().__init__(rank, size, Path(directory) / str(rank) if directory else None)
-        self.listeners: list[Callable[[Event], None]] = []
-        # Now, because strings are added under a lock, and a handle may be dropped by a collection
-        # of garbage at any time.
-        self._ok, self._dropped = self.string("ok"), self.string("dropped")
         # By a communicator's handle, a dtype and a shape. Any thread may write them: what two
         # write for one key is equally right.
         self._groups: dict[int, GroupName] = {}
-        self._dtypes: dict[torch.dtype, int] = {}
-        self._shapes: dict[torch.Size, int] = {}
+        self._dtypes: dict[Any, int] = {}
+        self._shapes: dict[tuple[int, ...], int] = {}
 
     # --- names ----------------------------------------------------------------------------
 
@@ -98,14 +87,14 @@ class EventLog(BoardWriter):
         """Forget what ``comm`` is called, before it is freed and another has its handle."""
         self._groups.pop(comm.handle, None)
 
-    def dtype(self, dtype: torch.dtype) -> int:
+    def dtype(self, dtype: Any) -> int:
         """Return the place of a dtype's name."""
         place = self._dtypes.get(dtype)
         if place is None:
             place = self._dtypes[dtype] = self.string(str(dtype).removeprefix("torch."))
         return place
 
-    def shape(self, shape: torch.Size) -> int:
+    def shape(self, shape: tuple[int, ...]) -> int:
         """Return the place of a shape's text."""
         place = self._shapes.get(shape)
         if place is None:
@@ -114,35 +103,17 @@ class EventLog(BoardWriter):
                 self._shapes[shape] = place
         return place
 
-    # --- operations -----------------------------------------------------------------------
-
-    def end(self, token: Token | None, error: BaseException | None = None) -> None:
-        """Record that an operation has ended, and how; a second call changes nothing."""
-        if token is None:
-            return
-        outcome = self._ok if error is None else self.string(type(error).__name__)
-        if self.listeners:
-            self._close_and_tell(token, outcome)
-        else:
-            self.close(token, outcome, perf_counter())
-
-    def drop(self, token: Token | None) -> None:
-        """Record that nobody can wait for an operation any more, if it is open."""
-        if token is not None:
-            self._close_and_tell(token, self._dropped)
+    def describe(self, call: Call) -> tuple[int, int, int, int]:
+        """Return the places of a collective's name, dtype and elements, and its bytes."""
+        size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
+        dtype = self.dtype(call.dtype) if call.dtype is not None else 0
+        call.places = self.string(call.name), dtype, self.string(call.elements()), size
+        return call.places
 
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
         for token in self.open_in(group.place):
             self.drop(token)
-
-    def _close_and_tell(self, token: Token, outcome: int) -> None:
-        was_open = self.is_open(token)
-        self.close(token, outcome, perf_counter())
-        if was_open and self.listeners:
-            event = self.reader.at(token)
-            for listener in list(self.listeners):
-                listener(event)
 
 
 log = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
@@ -160,45 +131,15 @@ def events(since: int = 0) -> list[Event]:
 
 def mark() -> int:
     """Return the number that the next event will have."""
-    return log.next_number()
-
-
-def begin_collective(
-    group: int, call: Call, handed_over: int | None, waiting: bool, start: float
-) -> Token | None:
-    """Record that a collective of a process group was called.
-
-    Args:
-        group: place of the group's name.
-        call: what all ranks agree on.
-        handed_over: elements this rank hands over, None if ``call`` says so.
-        waiting: whether the caller stands still for it.
-        start: seconds of ``time.perf_counter()``.
-    """
-    if not log.enabled:
-        return None
-    kind, dtype, shape, size = call.places or _describe(call)
-    if handed_over is not None and call.dtype is not None:
-        size = handed_over * call.dtype.itemsize
-    # Two frames more are the group's: a frame that is not looked at need not be made.
-    site = log.string(site_of(_get_frame(3)))
-    return log.begin(kind, group, waiting, site, dtype, shape, ANY, call.root, ANY, size, start)
+    return log.latest_number + 1
 
 
 def begin_message(kind: int, group: int, tensor: torch.Tensor, peer: int, tag: int) -> Token | None:
     """Record that sending or receiving ``tensor`` was begun in a process group."""
     if not log.enabled:
         return None
-    site = log.string(call_site(2))
     shape, dtype = log.shape(tensor.shape), log.dtype(tensor.dtype)
-    return log.begin(kind, group, False, site, dtype, shape, peer, ANY, tag, tensor.nbytes)
-
-
-def _describe(call: Call) -> tuple[int, int, int, int]:
-    size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
-    dtype = log.dtype(call.dtype) if call.dtype is not None else 0
-    call.places = log.string(call.name), dtype, log.string(call.elements()), size
-    return call.places
+    return log.begin(kind, group, False, call_site(2), dtype, shape, peer, ANY, tag, tensor.nbytes)
 
 
 @contextmanager
@@ -209,7 +150,7 @@ def making(what: str, group: int) -> Iterator[None]:
         what: the call, by its name in torch.distributed.
         group: place of the name of those who make it.
     """
-    token = log.begin(log.string(what), group, True, log.string(call_site(2)))
+    token = log.begin(log.string(what), group, True, call_site(2))
     try:
         yield
     except BaseException as error:
@@ -231,8 +172,8 @@ class section:
         self._token: Token | None = None
 
     def __enter__(self) -> None:
-        site, shape = log.string(site_of(_get_frame(1))), log.string(self._name)
-        self._token = log.begin(_SECTION, 0, NEVER_WAITS, site, shape=shape)
+        shape = log.string(self._name)
+        self._token = log.begin(_SECTION, 0, NEVER_WAITS, call_site(1), shape=shape)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         log.end(self._token, error)

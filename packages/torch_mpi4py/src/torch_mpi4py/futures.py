@@ -17,14 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "CallbackQueue",
-    "OrderedFuture",
-    "callback_depths",
-    "current_depth",
-    "raise_at_end_of_backward",
-]
-
 callback_depths: dict[int, int] = {}
 """Of the threads that run callbacks, by their number; each enters itself."""
 

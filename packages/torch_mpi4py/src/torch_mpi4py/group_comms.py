@@ -18,8 +18,6 @@ from .guarded_comm import duplicate_world, settle, tell_boards
 from .runtime import MPI
 from .store_barrier import meet
 
-__all__ = ["all_living", "merged", "part_of", "whole_world"]
-
 
 def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
     """Return a communicator of all ranks that live, in which this one has number ``rank``.

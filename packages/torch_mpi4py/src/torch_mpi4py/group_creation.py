@@ -11,8 +11,6 @@ from .live_groups import live_groups
 from .process_group import MPIProcessGroup
 from .rendezvous import ready_made
 
-__all__ = ["create_group", "is_out_of_step"]
-
 _out_of_step = False
 
 

@@ -24,8 +24,6 @@ from .mpi_errors import translate
 from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
 from .runtime import MPI
 
-__all__ = ["BLOCKING", "GuardedComm", "duplicate_world", "library", "renew_world", "world"]
-
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
 BLOCKING = (
@@ -216,7 +214,7 @@ def current_world() -> GuardedComm | None:
 
 def tell_boards(comm: MPI.Intracomm, seconds: float) -> None:
     """Tell the ranks of ``comm`` where this rank's event board is; each of them must call this."""
-    if peer_boards.needs_exchange():
+    if peer_boards.directory is None:
         what, gather = "exchange of event boards", MPI.Intracomm.allgather
         peer_boards.exchange(
             deadlines.call(comm, what, seconds, gather, comm, peer_boards.address())

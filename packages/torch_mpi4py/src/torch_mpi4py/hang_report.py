@@ -18,8 +18,6 @@ from .rank_states import (
     what_and_where,
 )
 
-__all__ = ["HangReport"]
-
 _WIDEST = 90  # of what an error says
 _TITLES = ("rank", "state", "what", "where", "for")
 _MOST_LINES = 16

@@ -22,16 +22,6 @@ from .event_board import Position
 from .events import log
 from .main_thread import own_cpu_seconds
 
-__all__ = [
-    "at_each_beat",
-    "begin_cell",
-    "end_cell",
-    "ended",
-    "note",
-    "renewed",
-    "runs_cells",
-]
-
 at_each_beat: list[Callable[[], Any]] = []
 """What else is to be done about ten times a second; it must neither wait nor fail."""
 

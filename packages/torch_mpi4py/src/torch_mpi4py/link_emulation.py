@@ -44,19 +44,10 @@ from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
 from .machine import clock_identity
 from .runtime import MPI
 
-__all__ = [
-    "EmulatedLink",
-    "current",
-    "emulated_link",
-    "hold_back",
-    "isend",
-    "start_collective",
-    "take_in",
-]
-
 _Held = TypeVar("_Held", bound=HeldSend)
 _lock = threading.Lock()
-_entered: list[EmulatedLink] = []
+entered_links: list[EmulatedLink] = []
+"""Those of the blocks that this process is in; the last one is in force."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +91,7 @@ def emulated_link(
     """
     link = EmulatedLink(latency, bandwidth, one_port)
     with _lock:
-        _entered.append(link)
+        entered_links.append(link)
     try:
         yield link
         see_off(link._held)
@@ -109,13 +100,13 @@ def emulated_link(
         raise
     finally:
         with _lock:
-            _entered.remove(link)
+            entered_links.remove(link)
         see_off(link._held)
 
 
 def current() -> EmulatedLink | None:
     """Return the link in force in this process, None outside of all blocks."""
-    return _entered[-1] if _entered else None
+    return entered_links[-1] if entered_links else None
 
 
 # --- messages -----------------------------------------------------------------------------

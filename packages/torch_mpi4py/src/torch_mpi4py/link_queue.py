@@ -12,10 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from . import deadlines
+from .deaths import is_revoked
 from .runtime import MPI
-
-__all__ = ["HeldSend", "end_courier", "let_all_go", "port_in", "see_off", "sleep_until"]
 
 _SLICE_SECONDS = 0.05  # how long a wait goes on before it looks whether it was revoked
 _PUSH_SECONDS = 0.0005
@@ -159,7 +157,7 @@ def sleep_until(due: float, comm: MPI.Comm, given_up: Callable[[], bool] = lambd
 
 
 def _raise_if_revoked(comm: MPI.Comm) -> None:
-    if deadlines.is_revoked(comm):
+    if is_revoked(comm):
         raise MPI.Exception(MPI.ERR_REVOKED)
 
 

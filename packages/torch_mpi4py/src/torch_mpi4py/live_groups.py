@@ -7,6 +7,4 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .process_group import MPIProcessGroup
 
-__all__ = ["live_groups"]
-
 live_groups: set[MPIProcessGroup] = set()

@@ -7,8 +7,6 @@ import zlib
 from functools import cache
 from pathlib import Path
 
-__all__ = ["clock_identity"]
-
 
 @cache
 def clock_identity() -> int:

@@ -11,8 +11,6 @@ import contextlib
 import threading
 import time
 
-__all__ = ["SILENT_S", "keeps_the_lock", "own_cpu_seconds", "seen_since"]
-
 SILENT_S = 1.0
 """Signs come ten times a second; a rank without one for so long may be stuck."""
 _COMPUTED_S = 0.25  # handing over the lock takes 5 ms of it

@@ -10,8 +10,6 @@ from .events import log
 from .requests import GuardedRequest
 from .runtime import MPI
 
-__all__ = ["GuardedMessage"]
-
 
 class GuardedMessage(MPI.Message):
     """An mpi4py message whose receiving calls have its communicator's deadline."""
@@ -44,7 +42,7 @@ class GuardedMessage(MPI.Message):
 
     def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
         group = log.group_of(self._comm).place
-        event = log.begin(log.string(name), group, False, log.string(call_site(3)))
+        event = log.begin(log.string(name), group, False, call_site(3))
         return GuardedRequest(request).started_by(self._comm, name, [event])
 
     def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:

@@ -11,8 +11,6 @@ from .errors import CommunicationError, RankFailedError, RevokedError
 from .rank_states import rank_list
 from .runtime import MPI
 
-__all__ = ["freed", "translate"]
-
 _FREE_SOME = (
     "It is like this when a rank has used up its communicators: 65,535 with Open MPI, 2,048 with "
     "MPICH. Free those you make (comm.Free(), dist.destroy_process_group(group)). "

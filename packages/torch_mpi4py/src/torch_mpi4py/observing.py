@@ -16,8 +16,6 @@ from .event_board import Board, Event, Position
 from .main_thread import SILENT_S, keeps_the_lock, seen_since
 from .rank_states import MOST_PAST, RankState
 
-__all__ = ["RankBoards", "is_alive", "observe", "waits_in"]
-
 _FRESH_S = 0.2  # an older heartbeat may be from before the line that runs now
 
 

@@ -19,21 +19,15 @@ from .event_board import Board
 from .events import log
 from .runtime import MPI
 
-__all__ = ["board_of", "exchange", "one_at_a_time"]
-
 _LOCK_SECONDS = 5.0  # a report takes milliseconds, on a machine that does not stall in its middle
 
 Address = tuple[int, str, str, str]
 """Whose board it is, on which host, in which file ("" if none), and with which token inside."""
 
-_directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
+directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
+"""Where all boards are; None if the ranks have to tell each other where each is."""
 _boards: dict[int, Board] = {MPI.COMM_WORLD.Get_rank(): log.reader}
 _lock_file = -1
-
-
-def needs_exchange() -> bool:
-    """Return whether the ranks have to tell each other where their boards are."""
-    return _directory is None
 
 
 def address() -> Address:
@@ -65,9 +59,9 @@ def forget_path() -> None:
 
 def board_of(rank: int) -> Board | None:
     """Return the board of world rank ``rank``, None if it runs on another host."""
-    if rank not in _boards and _directory is not None:
+    if rank not in _boards and directory is not None:
         with contextlib.suppress(OSError, ValueError):
-            _boards[rank] = Board.open(Path(_directory) / str(rank))
+            _boards[rank] = Board.open(Path(directory) / str(rank))
     return _boards.get(rank)
 
 
@@ -75,8 +69,8 @@ def board_of(rank: int) -> Board | None:
 def one_at_a_time() -> Iterator[None]:
     """Let only one rank of this machine be in the block, but never wait for long."""
     global _lock_file
-    if _lock_file < 0 and _directory is not None:
-        _lock_file = os.open(Path(_directory) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    if _lock_file < 0 and directory is not None:
+        _lock_file = os.open(Path(directory) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     held = _lock_file >= 0 and _take_lock()
     try:
         yield

@@ -13,8 +13,6 @@ from typing import Any
 
 from .runtime import MPI
 
-__all__ = ["keep", "kept", "let_go"]
-
 _kept: dict[int, tuple[MPI.Request, Any]] = {}
 _number = itertools.count()
 _lock = threading.RLock()  # a collection of garbage may come at any time, in here as well

@@ -17,6 +17,7 @@ import torch
 from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
+from .deaths import is_revoked
 from .errors import (
     CommunicationError,
     DeadlineError,
@@ -28,8 +29,6 @@ from .futures import OrderedFuture, raise_at_end_of_backward
 from .mpi_errors import translate
 from .runtime import MPI
 from .work import Handle, devices_of, seconds_of, settle
-
-__all__ = ["PointToPointWork", "post_again", "start_receive", "start_send"]
 
 _SEND, _RECV = log.string("send"), log.string("recv")
 _FATAL = (DeadlineError, RevokedError, RankFailedError)
@@ -203,7 +202,7 @@ class PointToPointWork(Handle):
         return (
             isinstance(self.error, RankFailedError)
             and self._channel.survives_failures
-            and not deadlines.is_revoked(self._channel.comm)
+            and not is_revoked(self._channel.comm)
         )
 
     def _end_alone(self) -> None:
@@ -316,8 +315,7 @@ class PointToPointWork(Handle):
         """Return the rank in the group from which the message came."""
         return self._status.Get_source()
 
-    def _source_rank(self) -> int:
-        return self.source_rank()
+    _source_rank = source_rank
 
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of the tensor; a thread of its own waits for it."""

@@ -8,6 +8,7 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,8 +27,8 @@ from . import (
     collectives,
     comm_reaper,
     deadlines,
+    deaths,
     group_comms,
-    link_emulation,
     missing_ranks,
     point_to_point,
 )
@@ -41,11 +42,13 @@ from .argument_checks import (
 )
 from .call import Call, known_call
 from .call_options import in_every_form, options_of
+from .call_site import site_of
 from .channel import Channel
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
-from .events import begin_collective, log
+from .events import ANY, log
 from .futures import callback_depths, current_depth
+from .link_emulation import entered_links
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
 from .runtime import MPI
@@ -54,12 +57,11 @@ from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
 from .work import Collective, CollectiveWork, CombinedWork, seconds_of
 
-__all__ = ["MPIProcessGroup", "live_groups"]
-
 Started: TypeAlias = dist._Work | None
 """The handle on what was started, or None if its options said to wait for its end, and it has."""
 
 _CLOSE_SECONDS = 10.0
+_get_frame = sys._getframe
 
 # Most programs reduce the same few tensors again and again. By address, number of elements, dtype
 # and operation: what was worked out for one, which holds for whatever lies there.
@@ -187,12 +189,12 @@ class MPIProcessGroup(dist.ProcessGroup):
     @property
     def check_collectives(self) -> bool:
         """Whether ranks compare their calls before data moves; set it alike on all ranks."""
-        return self._channels[0].agreement.enabled
+        return self._channels[0].checks_calls
 
     @check_collectives.setter
     def check_collectives(self, enabled: bool) -> None:
         for channel in self._channels:
-            channel.agreement.enabled = enabled
+            channel.checks_calls = enabled
 
     @property
     def survives_failures(self) -> bool:
@@ -210,7 +212,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def failed_ranks(self) -> list[int]:
         """Return the ranks of this group that are known to have died, none without ULFM."""
-        return deadlines.failed_ranks(self.comm)
+        return deaths.failed_ranks(self.comm)
 
     def acknowledge_failures(self) -> list[int]:
         """Let receives from any source go on among the living; return the dead ranks."""
@@ -295,7 +297,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         )
         channel = Channel(comm, self._group_name or "group", depth)
         channel.group = log.name_group(comm, self._channels[0].group.name)
-        channel.agreement.enabled = self.check_collectives
+        channel.checks_calls = self.check_collectives
         self._channels.append(channel)
 
     def _run(
@@ -306,18 +308,22 @@ class MPIProcessGroup(dist.ProcessGroup):
         opts: Any,
         handed_over: int | None = None,
     ) -> Started:
-        for channel in self._channels:
-            if self._closed or channel.failure is not None:
-                self._require_open(call.name)
-        channel = self._channel() if callback_depths else self._channels[0]
+        """Start a collective, and wait for its end if ``opts`` say so.
+
+        Args:
+            handed_over: elements this rank hands over, None if ``call`` says so.
+        """
+        channel = self._channels[0]
+        if callback_depths or self._closed or channel.failure or len(self._channels) > 1:
+            self._require_open(call.name)
+            channel = self._channel()
         asynchronous = opts.asyncOp or self._coalesced is not None
         self._sequence_number += 1
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
-        link = link_emulation.current()
-        if link is not None:
-            work.link = link
-            call = call.over(link.numbers)
+        if entered_links:
+            work.link = entered_links[-1]
+            call = call.over(work.link.numbers)
         work.channel = channel
         work.call = call
         work.plan = plan
@@ -329,9 +335,18 @@ class MPIProcessGroup(dist.ProcessGroup):
         if asynchronous:  # its caller may change them while it waits in the queue
             work.take_options()
         work.started = started = perf_counter()
-        place = channel.group.place
-        work.event = begin_collective(place, call, handed_over, not asynchronous, started)
-        channel.start(work, asynchronous)
+        if log.enabled:
+            kind, dtype, shape, size = call.places or log.describe(call)
+            if handed_over is not None and call.dtype is not None:
+                size = handed_over * call.dtype.itemsize
+            # One frame more is the group's: a frame that is not looked at need not be made.
+            site, place = site_of(_get_frame(2)), channel.group.place
+            work.event = log.begin(
+                kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
+                started,
+            )  # fmt: skip
+        if asynchronous or not (channel.inline_allowed and channel.run(work)):
+            channel.queue(work)
         if not asynchronous:
             if work.error is not None or not work.done:
                 work.wait()
@@ -432,11 +447,30 @@ class MPIProcessGroup(dist.ProcessGroup):
     def allreduce(
         self, tensors: Any = None, opts: Any = None, *given: Any, **named: Any
     ) -> Started:
-        if type(opts) is not AllreduceOptions or type(tensors) is not list or given or named:
-            return self._allreduce(tensors, opts, *given, **named)
-        if len(tensors) == 1:  # as torch's own function calls it
-            return self._all_reduce(tensors[0], opts)
-        return self.allreduce_coalesced(tensors, opts)
+        # As torch's own function calls it. What is asked of a tensor costs time, so it is done here
+        # and not in functions.
+        if (
+            type(opts) is AllreduceOptions
+            and type(tensors) is list
+            and len(tensors) == 1
+            and not (given or named)
+            and type(tensor := tensors[0]) is Tensor
+            and tensor.layout is strided
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and not (tensor.is_neg() or tensor.is_conj())
+        ):
+            op = opts.reduceOp
+            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
+            known = _known_all_reduces.get(signature)
+            if known is None:
+                known = _dense_all_reduce(tensor, op)
+                if isinstance(known[1], methodcaller):  # it has copied nothing
+                    if len(_known_all_reduces) >= _MOST_KNOWN:
+                        _known_all_reduces.clear()
+                    _known_all_reduces[signature] = known
+            return self._run(known[0], known[1], [tensor], opts)
+        return self._allreduce(tensors, opts, *given, **named)
 
     @in_every_form(AllreduceOptions, tensors="tensor")
     def _allreduce(self, tensors: Any, opts: AllreduceOptions) -> Started:
@@ -444,37 +478,14 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Started:
         opts = options_of(dist.AllreduceCoalescedOptions, "allreduce_coalesced", opts)
-        listed = as_list(tensors, "all_reduce", sparse=True)
-        works = [self._all_reduce(tensor, opts) for tensor in listed]
+        works = []
+        for each in as_list(tensors, "all_reduce", sparse=True):
+            if each.layout is torch.sparse_coo:
+                call, plan, handed_over = sparse_all_reduce(each, opts.reduceOp)
+                works.append(self._run(call, plan, [each], opts, handed_over))
+            else:
+                works.append(self._run(*_dense_all_reduce(each, opts.reduceOp), [each], opts))
         return works[0] if len(works) == 1 else self._combine(works)
-
-    def _all_reduce(self, tensor: torch.Tensor, opts: Any) -> Started:
-        op = opts.reduceOp
-        signature = None
-        # What is asked of a tensor costs time, so it is done here and not in functions.
-        if (
-            type(tensor) is Tensor
-            and tensor.layout is strided
-            and tensor.is_cpu
-            and tensor.is_contiguous()
-            and not (tensor.is_neg() or tensor.is_conj())
-        ):
-            signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
-            known = _known_all_reduces.get(signature)
-            if known is not None:
-                return self._run(known[0], known[1], [tensor], opts)
-        as_list([tensor], "all_reduce", sparse=True)
-        if tensor.layout is torch.sparse_coo:
-            sparse_call, plan, handed_over = sparse_all_reduce(tensor, op)
-            return self._run(sparse_call, plan, [tensor], opts, handed_over)
-        how = reduction(tensor.dtype, op)
-        call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
-        plan = collectives.all_reduce(tensor, op, how)
-        if signature is not None and isinstance(plan, methodcaller):  # it has copied nothing
-            if len(_known_all_reduces) >= _MOST_KNOWN:
-                _known_all_reduces.clear()
-            _known_all_reduces[signature] = call, plan
-        return self._run(call, plan, [tensor], opts)
 
     @in_every_form(dist.ReduceOptions, tensors="tensor")
     def reduce(self, tensors: Any, opts: dist.ReduceOptions) -> Started:
@@ -697,6 +708,12 @@ class MPIProcessGroup(dist.ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+
+def _dense_all_reduce(tensor: Tensor, op: dist.ReduceOp) -> tuple[Call, collectives.Plan]:
+    how = reduction(tensor.dtype, op)
+    call = known_call("all_reduce", (tensor.numel(),), tensor.dtype, how.code)
+    return call, collectives.all_reduce(tensor, op, how)
 
 
 def _flat(tensors: Any) -> Any:

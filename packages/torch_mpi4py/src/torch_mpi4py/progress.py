@@ -22,8 +22,6 @@ from .peer_boards import board_of
 from .runtime import MPI
 from .work import Collective
 
-__all__ = ["ProgressThread", "cores_are_taken"]
-
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
 # After so many looks at an empty queue the thread sleeps until it is called.

@@ -13,19 +13,6 @@ from typing import Any
 from .event_board import Event
 from .main_thread import keeps_the_lock
 
-__all__ = [
-    "FREED",
-    "LEFT_IN_VAIN",
-    "MOST_PAST",
-    "RankState",
-    "at",
-    "classify",
-    "describe",
-    "name_ranks",
-    "rank_list",
-    "what_and_where",
-]
-
 # What a rank raises that somebody freed, and what one raises as well that waited for a dead rank.
 FREED = ("DeadlineError", "RevokedError", "KeyboardInterrupt")
 LEFT_IN_VAIN = (*FREED, "RankFailedError")

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
-__all__ = ["autoload", "ensure_registered", "register"]
-
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _registered = False
 

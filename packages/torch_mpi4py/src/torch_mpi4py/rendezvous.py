@@ -21,8 +21,6 @@ from .group_comms import all_living
 from .guarded_comm import duplicate_world
 from .runtime import MPI
 
-__all__ = ["group_on", "open_store", "ready_made", "rendezvous"]
-
 # The latest stores, on the rank that serves them. They outlive the group: other ranks may still
 # be meeting there in new_group when this one, not a member, has destroyed its default group.
 _serving: list[dist.Store] = []
@@ -66,13 +64,14 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
     def share(value: object) -> Any:
         return deadlines.call(comm, "rendezvous", seconds, comm.bcast, value, 0)
 
-    def hosts() -> set[str]:
-        return set(deadlines.call(comm, "rendezvous", seconds, comm.allgather, _host_name()))
-
-    one_host = len(hosts()) == 1
+    host = MPI.Get_processor_name()
+    hosts = deadlines.call(comm, "rendezvous", seconds, comm.allgather, host)
     rank, size = comm.Get_rank(), comm.Get_size()
     if rank == 0:
-        host = "127.0.0.1" if one_host else _address_for_others()
+        host = "127.0.0.1"
+        if len(set(hosts)) > 1:
+            told = os.environ.get("TORCH_MPI4PY_STORE_HOST")
+            host = told or socket.gethostbyname(socket.gethostname())
         listener = socket.create_server((host, 0))
         port = listener.getsockname()[1]
         # The store takes over the socket, so it listens on this address only.
@@ -92,15 +91,6 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
         return store
     host, port = share(None)
     return dist.TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
-
-
-def _host_name() -> str:
-    return MPI.Get_processor_name()
-
-
-def _address_for_others() -> str:
-    chosen = os.environ.get("TORCH_MPI4PY_STORE_HOST")
-    return chosen or socket.gethostbyname(socket.gethostname())
 
 
 @contextlib.contextmanager

@@ -13,8 +13,6 @@ from .comm_events import end_call
 from .events import Token, log
 from .runtime import MPI
 
-__all__ = ["NON_BLOCKING", "GuardedRequest", "RequestWithDeadline"]
-
 NON_BLOCKING = (
     *("isend", "issend", "ibsend", "irecv"),
     *("Isend", "Issend", "Irsend", "Ibsend", "Irecv", "Isendrecv", "Isendrecv_replace"),

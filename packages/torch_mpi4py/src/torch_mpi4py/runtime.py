@@ -23,8 +23,6 @@ from .launch import (
     own_shared_memory,
 )
 
-__all__ = ["MPI", "remove_own_shared_memory"]
-
 # What goes without each setting of Open MPI that is read when MPI is initialised.
 _WITHOUT = (
     (SAFE_TRUNCATION, "a message that is longer than its buffer overwrites what lies behind"),

@@ -19,8 +19,6 @@ from .observing import observe
 from .peer_boards import board_of, one_at_a_time
 from .runtime import MPI
 
-__all__ = ["find", "look", "reach"]
-
 _SECOND_LOOK_SECONDS = 0.3
 _PAST = 200  # operations that have ended, of each rank
 _thread_lock = threading.Lock()

@@ -21,8 +21,6 @@ from .survivors_comm import shrink_base, shrunk_copy
 if TYPE_CHECKING:
     from .process_group import MPIProcessGroup
 
-__all__ = ["Shrunk", "shrink", "shrink_group"]
-
 
 class Shrunk(NamedTuple):
     """Who is left.

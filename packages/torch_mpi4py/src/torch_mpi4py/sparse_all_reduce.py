@@ -15,8 +15,6 @@ from .collectives import Plan, by_rank, scale_after
 from .dtypes import Reduction, element_type, reduction
 from .runtime import MPI
 
-__all__ = ["sparse_all_reduce"]
-
 
 class SparseCall(Call):
     """What must be equal on all ranks: the shape with the number of sparse dimensions."""

@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from .errors import DeadlineError
 
-__all__ = ["meet"]
-
 
 def meet(store: dist.Store | None, key: str, size: int, seconds: float, what: str) -> None:
     """Return when ``size`` ranks have come to the meeting ``key``.

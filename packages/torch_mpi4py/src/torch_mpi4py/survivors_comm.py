@@ -10,11 +10,10 @@ from concurrent.futures import Future, wait
 
 from . import advice, deadlines
 from .base_comm import base, replace_base
+from .deaths import has_ulfm
 from .errors import CommunicationError, DeadlineError
 from .mpi_errors import translate
 from .runtime import MPI
-
-__all__ = ["is_half_shrunk", "shrink_base", "shrunk_copy"]
 
 
 def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
@@ -46,7 +45,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
         CommunicationError: if this MPI has no fault tolerance.
         DeadlineError: as in :func:`shrink_base`.
     """
-    if not deadlines.has_ulfm():
+    if not has_ulfm():
         raise CommunicationError(
             f"{what}: this MPI has no fault tolerance (ULFM), so nothing can go on after a death. "
             f"{advice.RESTART} Open MPI 5 has it, when started with mpiexec --with-ft ulfm."

@@ -33,8 +33,6 @@ from .guarded_comm import world
 from .runtime import MPI
 from .traffic_matrix import Count, Matrix
 
-__all__ = ["Count", "Direction", "Matrix", "Traffic"]
-
 # A handle that was thrown away says nothing of the message; a send goes out all the same.
 _SENT = ("ok", "dropped")
 

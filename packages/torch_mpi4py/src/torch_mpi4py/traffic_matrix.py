@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy
 
-__all__ = ["Count", "Matrix"]
-
 
 class Count(NamedTuple):
     """Some messages, or calls of a collective, and the bytes in them: None if not known."""

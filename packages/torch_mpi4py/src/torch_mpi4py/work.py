@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .collectives import Plan
     from .link_emulation import EmulatedLink
 
-__all__ = ["Collective", "CollectiveWork", "CombinedWork"]
-
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
     """Complete ``future``."""
