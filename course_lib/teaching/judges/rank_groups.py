@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
 from ..distributed_log import of_group_first, without_world_collectives
-from ..exercise import as_mistake
+from ..exercise import WrongAnswer, as_mistake
 from ..message_log import portable
 from .failures import judge_failures
 
@@ -75,14 +77,49 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
-    """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``."""
+    """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0.
+
+    There nobody's rank is the one that it has in the world.
+    """
     judge(comm)
-    few: Any = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
-    if few == MPI.COMM_NULL:
-        return
-    with as_mistake(
-        "size-is-fixed",
-        f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask `comm.size` "
-        "how many ranks there are",
-    ):
-        judge(few)
+    few: Any = comm.Split(color=0 if comm.rank > 0 else MPI.UNDEFINED, key=comm.rank)
+    mistake = None
+    if few != MPI.COMM_NULL:
+        try:
+            with (
+                as_mistake(
+                    "size-is-fixed",
+                    f"on all {comm.size} ranks it is right, but on a communicator of ranks 1 to "
+                    f"{comm.size - 1} it is not. Ask `comm.size` and `comm.rank`",
+                ),
+                _without_process_group(),
+            ):
+                judge(few)
+        except WrongAnswer as error:
+            mistake = error
+    # Rank 0 has to hear of it too, or it goes on with the check and waits for the others.
+    everyones = comm.allgather(mistake)
+    mistake = mistake or next(filter(None, everyones), None)
+    if mistake is not None:
+        raise mistake
+
+
+@contextmanager
+def _without_process_group() -> Iterator[None]:
+    """Raise WrongAnswer where a function that is given a communicator asks all ranks by ``dist``.
+
+    Some of them are not there to answer, and the world's group would be lost.
+    """
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> None:
+        raise WrongAnswer(
+            "forgets-the-comm",
+            f"it calls `dist.{name}`, which asks all ranks of the world, whatever `comm` the "
+            "caller meant",
+        )
+
+    with ExitStack() as stack:
+        for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier"):
+            stack.callback(setattr, dist, name, getattr(dist, name))
+            setattr(dist, name, partial(refuse, name))
+        yield
