@@ -193,7 +193,7 @@ class _Recorder:
             event.finished, event.end = True, time.perf_counter()
             if name == "recv":
                 event.peer, event.content = answer, _content(given["tensor"])
-            elif name in ("isend", "irecv"):
+            elif name in ("isend", "irecv") or given.get("async_op"):
                 _mark_waiting(answer, [event])
             return answer
 
