@@ -193,7 +193,7 @@ class _Recorder:
             event.finished, event.end = True, time.perf_counter()
             if name == "recv":
                 event.peer, event.content = answer, _content(given["tensor"])
-            elif name in ("isend", "irecv") or given.get("async_op"):
+            elif name in ("isend", "irecv") or _can_be_marked(answer):
                 _mark_waiting(answer, [event])
             return answer
 
@@ -222,6 +222,8 @@ class _Recorder:
 
     def _begin(self, kind: str, name: str, given: Mapping, own: object) -> LoggedCall:
         event = LoggedCall(kind, name, nbytes=_size(own), rank=dist.get_rank())
+        if kind == "collective" and isinstance(own, torch.Tensor):
+            event.content = _content(own)
         group = self._group
         event.on_group = group is None or any(value is group for value in given.values())
         if kind in _END:
@@ -257,6 +259,11 @@ def _describe_message(event: LoggedCall, given: Mapping, labels: Mapping[int, st
     event.any_source = event.kind == "recv" and event.peer is None
     if event.kind == "send":
         event.content = _content(given["tensor"])
+
+
+def _can_be_marked(answer: object) -> bool:
+    """Tell whether ``answer`` is the handle of a call under way, and no gloo's: those are fixed."""
+    return isinstance(answer, dist.Work) and hasattr(answer, "__dict__")
 
 
 def _mark_waiting(work, events: list[LoggedCall]) -> None:
