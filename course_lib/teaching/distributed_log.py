@@ -26,6 +26,7 @@ from .exercise import WrongAnswer
 from .message_log import PROBES, LoggedCall, Observation, attempt, tell_all
 
 MESSAGES = ("send", "isend", "recv", "irecv")
+_CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
 # Which argument holds what this rank itself passes in: the first or the second. Its name is not
 # the same in every release of PyTorch, and not every release has all of them.
 _OWN_DATA_FIRST = (
@@ -143,6 +144,8 @@ class Recorder:
     def begin(self, kind: str, name: str, given: Mapping[str, Any], own: object) -> Any:
         """Write down a call with the arguments ``given``, of which ``own`` is this rank's data."""
         event = self.entry(kind, name, nbytes=_size(own))
+        if kind == "collective" and isinstance(own, torch.Tensor):
+            event.content = content_of(own)
         event.on_group = self._group is None or any(one is self._group for one in given.values())
         self.log.append(event)
         return event
@@ -231,3 +234,8 @@ def _size(data: object) -> int | None:
     if isinstance(data, (list, tuple)) and all(isinstance(item, torch.Tensor) for item in data):
         return sum(item.nbytes for item in data)
     return None
+
+
+def content_of(tensor: torch.Tensor) -> list | None:
+    """The numbers of a tensor; None for a long one."""
+    return tensor.flatten().tolist() if tensor.numel() <= _CONTENT_OF_AT_MOST else None

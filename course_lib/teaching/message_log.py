@@ -30,7 +30,8 @@ from torch_mpi4py.requests import NON_BLOCKING
 from .deadlock import ended_early
 
 PROBES = ("probe", "Probe", "mprobe", "Mprobe")
-_LOGGED = {*BLOCKING, *NON_BLOCKING}
+_POLLS = ("iprobe", "Iprobe", "improbe", "Improbe")
+_LOGGED = {*BLOCKING, *NON_BLOCKING, *_POLLS}
 
 
 @dataclass
@@ -121,9 +122,13 @@ class LoggedComm:
         if not is_accepted(name, args, kwargs):
             return method(*args, **kwargs)  # mpi4py says what is wrong with it
         events = _described(name, arguments_of(name, args, kwargs))
-        self.log.extend(events)
+        if name not in _POLLS:
+            # To and from PROC_NULL, nobody, goes no message.
+            self.log.extend(event for event in events if event.peer != MPI.PROC_NULL)
         args, kwargs, status = with_status(name, args, kwargs)
         answer = method(*args, **kwargs)
+        if name in _POLLS and answer:  # those in vain may be thousands
+            self.log.extend(events)
         for event in events:
             event.finished = True
         if isinstance(answer, MPI.Request):
@@ -155,12 +160,10 @@ def _described(name: str, given: dict) -> list[LoggedCall]:
         if kind == "send":
             event.nbytes = bytes_sent(name, data)
             event.content = data if name.islower() else None
-        elif "status" in given:
-            event.tag = None  # the status will say
         elif tag == MPI.ANY_TAG:
-            event.tag = 0
+            event.tag = None if "status" in given else 0  # the status will say
         found.append(event)
-    if name in PROBES:
+    if name in (*PROBES, *_POLLS):
         found.append(LoggedCall("probe", name, given["source"]))
     for event in found:
         if event.kind != "send" and event.peer == MPI.ANY_SOURCE:

@@ -88,14 +88,17 @@ def check_shift(shift) -> str:
     comm = world()
 
     def call(comm: LoggedComm, dtype: type):
-        mine = np.full(SHIFT_LENGTH, comm.rank, dtype=dtype)
+        # Not the ranks themselves: a sum of two ranks' arrays must not be a third one's.
+        owners = {10 * rank + 1: rank for rank in range(comm.size)}
+        mine = np.full(SHIFT_LENGTH, 10 * comm.rank + 1, dtype=dtype)
         received = shift(comm, mine)
-        intact = bool(np.all(mine == comm.rank))
+        intact = bool(np.all(mine == 10 * comm.rank + 1))
         owner = None
         if isinstance(received, np.ndarray) and received.shape == mine.shape:
             numbers = np.unique(received)
-            owner = int(numbers[0]) if len(numbers) == 1 and received.dtype == mine.dtype else None
-        return owner, intact
+            whole = len(numbers) == 1 and received.dtype == mine.dtype
+            owner = owners.get(numbers[0]) if whole else None
+        return owner, type(received).__name__, intact
 
     with_fewer_ranks(comm, lambda comm: judge_shift(observe(call, comm, np.float64)))
     with as_mistake(
@@ -189,7 +192,11 @@ def check_write_in_order(write_in_order) -> str:
         return f"line of rank {rank}"
 
     def call(comm: LoggedComm):
-        return write_in_order(comm, line(comm.rank), comm.mark)
+        def write(text: str) -> None:
+            comm.mark(text)
+
+        write.__qualname__ = "write"  # as errors name it
+        return write_in_order(comm, line(comm.rank), write)
 
     def judge(comm: GuardedComm) -> None:
         judge_in_order(observe(call, comm), [line(rank) for rank in range(comm.size)])

@@ -11,7 +11,12 @@ from itertools import pairwise
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
-from course_lib.teaching.judges.messages import all_waited, judge_hang, no_collective
+from course_lib.teaching.judges.messages import (
+    all_waited,
+    inside_the_world,
+    judge_hang,
+    no_collective,
+)
 from course_lib.teaching.message_log import Observation
 
 HELLO = "hello"
@@ -67,18 +72,6 @@ def _no_collective(seen: Observation, instead: str) -> None:
     no_collective(seen, f"it calls `comm.{{}}`, a collective of lesson 02. {instead}")
 
 
-def _no_fall_off_the_end(seen: Observation) -> None:
-    p = len(seen.results)
-    outside = [(source, dest) for source, dest in seen.sent() if not 0 <= dest < p]
-    if outside:
-        source, dest = outside[0]
-        raise WrongAnswer(
-            "falls-off-the-end",
-            f"rank {source} sends to rank {dest}, but the ranks are 0 to {p - 1}. The last rank's "
-            "case is a special one",
-        ) from seen.errors[source]
-
-
 def _waits_to_receive(seen: Observation, rank: int) -> bool:
     event = seen.stuck().get(rank)
     return event is not None and event.kind == "recv"
@@ -91,7 +84,7 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
     p = len(seen.results)
     not_attempted(seen.errors)
     _no_collective(seen, "Pass the token with `comm.send` and `comm.recv`")
-    _no_fall_off_the_end(seen)
+    inside_the_world(seen)
     astray = [(source, dest) for source, dest in seen.sent() if dest != right(source, p)]
     if p > 2 and astray and all(dest == left(source, p) for source, dest in seen.sent()):
         raise WrongAnswer(
@@ -114,15 +107,19 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
     if not any(seen.logs):
         raise WrongAnswer(
             "no-communication",
-            "no rank sends or receives anything. A rank knows of the token only what it is sent",
+            "no rank sends or receives anything by the `comm` that it is given. A rank knows of "
+            "the token only what it is sent",
         )
     closed = (p - 1, 0) in seen.sent()
-    if not closed and (_waits_to_receive(seen, 0) or not seen.hung):
+    ended = not seen.hung or (_waits_to_receive(seen, 0) and seen.errors[p - 1] is None)
+    if not closed and ended:
         raise WrongAnswer(
             "ring-not-closed",
             f"rank {p - 1} never sends the token to rank 0, so it does not come home. The right "
             "neighbour of the last rank is rank 0: `(rank + 1) % size`",
         )
+    for rank in range(1, p):
+        _judge_first_call(seen, rank)
     judge_hang(seen)
     if closed and not any(event.kind == "recv" for event in seen.logs[0]):
         raise WrongAnswer(
@@ -132,13 +129,24 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
     if any(result is None for result in seen.results):
         rank = seen.results.index(None)
         raise WrongAnswer("returns-nothing", f"rank {rank} returns None; it has to return a list")
-    for rank in [*range(1, p), 0]:
-        _judge_token(rank, seen.results[rank], start, p)
     if len(seen.sent()) > p:
         raise WrongAnswer(
             "sends-too-much",
-            f"the token comes home, but with {len(seen.sent())} messages. One round of {p} ranks "
-            f"takes {p}",
+            f"{len(seen.sent())} messages were sent. One round of {p} ranks takes {p}, one from "
+            "each rank",
+        )
+    for rank in [*range(1, p), 0]:
+        _judge_token(rank, seen.results[rank], start, p)
+    all_waited(seen)
+
+
+def _judge_first_call(seen: Observation, rank: int) -> None:
+    first = next((event.kind for event in seen.logs[rank] if event.kind in ("send", "recv")), None)
+    if first == "send":
+        raise WrongAnswer(
+            "sends-before-it-receives",
+            f"rank {rank} sends before it has received anything, so what it sends is no token of "
+            "rank 0's. Only rank 0 has one at the start",
         )
 
 
@@ -170,11 +178,11 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
 
 
 def judge_shift(seen: Observation) -> None:
-    """``seen.results``: per rank (whose data came back or None, whether its own is intact)."""
+    """``seen.results``: per rank (whose data came back or None, of what type, own is intact)."""
     p = len(seen.results)
     not_attempted(seen.errors)
     _no_collective(seen, "Use point-to-point calls: `Send`, `Recv`, `Isend`, `Irecv`, `Sendrecv`")
-    _no_fall_off_the_end(seen)
+    inside_the_world(seen)
     if seen.hung:
         stuck = seen.stuck().values()
         if all(_begins_with_blocking_send(log) for log in seen.logs):
@@ -190,7 +198,11 @@ def judge_shift(seen: Observation) -> None:
                 "every rank waits in its receive, and nobody has sent: a deadlock, for any size",
             )
     judge_hang(seen)
-    for rank, (owner, intact) in enumerate(seen.results):
+    for rank, (owner, kind, intact) in enumerate(seen.results):
+        if kind == "NoneType":
+            raise WrongAnswer(
+                "returns-nothing", f"rank {rank} returned None. Return the array that has come"
+            )
         if owner == right(rank, p) and p > 2:
             raise WrongAnswer(
                 "wrong-direction",
@@ -222,8 +234,10 @@ def judge_shift(seen: Observation) -> None:
 
 def _begins_with_blocking_send(log: list) -> bool:
     # Freeing a stuck rank may let its send return, so what it was stuck in is no evidence.
-    begins = bool(log) and log[0].call in ("send", "ssend", "Send", "Ssend")
-    return begins and not any(event.kind == "recv" and event.finished for event in log)
+    if not log or any(event.kind == "recv" and event.finished for event in log):
+        return False
+    waited_at_once = log[0].call in ("isend", "Isend") and len(log) == 1
+    return waited_at_once or log[0].call in ("send", "ssend", "Send", "Ssend")
 
 
 # ---- handshake --------------------------------------------------------------------------------
@@ -243,10 +257,28 @@ def judge_handshake(seen: Observation, payloads: list) -> None:
     _judge_server(seen)
     judge_hang(seen)
     expected = {worker: payloads[worker] for worker in range(1, p)}
+    if seen.results[0] == dict(enumerate(payloads)):
+        raise WrongAnswer(
+            "rank-0-is-no-worker",
+            "rank 0 returned its own payload as well. The dictionary has the workers' alone",
+        )
+    if seen.results[0] == dict.fromkeys(expected, HELLO):
+        raise WrongAnswer(
+            "keeps-the-hello",
+            "rank 0 returned the workers' hellos. A payload is what comes after the answer",
+        )
     if seen.results[0] != expected:
         raise WrongAnswer(
             "wrong-value", f"rank 0 returned {seen.results[0]!r}, expected {expected!r}"
         )
+    for worker in range(1, p):
+        if seen.results[worker] is not None:
+            raise WrongAnswer(
+                "workers-return-something",
+                f"rank 0 has all payloads, but worker {worker} returned {seen.results[worker]!r}. "
+                "Workers return None",
+            )
+    all_waited(seen)
 
 
 def _judge_worker(seen: Observation, worker: int) -> None:
@@ -311,7 +343,11 @@ def _judge_server(seen: Observation) -> None:
         if event.content == HELLO and event.peer not in [answer.peer for answer in answered]
     ]
     if unanswered:
-        raise WrongAnswer("no-answer", f"worker {unanswered[0]} says hello and gets no answer")
+        raise WrongAnswer(
+            "no-answer",
+            f"worker {unanswered[0]} says hello and gets no answer. Rank 0 answers first, and "
+            "receives the payload after that",
+        )
     if seen.hung and not any(seen.errors[1:]):
         raise WrongAnswer(
             "serves-too-many",
@@ -346,9 +382,14 @@ def judge_in_order(seen: Observation, lines: list[str]) -> None:
             f"{p} times over. One message per neighbour is enough",
         )
     _no_collective(seen, "Use `send` and `recv`")
-    _no_fall_off_the_end(seen)
+    inside_the_world(seen)
     for rank, log in enumerate(seen.logs):
         written = [event.content for event in log if event.kind == "mark"]
+        if len(written) > 1 and set(written) == {lines[rank]}:
+            raise WrongAnswer(
+                "writes-twice",
+                f"rank {rank} writes its line {len(written)} times. Once is asked for",
+            )
         if len(written) > 1 and set(written) <= set(lines):
             raise WrongAnswer(
                 "writes-for-others",
@@ -390,6 +431,17 @@ def _judge_turns(seen: Observation, p: int) -> None:
             "nobody-waits",
             "no message was sent, so nothing makes rank 1 wait for rank 0. If the order was "
             "right, that was luck",
+        )
+    lines = list(marks.items())
+    if (
+        p > 1
+        and not silent
+        and all(happens_before(seen, *pair) for pair in pairwise(reversed(lines)))
+    ):
+        raise WrongAnswer(
+            "wrong-direction",
+            f"the order is forced, but the wrong way round: rank {p - 1} writes first, and rank 0 "
+            "last. Rank r waits for rank r - 1",
         )
     for rank in range(1, p):
         if marks[rank] is None or marks[rank - 1] is None:

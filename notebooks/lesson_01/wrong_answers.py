@@ -111,6 +111,116 @@ def ring_pass(comm, token):
 def ring_pass(comm, token):
     return ["start", *range(comm.rank + 1)] if comm.rank else ["start", *range(comm.size)]
 """,
+        "everyone-receives-first: in a loop": """
+def ring_pass(comm, token):
+    for source in range(comm.size):
+        token = comm.recv(source=source)
+    token.append(comm.rank)
+    comm.send(token, dest=(comm.rank + 1) % comm.size)
+    return token
+""",
+        "falls-off-the-end: to receive": """
+def ring_pass(comm, token):
+    if comm.rank == 0:
+        comm.send(token + [0], dest=1)
+        return comm.recv(source=comm.size)
+    token = comm.recv(source=comm.rank - 1) + [comm.rank]
+    comm.send(token, dest=comm.rank + 1)
+    return token
+""",
+        "size-is-fixed: by the rank in the world": """
+def ring_pass(comm, token):
+    if rank == 0:
+        comm.send(token + [0], dest=1)
+        return comm.recv(source=world_size - 1)
+    token = comm.recv(source=rank - 1) + [rank]
+    comm.send(token, dest=(rank + 1) % world_size)
+    return token
+""",
+        "sends-before-it-receives": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    token = token or []
+    token.append(comm.rank)
+    comm.send(token, dest=right)
+    return comm.recv(source=left)
+""",
+        "ring-not-closed: and waited for": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=1)
+    token = comm.recv(source=left)
+    if comm.rank > 0:
+        token.append(comm.rank)
+    if comm.rank < comm.size - 1:
+        comm.send(token, dest=right)
+    return token
+""",
+        "tags-differ": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right, tag=1)
+        return comm.recv(source=left, tag=comm.size)
+    token = [*comm.recv(source=left, tag=comm.rank), comm.rank]
+    comm.send(token, dest=right, tag=comm.rank)
+    return token
+""",
+        "does-not-wait": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.isend([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = [*comm.recv(source=left), comm.rank]
+    comm.isend(token, dest=right)
+    return token
+""",
+        "returns-nothing: on rank 0": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        comm.recv(source=left)
+    else:
+        token = [*comm.recv(source=left), comm.rank]
+        comm.send(token, dest=right)
+        return token
+""",
+        "no-communication: on comm": """
+def ring_pass(comm, token):
+    comm = MPI.COMM_WORLD
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = [*comm.recv(source=left), comm.rank]
+    comm.send(token, dest=right)
+    return token
+""",
+        "does-not-sign: what it passes on": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank == 0:
+        comm.send([*token, 0], dest=right)
+        return comm.recv(source=left)
+    token = comm.recv(source=left)
+    comm.send(token, dest=right)
+    return [*token, comm.rank]
+""",
+        "sends-too-much": """
+def ring_pass(comm, token):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for lap in range(2):
+        if comm.rank == 0:
+            comm.send([*token, 0], dest=right)
+            token = comm.recv(source=left)
+        else:
+            token = [*comm.recv(source=left), comm.rank]
+            comm.send(token, dest=right)
+    return token
+""",
     },
     "01.shift": {
         "everyone-sends-first": """
@@ -188,6 +298,70 @@ def shift(comm, array):
     comm.Irecv(received, source=(comm.rank - 1) % comm.size)
     comm.Isend(array, dest=(comm.rank + 1) % comm.size).wait()
     return received.copy()
+""",
+        "overwrites-its-own: under another name": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = array
+    comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
+    return received
+""",
+        "it-raises": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return comm.Sendrecv(array, dest=right, source=left)
+""",
+        "everyone-sends-first: and waits at once": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(array)
+    comm.Isend(array, dest=right).wait()
+    comm.Irecv(received, source=left).wait()
+    return received
+""",
+        "size-is-fixed": """
+def shift(comm, array):
+    received = np.empty_like(array)
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
+    return received
+""",
+        "wrong-value": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(array)
+    comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
+    return array + received
+""",
+        "returns-nothing": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(array)
+    comm.Sendrecv(array, dest=right, recvbuf=received, source=left)
+""",
+        "does-not-wait: for its send": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = np.empty_like(array)
+    requests = [comm.Isend(array, dest=right), comm.Irecv(received, source=left)]
+    requests[1].wait()
+    return received
+""",
+        "returns-its-own: all the way round": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    received = array.copy()
+    for _ in range(comm.size):
+        comm.Sendrecv_replace(received, dest=right, source=left)
+    return received
+""",
+        "pickles: by isend": """
+def shift(comm, array):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    request = comm.isend(array, dest=right)
+    received = comm.recv(source=left)
+    request.wait()
+    return received
 """,
     },
     "01.handshake": {
@@ -340,6 +514,132 @@ def handshake(comm, payload):
         payloads[status.source] = comm.recv(source=status.source)
     return payloads
 """,
+        "rank-0-is-no-worker": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    status = MPI.Status()
+    payloads = {0: payload}
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "tags-differ": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0, tag=1)
+        comm.recv(source=0, tag=2)
+        comm.send(payload, dest=0, tag=3)
+        return None
+    status, payloads = MPI.Status(), {}
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "workers-return-something": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return payload
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "keeps-the-hello": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        payloads[status.source] = comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        comm.recv(source=status.source)
+    return payloads
+""",
+        "size-is-fixed": """
+def handshake(comm, payload):
+    if rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(world_size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "wrong-words: no hello": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads = {}
+    for worker in range(1, comm.size):
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "wrong-words: a hello with a name": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send(("hello", comm.rank), dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads = {}
+    for _ in range(comm.size - 1):
+        hello, worker = comm.recv(source=MPI.ANY_SOURCE)
+        comm.send("I am ready for you", dest=worker)
+        payloads[worker] = comm.recv(source=worker)
+    return payloads
+""",
+        "does-not-wait": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.recv(source=0)
+        comm.send(payload, dest=0)
+        return None
+
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(status=status)
+        comm.isend("I am ready for you", status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
+        "does-not-wait-for-ready: nor hears it": """
+def handshake(comm, payload):
+    if comm.rank != 0:
+        comm.send("hello", dest=0)
+        comm.send(payload, dest=0)
+        return None
+    payloads, status = {}, MPI.Status()
+    for _ in range(comm.size - 1):
+        comm.recv(source=MPI.ANY_SOURCE, status=status)
+        comm.send("I am ready for you", dest=status.source)
+        payloads[status.source] = comm.recv(source=status.source)
+    return payloads
+""",
     },
     "01.write_in_order": {
         "uses-a-barrier": """
@@ -422,6 +722,108 @@ def write_in_order(comm, text, write):
         if turn == comm.rank:
             write(text)
         comm.bcast("next", root=turn)
+""",
+        "wrong-direction": """
+def write_in_order(comm, text, write):
+    if comm.rank < comm.size - 1:
+        comm.recv(source=comm.rank + 1)
+    write(text)
+    if comm.rank > 0:
+        comm.send("your turn", dest=comm.rank - 1)
+""",
+        "order-not-forced": """
+def write_in_order(comm, text, write):
+    if comm.rank == 0:
+        write(text)
+        for dest in range(1, comm.size):
+            comm.send("your turn", dest=dest)
+    else:
+        comm.recv(source=0)
+        write(text)
+""",
+        "writes-nothing": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+    return text
+""",
+        "writes-nothing: but prints": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    print(text)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+""",
+        "writes-twice": """
+def write_in_order(comm, text, write):
+    write(text)
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+        write(text)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+""",
+        "it-raises: on the last rank": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    write(text)
+    if comm.rank < comm.size - 1:
+        comm.send("your turn", dest=comm.rank + 1)
+    else:
+        prnt("done")
+""",
+        "it-hangs: nobody passes on": """
+def write_in_order(comm, text, write):
+    if comm.rank == 0:
+        write(text)
+        comm.send("your turn", dest=1)
+    else:
+        comm.recv(source=comm.rank - 1)
+        write(text)
+""",
+        "size-is-fixed": """
+def write_in_order(comm, text, write):
+    if rank > 0:
+        comm.recv(source=rank - 1)
+    write(text)
+    if rank < world_size - 1:
+        comm.send("your turn", dest=rank + 1)
+""",
+        "does-not-wait": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    write(text)
+    if comm.rank < comm.size - 1:
+        comm.isend("your turn", dest=comm.rank + 1)
+""",
+        "passes-on-before-writing: by isend": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        comm.recv(source=comm.rank - 1)
+    request = comm.isend("your turn", dest=comm.rank + 1) if comm.rank < comm.size - 1 else None
+    write(text)
+    if request:
+        request.wait()
+""",
+        "uses-a-collective: gather": """
+def write_in_order(comm, text, write):
+    texts = comm.gather(text)
+    if comm.rank == 0:
+        for line in texts:
+            write(line)
+""",
+        "wrong-value": """
+def write_in_order(comm, text, write):
+    if comm.rank > 0:
+        text = comm.recv(source=comm.rank - 1) + text
+    write(text)
+    if comm.rank < comm.size - 1:
+        comm.send(text, dest=comm.rank + 1)
 """,
     },
 }

@@ -112,7 +112,7 @@ def check_report(report) -> str:
 
     from .judge_collectives import judge_report
 
-    def judge(comm: GuardedComm, first: int = 4) -> None:
+    def judge(comm: GuardedComm, first: float = 4.5) -> None:
         losses = [first + 4 * rank for rank in range(comm.size)]
         judge_report(observe(report, comm, losses[comm.rank]), losses)
 
@@ -136,11 +136,22 @@ GLOBAL_MEAN_HINTS = [
 
 @exercise("02.global_mean", function="global_mean", where="engines", hints=GLOBAL_MEAN_HINTS)
 def check_global_mean(global_mean) -> str:
+    import torch.distributed as dist
+
     from course_lib.teaching.judges.rank_groups import with_smaller_group
 
     from .judge_collectives import judge_mean, observe_mean
 
     with_smaller_group(lambda ranks, p: judge_mean(observe_mean(global_mean, ranks), p))
+    p = dist.get_world_size()
+    if p == 1:
+        return "One all-reduce of two numbers."
+    with as_mistake(
+        "fails-on-no-values",
+        "right as long as every rank has values, but not if rank 0 has none. A sum over no values "
+        "is 0, a mean of none is no number",
+    ):
+        judge_mean(observe_mean(global_mean, None, first=0), p, first=0)
     return "One all-reduce of two numbers per rank, whatever the shares."
 
 

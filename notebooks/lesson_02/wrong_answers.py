@@ -95,6 +95,79 @@ def broadcast(comm, value, root):
     comm.send(value, dest=(comm.rank + 1) % comm.size)
     return value
 """,
+        "root-is-fixed: in a tree": """
+def broadcast(comm, value, root):
+    mask = 1
+    while mask < comm.size:
+        if comm.rank < mask and comm.rank + mask < comm.size:
+            comm.send(value, dest=comm.rank + mask)
+        elif mask <= comm.rank < 2 * mask:
+            value = comm.recv(source=comm.rank - mask)
+        mask *= 2
+    return value
+""",
+        "returns-nothing": """
+def broadcast(comm, value, root):
+    if comm.rank == root:
+        for dest in range(comm.size):
+            if dest != root:
+                comm.send(value, dest=dest)
+        return value
+    value = comm.recv(source=root)
+""",
+        "sends-to-itself: in a loop of all": """
+def broadcast(comm, value, root):
+    for dest in range(comm.size):
+        if comm.rank == root:
+            comm.send(value, dest=dest)
+        else:
+            value = comm.recv(source=root)
+    return value
+""",
+        "does-not-wait: returns the request": """
+def broadcast(comm, value, root):
+    if comm.rank != root:
+        return comm.irecv(source=root)
+    for dest in range(comm.size):
+        if dest != root:
+            comm.send(value, dest=dest)
+    return value
+""",
+        "falls-off-the-end": """
+def broadcast(comm, value, root):
+    if comm.rank != root:
+        value = comm.recv(source=comm.rank - 1)
+    comm.send(value, dest=comm.rank + 1)
+    return value
+""",
+        "size-is-fixed: and the rank": """
+def broadcast(comm, value, root):
+    if rank == root:
+        for dest in range(world_size):
+            if dest != root:
+                comm.send(value, dest=dest)
+    else:
+        value = comm.recv(source=root)
+    return value
+""",
+        "sends-twice: all to all": """
+def broadcast(comm, value, root):
+    for dest in range(comm.size):
+        if dest != comm.rank:
+            comm.send(value, dest=dest)
+    if comm.rank != root:
+        value = comm.recv(source=root)
+    return value
+""",
+        "wrong-value: everyone has one": """
+def broadcast(comm, value, root):
+    if value:
+        for dest in range(comm.size):
+            if dest != comm.rank:
+                comm.send(value, dest=dest)
+        return value
+    return comm.recv(source=root)
+""",
     },
     "02.scatter": {
         "uses-a-collective": """
@@ -169,6 +242,68 @@ def scatter(comm, parts, root):
             comm.send(part, dest=dest)
     return comm.recv(source=root)
 """,
+        "list-of-one": """
+def scatter(comm, parts, root):
+    if comm.rank != root:
+        return comm.recv(source=root)
+    for dest in range(comm.size):
+        if dest != root:
+            comm.send(parts[dest:dest + 1], dest=dest)
+    return parts[root:root + 1]
+""",
+        "parts-shifted: one too early": """
+def scatter(comm, parts, root):
+    if comm.rank != root:
+        return comm.recv(source=root)
+    for dest in range(comm.size):
+        if dest != root:
+            comm.send(parts[dest - 1], dest=dest)
+    return parts[root - 1]
+""",
+        "sends-everything: down a chain": """
+def scatter(comm, parts, root):
+    place = (comm.rank - root) % comm.size
+    if place > 0:
+        parts = comm.recv(source=(comm.rank - 1) % comm.size)
+    if place < comm.size - 1:
+        comm.send(parts, dest=(comm.rank + 1) % comm.size)
+    return parts[comm.rank]
+""",
+        "root-receives": """
+def scatter(comm, parts, root):
+    if comm.rank == root:
+        for dest in range(comm.size):
+            if dest != root:
+                comm.send(parts[dest], dest=dest)
+    return comm.recv(source=root)
+""",
+        "returns-nothing": """
+def scatter(comm, parts, root):
+    if comm.rank == root:
+        for dest, part in enumerate(parts):
+            if dest != root:
+                comm.send(part, dest=dest)
+        return parts[root]
+    comm.recv(source=root)
+""",
+        "it-raises": """
+def scatter(comm, parts, root):
+    for dest in range(comm.size):
+        if dest != root:
+            comm.send(parts[dest], dest=dest)
+    if comm.rank != root:
+        return comm.recv(source=root)
+    return parts[root]
+""",
+        "does-not-wait": """
+def scatter(comm, parts, root):
+    if comm.rank != root:
+        return comm.recv(source=root)
+    for dest, part in enumerate(parts):
+        if dest != root:
+            comm.isend(part, dest=dest)
+    return parts[root]
+""",
     },
     "02.report": {
         "collective-behind-an-if": """
@@ -207,7 +342,7 @@ def report(comm, loss):
     count = comm.reduce(1, root=0)
     return total / count if comm.rank == 0 else None
 """,
-        "wrong-value": """
+        "not-the-sum: not even divided": """
 def report(comm, loss):
     comm.reduce(loss, root=0)
     return loss if comm.rank == 0 else None
@@ -226,6 +361,69 @@ def report(comm, loss):
 def report(comm, loss):
     total = comm.reduce(loss, root=0)
     return total / comm.size if total else None
+""",
+        "not-the-sum": """
+def report(comm, loss):
+    total = comm.reduce(loss, op=MPI.MAX, root=0)
+    return total / comm.size if comm.rank == 0 else None
+""",
+        "not-the-sum: its own": """
+def report(comm, loss):
+    return loss / comm.size if comm.rank == 0 else None
+""",
+        "rounds-down": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total // comm.size if comm.rank == 0 else None
+""",
+        "wrong-root": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=comm.size - 1)
+    return total / comm.size if comm.rank == 0 else None
+""",
+        "wrong-root: everywhere": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=1)
+    return total / comm.size if comm.rank == 1 else None
+""",
+        "returns-nothing": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    if comm.rank == 0:
+        print(total / comm.size)
+""",
+        "forgets-the-comm": """
+def report(comm, loss):
+    total = torch.tensor([loss], dtype=torch.float64)
+    dist.reduce(total, dst=0)
+    return total.item() / comm.size if comm.rank == 0 else None
+""",
+        "size-is-fixed: by the rank in the world": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / comm.size if rank == 0 else None
+""",
+        "more-than-a-reduce: gather": """
+def report(comm, loss):
+    losses = comm.gather(loss)
+    if losses is not None:
+        return sum(losses) / len(losses)
+""",
+        "everyone-gets-it: zero": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / comm.size if comm.rank == 0 else 0
+""",
+        "too-many-collectives: a barrier": """
+def report(comm, loss):
+    comm.barrier()
+    total = comm.reduce(loss, root=0)
+    return total / comm.size if comm.rank == 0 else None
+""",
+        "wrong-value: one rank too few": """
+def report(comm, loss):
+    total = comm.reduce(loss, root=0)
+    return total / (comm.size - 1) if comm.rank == 0 else None
 """,
     },
     "02.global_mean": {
@@ -297,6 +495,73 @@ def global_mean(values, group):
     dist.all_reduce(pair, group=group)
     return (pair[0] / pair[1]).item()
 """,
+        "it-raises": """
+def global_mean(values, group):
+    pair = torch.tensor([values.sum(), len(values)], dtype=torch.float64)
+    dist.all_reduce(pair, group)
+    return (pair[0] / pair[1]).item()
+""",
+        "mean-of-means: by AVG": """
+def global_mean(values, group):
+    mean = values.mean()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=group)
+    return mean.item()
+""",
+        "fails-on-no-values": """
+def global_mean(values, group):
+    pair = torch.tensor([values.mean() * len(values), len(values)], dtype=torch.float64)
+    dist.all_reduce(pair, group=group)
+    return (pair[0] / pair[1]).item()
+""",
+        "fails-on-no-values: and stays away": """
+def global_mean(values, group):
+    if len(values) == 0:
+        return 0.0
+    pair = torch.tensor([values.sum(), len(values)], dtype=torch.float64)
+    dist.all_reduce(pair, group=group)
+    return (pair[0] / pair[1]).item()
+""",
+        "does-not-wait": """
+def global_mean(values, group):
+    pair = torch.tensor([float(values.sum()), len(values)], dtype=torch.float64)
+    dist.all_reduce(pair, group=group, async_op=True)
+    return (pair[0] / pair[1]).item()
+""",
+        "only-the-root-knows": """
+def global_mean(values, group):
+    pair = torch.tensor([float(values.sum()), len(values)], dtype=torch.float64)
+    dist.reduce(pair, group_dst=0, group=group)
+    return (pair[0] / pair[1]).item()
+""",
+        "own-count": """
+def global_mean(values, group):
+    total = values.sum()
+    dist.all_reduce(total, group=group)
+    return total.item() / len(values)
+""",
+        "own-count-times-ranks": """
+def global_mean(values, group):
+    total = values.sum()
+    dist.all_reduce(total, group=group)
+    return total.item() / (len(values) * dist.get_world_size(group))
+""",
+        "over-the-budget": """
+def global_mean(values, group):
+    triple = torch.tensor([values.sum(), len(values), 0], dtype=torch.float64)
+    dist.all_reduce(triple, group=group)
+    return (triple[0] / triple[1]).item()
+""",
+        "own-mean": """
+def global_mean(values, group):
+    total = torch.tensor([values.sum()])
+    count = torch.tensor([len(values)])
+    dist.all_reduce(torch.cat([total, count]), group=group)
+    return (total / count).item()
+""",
+        "forgets-the-group: by comm": """
+def global_mean(values, group):
+    return comm.allreduce(values.sum().item()) / comm.allreduce(len(values))
+""",
     },
     "02.transpose": {
         "pieces-not-transposed": """
@@ -358,6 +623,60 @@ def transpose(rows, group):
         "no-communication": """
 def transpose(rows, group):
     return rows
+""",
+        "it-raises": """
+def transpose(rows, group):
+    b, n = rows.shape
+    outgoing = rows.T.contiguous()
+    incoming = torch.empty(n, b)
+    dist.all_to_all_single(incoming, outgoing, group=group)
+    return torch.hstack(incoming.chunk(dist.get_world_size(group)))
+""",
+        "does-not-wait": """
+def transpose(rows, group):
+    b, p = len(rows), dist.get_world_size(group)
+    outgoing = rows.T.contiguous()
+    incoming = torch.zeros_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing, group=group, async_op=True)
+    return torch.hstack(incoming.chunk(p))
+""",
+        "sends-something-else": """
+def transpose(rows, group):
+    b, p = len(rows), dist.get_world_size(group)
+    outgoing = rows.T.contiguous()
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(outgoing, incoming, group=group)
+    return torch.hstack(incoming.chunk(p))
+""",
+        "pieces-not-transposed: twice": """
+def transpose(rows, group):
+    b, p = len(rows), dist.get_world_size(group)
+    outgoing = torch.cat([piece.T for piece in rows.split(b, dim=1)])
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing, group=group)
+    return torch.cat([piece.T for piece in incoming.split(b)], dim=1)
+""",
+        "pieces-misplaced: backwards": """
+def transpose(rows, group):
+    b, p = len(rows), dist.get_world_size(group)
+    outgoing = rows.T.contiguous()
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing, group=group)
+    return torch.hstack(incoming.chunk(p)[::-1])
+""",
+        "not-a-tensor": """
+def transpose(rows, group):
+    b, p = len(rows), dist.get_world_size(group)
+    outgoing = rows.T.contiguous()
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing, group=group)
+    torch.hstack(incoming.chunk(p))
+""",
+        "it-raises: rows along the wrong dimension": """
+def transpose(rows, group):
+    received = torch.empty_like(rows)
+    dist.all_to_all_single(received, rows.contiguous(), group=group)
+    return received.T
 """,
     },
 }

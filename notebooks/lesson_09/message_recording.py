@@ -17,6 +17,7 @@ import torch.distributed as dist
 from course_lib.teaching.distributed_log import (
     MESSAGES,
     Recorder,
+    content_of,
     observe_distributed,
     recording,
 )
@@ -25,7 +26,6 @@ from course_lib.teaching.message_log import LoggedCall, Observation
 
 __all__ = ["Message", "OutsideTheGroupError", "observe_messages", "recorded_messages"]
 
-_CONTENT_OF_AT_MOST = 64  # numbers: enough for a check, little to carry about
 _END = {"send": "dst", "recv": "src"}
 
 
@@ -105,14 +105,10 @@ class _MessageRecorder(Recorder):
         event.label = self._labels.get(event.tag, f"tag {event.tag}" if self._labels else "")
         event.any_source = event.kind == "recv" and event.peer is None
         if event.kind == "send":
-            event.content = _content(given["tensor"])
+            event.content = content_of(given["tensor"])
 
     def end(self, event: Message, given: Mapping, answer: object) -> None:
         super().end(event, given, answer)
         event.end = time.perf_counter()
         if event.call == "recv":
-            event.peer, event.content = answer, _content(given["tensor"])
-
-
-def _content(tensor: torch.Tensor) -> list | None:
-    return tensor.flatten().tolist() if tensor.numel() <= _CONTENT_OF_AT_MOST else None
+            event.peer, event.content = answer, content_of(given["tensor"])

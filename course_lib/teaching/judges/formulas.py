@@ -25,7 +25,7 @@ def judge_formula(
     Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
     does an array or a tensor.
     """
-    given = [_plain(function(*case)) for case in cases]
+    given = [plain(function(*case)) for case in cases]
     wanted = [right(*case) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
     if not wrong:
@@ -41,9 +41,10 @@ def judge_formula(
     raise WrongAnswer("wrong-value", f"{told}, not {_rounded(wanted[first])}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return arrays, tensors and their numbers as Python's own, also inside of lists."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(_plain, value)) if type(value) in (tuple, list) else [*value]
+        return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 

@@ -13,11 +13,56 @@ def judge_hang(seen: Observation) -> None:
     if not seen.hung:
         return
     p = len(seen.results)
-    where = [f"rank {rank} in {_described(event)}" for rank, event in sorted(seen.stuck().items())]
+    stuck = sorted(seen.stuck().items())
+    for rank, event in stuck:
+        _judge_tags(seen, rank, event)
+    where = [f"rank {rank} in {_described(event)}" for rank, event in stuck]
+    done = next(
+        (
+            f". Rank {event.peer} is done and has sent rank {rank} nothing more"
+            for rank, event in stuck
+            if event.kind == "recv" and event.peer is not None and seen.errors[event.peer] is None
+        ),
+        "",
+    )
     raise WrongAnswer(
         "it-hangs",
-        f"it does not end on {p} ranks. Waiting: {', '.join(where) or 'none'}",
+        f"it does not end on {p} ranks. Waiting: {', '.join(where) or 'none'}{done}",
     )
+
+
+def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
+    """Raise if the message that ``rank`` waits for was sent to it, but under another tag."""
+    if waiting.kind != "recv" or waiting.peer is None or waiting.tag is None:
+        return
+    sent = [
+        event.tag
+        for event in seen.logs[waiting.peer]
+        if event.kind == "send" and event.peer == rank
+    ]
+    for event in seen.logs[rank]:
+        taken = event.kind == "recv" and event.peer == waiting.peer and event.finished
+        if taken and event.tag in sent:
+            sent.remove(event.tag)
+    if sent and waiting.tag not in sent:
+        raise WrongAnswer(
+            "tags-differ",
+            f"rank {rank} waits for a message of tag {waiting.tag} from rank {waiting.peer}, which "
+            f"has sent it one of tag {sent[0]}. A receive that names a tag takes no other",
+        )
+
+
+def inside_the_world(seen: Observation) -> None:
+    """Raise if somebody sends to a rank that there is not."""
+    p = len(seen.results)
+    outside = [(source, dest) for source, dest in seen.sent() if not 0 <= dest < p]
+    if outside:
+        source, dest = outside[0]
+        raise WrongAnswer(
+            "falls-off-the-end",
+            f"rank {source} sends to rank {dest}, but the ranks are 0 to {p - 1}. The last rank's "
+            "case is a special one",
+        ) from seen.errors[source]
 
 
 def _described(event: LoggedCall) -> str:

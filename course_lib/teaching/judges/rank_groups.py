@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from torch_mpi4py import MPI, GuardedComm, world
 
 from ..deadlock import ended_early
 from ..distributed_log import of_group_first, without_world_collectives
-from ..exercise import as_mistake
+from ..exercise import WrongAnswer, as_mistake
 from ..message_log import portable
 from .failures import judge_failures
 
@@ -77,23 +79,49 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
 
 
 def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) -> None:
-    """Call ``judge(comm)``, and on all ranks but the last once more with a smaller ``comm``.
+    """Call ``judge(comm)``, and once more with a ``comm`` of all ranks but 0.
 
-    All ranks of ``comm`` are told what was found there: nobody goes on alone and waits.
+    There nobody's rank is the one that it has in the world. All ranks are told what was found:
+    rank 0 would go on with the check, and wait for the others.
     """
     judge(comm)
-    few: Any = comm.Split(color=0 if comm.rank < comm.size - 1 else MPI.UNDEFINED, key=comm.rank)
-    found = None
+    few: Any = comm.Split(color=0 if comm.rank > 0 else MPI.UNDEFINED, key=comm.rank)
+    mistake: Exception | None = None
     if few != MPI.COMM_NULL:
         try:
-            judge(few)
+            with (
+                as_mistake(
+                    "size-is-fixed",
+                    f"on all {comm.size} ranks it is right, but on a communicator of ranks 1 to "
+                    f"{comm.size - 1} it is not. Ask `comm.size` and `comm.rank`",
+                ),
+                _without_process_group(),
+            ):
+                judge(few)
         except Exception as error:
-            found = error
-    elsewhere = comm.bcast(portable(found), root=0)
-    with as_mistake(
-        "size-is-fixed",
-        f"on {comm.size} ranks it is right, but on {comm.size - 1} it is not. Ask `comm.size` "
-        "how many ranks there are",
-    ):
-        if found is not None or elsewhere is not None:
-            raise found or elsewhere
+            mistake = error
+    elsewhere = comm.allgather(portable(mistake))
+    mistake = mistake or next(filter(None, elsewhere), None)
+    if mistake is not None:
+        raise mistake
+
+
+@contextmanager
+def _without_process_group() -> Iterator[None]:
+    """Raise WrongAnswer where a function that is given a communicator asks all ranks by ``dist``.
+
+    Some of them are not there to answer, and the world's group would be lost.
+    """
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> None:
+        raise WrongAnswer(
+            "forgets-the-comm",
+            f"it calls `dist.{name}`, which asks all ranks of the world, whatever `comm` the "
+            "caller meant",
+        )
+
+    with ExitStack() as stack:
+        for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier"):
+            stack.callback(setattr, dist, name, getattr(dist, name))
+            setattr(dist, name, partial(refuse, name))
+        yield

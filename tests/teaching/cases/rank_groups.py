@@ -26,7 +26,7 @@ def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
 
     with pytest.raises(WrongAnswer) as wrong:
         with_fewer_ranks(comm, judge)
-    assert sizes == ([size] if rank == size - 1 else [size, size - 1])
+    assert sizes == ([size] if rank == 0 else [size, size - 1])
     assert wrong.value.name == "size-is-fixed"
     assert wrong.value.explanation.endswith("(three is not two)")
 
