@@ -193,7 +193,7 @@ class _Recorder:
             event.finished, event.end = True, time.perf_counter()
             if name == "recv":
                 event.peer, event.content = answer, _content(given["tensor"])
-            elif name in ("isend", "irecv"):
+            elif isinstance(answer, dist.Work):
                 _mark_waiting(answer, [event])
             return answer
 
@@ -260,16 +260,15 @@ def _describe_message(event: LoggedCall, given: Mapping, labels: Mapping[int, st
 
 
 def _mark_waiting(work, events: list[LoggedCall]) -> None:
-    wait = work.wait
-
-    def marked(*args, **kwargs):
+    def marked(method: Callable, *args, **kwargs):
         for event in events:
             event.waited = True
-        return wait(*args, **kwargs)
+        return method(*args, **kwargs)
 
     for event in events:
         event.waited = False
-    work.wait = marked
+    for name in ("wait", "get_future"):
+        setattr(work, name, functools.partial(marked, getattr(work, name)))
 
 
 def _size(data: object) -> int | None:
