@@ -219,6 +219,10 @@ class _WatchedWork:
         self._note(True)
         return self._work.wait(*args, **kwargs)
 
+    def get_future(self) -> Any:
+        self._note(True)
+        return self._work.get_future()
+
     def _note(self, waited: bool) -> None:
         for event in self._events:
             event.waited = waited

@@ -20,10 +20,12 @@ from .judge_rehearsals import (
     need_array,
     need_neighbours,
     need_new_array,
+    need_no_mean,
     play,
     total,
 )
 from .rehearsal import Rehearsal
+from .rehearsed_comm import Message
 
 __all__ = [
     "judge_all_gather",
@@ -53,7 +55,7 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
     try:
         yield
     except WrongAnswer as error:
-        if error.name in ("left-out-not-told", "left-out-not-counted"):
+        if error.name in ("left-out-not-told", "left-out-not-counted", "skips-missing-partners"):
             raise
         raise WrongAnswer(
             "only-powers-of-two",
@@ -64,13 +66,13 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
 def _judge_sums(function: Callable, p: int, folded: bool = False) -> Rehearsal:
     given = [contribution(rank, LENGTH) for rank in range(p)]
     before = [array.copy() for array in given]
-    seen = play(function, given)
+    seen, right = play(function, given), total(p, LENGTH)
+    need_no_mean(seen.results[0], right, p)
     results = [need_array(seen.results[rank], rank, given[rank], before[rank]) for rank in range(p)]
     _need_length(results, LENGTH)
-    right = total(p, LENGTH)
     wrong = [rank for rank in range(p) if not np.array_equal(results[rank], right)]
     if wrong and folded:
-        _explain_fold(results, wrong, p)
+        _explain_fold(seen, results, wrong)
     for rank in wrong:
         explain_counts(rank, results[rank], LENGTH, p)
     need_new_array(given, before)
@@ -86,8 +88,18 @@ def _need_length(results: list[np.ndarray], length: int) -> None:
             )
 
 
-def _explain_fold(results: list[np.ndarray], wrong: list[int], p: int) -> None:
+def _explain_fold(seen: Rehearsal, results: list[np.ndarray], wrong: list[int]) -> None:
+    p = len(results)
     m = 2 ** (p.bit_length() - 1)
+    swaps = {(m.source, m.dest, m.end) for m in seen.messages}
+    if all((dest, source, end) in swaps for source, dest, end in swaps):  # nobody hands over
+        raise WrongAnswer(
+            "skips-missing-partners",
+            f"on {p} ranks rank {', '.join(map(str, wrong))} has no sum over all. A rank whose "
+            "partner does not exist cannot just leave out that step: it would have got the numbers "
+            f"of several ranks there. Only {m} ranks can do the doubling; first the others have to "
+            "hand over their numbers and stand aside",
+        )
     if len(wrong) <= p - m:
         raise WrongAnswer(
             "left-out-not-told",
@@ -115,10 +127,31 @@ def _judge_steps(seen: Rehearsal, p: int) -> None:
                 f"the sum is right, but every message begins or ends at rank {root}: that is the "
                 f"naive way. On {p} ranks it takes {seen.steps} steps; {enough} are enough",
             )
+    told = f"the sum is right, but on {p} ranks it takes {seen.steps} messages one after another"
+    partners: list[set[int]] = [set() for _ in range(p)]
+    for message in seen.messages:
+        partners[message.source].add(message.dest)
+        partners[message.dest].add(message.source)
+    aside = [rank for rank in range(p) if len(partners[rank]) == 1]
+    for root in range(p):
+        guests = [rank for rank in aside if partners[rank] == {root}]
+        if len(guests) > 1:
+            raise WrongAnswer(
+                "all-to-the-same",
+                f"{told}, where {enough} are enough: ranks {', '.join(map(str, guests))} all hand "
+                f"their numbers to rank {root}, which takes one after the other. Give each a rank "
+                "of its own",
+            )
+    if aside and p == 2**lg and seen.steps == lg + 1:
+        raise WrongAnswer(
+            "stands-aside-needlessly",
+            f"{told}, where {enough} are enough: ranks {', '.join(map(str, aside))} stand aside, "
+            f"though {p} is a power of two. All {p} can do the doubling",
+        )
     raise WrongAnswer(
         "too-many-steps",
-        f"the sum is right, but on {p} ranks it takes {seen.steps} messages one after another. "
-        f"By recursive doubling {enough} are enough: in each step everyone swaps with a partner",
+        f"{told}. By recursive doubling {enough} are enough: in each step everyone swaps with a "
+        "partner",
     )
 
 
@@ -147,10 +180,12 @@ def _judge_chunks(function: Callable, p: int, length: int) -> None:
     chunks = np.array_split(total(p, length), p)
     starts = np.cumsum([0, *map(len, chunks)])
     for rank in range(p):
+        need_no_mean(seen.results[rank], chunks[rank], p)
         result = need_array(seen.results[rank], rank, given[rank], before[rank])
         if np.array_equal(result, chunks[rank]):
             continue
         _explain_chunk(rank, result, chunks, length, p)
+        _explain_passing_of_chunks(seen, rank, chunks)
         explain_counts(rank, result, length, p, int(starts[rank]))
     need_new_array(given, before)
     need_neighbours(seen, p)
@@ -176,14 +211,48 @@ def _explain_chunk(rank: int, result: np.ndarray, chunks: list, length: int, p: 
             f"on {p} ranks, with {length} numbers, rank {rank} returns shape {result.shape}; its "
             f"chunk has shape {chunks[rank].shape}",
         )
-    start = sum(len(chunk) for chunk in chunks[:rank])
-    of_two = contribution(rank, length) + contribution((rank - 1) % p, length)
-    if p > 3 and np.array_equal(result, of_two[start : start + len(result)]):
+
+
+def _explain_passing_of_chunks(seen: Rehearsal, rank: int, chunks: list) -> None:
+    """Raise what the messages tell about a wrong chunk: what was in each, and whose."""
+    p = len(chunks)
+    if p > 2 and seen.messages and all(_is_the_senders_own(m, chunks) for m in seen.messages):
         raise WrongAnswer(
             "passes-its-own",
-            f"rank {rank}'s chunk holds its own numbers and rank {(rank - 1) % p}'s only. Pass on "
-            "the chunk that you have just added to, not always your own numbers",
+            f"on {p} ranks every message holds just its sender's own numbers. Pass on the chunk "
+            "that you have just added to (`mine += received` adds to the chunk itself, "
+            "`mine = mine + received` makes another array)",
         )
+    arrived = [_found_in(m, chunks) for m in seen.messages if m.dest == rank]
+    if not arrived or arrived[-1] is None:
+        return
+    number, counts = arrived[-1]
+    counts[rank] += 1
+    if number != rank and counts == [1] * p:
+        raise WrongAnswer(
+            "wrong-chunk",
+            f"on {p} ranks rank {rank} completes chunk {number}, but returns chunk {rank}, which "
+            "it has not got whole. A chunk ends one rank before the one where its round began: so "
+            f"where must chunk {rank} begin, to end at rank {rank}?",
+        )
+
+
+def _found_in(message: Message, chunks: list) -> tuple[int, list[int]] | None:
+    """Return which chunk it holds, and how often each rank's numbers are in it."""
+    content, start = np.asarray(message.content), 0
+    length = sum(map(len, chunks))
+    for number, chunk in enumerate(chunks):
+        if content.shape == chunk.shape and content.any():
+            counts = counts_of(content, length, len(chunks), start)
+            if counts is not None:
+                return number, counts
+        start += len(chunk)
+    return None
+
+
+def _is_the_senders_own(message: Message, chunks: list) -> bool:
+    found = _found_in(message, chunks)
+    return found is not None and sum(found[1]) == found[1][message.source] == 1
 
 
 def _judge_bytes(seen: Rehearsal, p: int, enough: list[int], whole: int) -> None:
@@ -295,6 +364,7 @@ def _judge_mended(function: Callable, p: int) -> float:
     given = [contribution(rank, LENGTH) for rank in range(p)]
     before = [array.copy() for array in given]
     seen = play(function, given)
+    need_no_mean(seen.results[0], total(p, LENGTH), p)
     results = [need_array(seen.results[rank], rank, given[rank], before[rank]) for rank in range(p)]
     _need_length(results, LENGTH)
     for rank, result in enumerate(results):
@@ -306,6 +376,7 @@ def _judge_mended(function: Callable, p: int) -> float:
                 "all that goes round is zeros: nobody ever puts its own numbers into the array "
                 "that it sends",
             )
+        _explain_passing(seen, rank, result, p)
         explain_counts(rank, result, LENGTH, p)
     need_new_array(given, before)
     need_neighbours(seen, p)
@@ -317,6 +388,49 @@ def _judge_mended(function: Callable, p: int) -> float:
             f"the sum is right, but on {p} ranks a rank sends {most} bytes: more than p - 1 arrays",
         )
     return most / enough if enough else 1.0
+
+
+def _explain_passing(seen: Rehearsal, rank: int, result: np.ndarray, p: int) -> None:
+    """Raise what the messages tell about a wrong sum: whose numbers each rank has sent."""
+    sent = [[_counts_sent(message, p) for message in seen.sent(r)] for r in range(p)]
+    if p < 3 or any(None in row for row in sent):
+        return  # parts of arrays, say
+    own = [[int(r == other) for other in range(p)] for r in range(p)]
+    if all(len(counts) > 1 and counts == [own[r]] * len(counts) for r, counts in enumerate(sent)):
+        raise WrongAnswer(
+            "keeps-sending-its-own",
+            f"on {p} ranks everyone sends its own numbers {len(sent[0])} times, so its neighbour "
+            "gets the same again and again. Pass on what has just arrived",
+        )
+    if any(sum(counts) > 1 for row in sent for counts in row):
+        raise WrongAnswer(
+            "sends-the-sum",
+            f"on {p} ranks what goes round is not one rank's numbers but a sum, so numbers that "
+            "are in it come by once more. Pass on what has arrived as it is, and add it to an "
+            "array that stays",
+        )
+    if all(len(row) >= p for row in sent):
+        raise WrongAnswer(
+            "one-step-too-many",
+            f"on {p} ranks it takes {len(sent[0])} steps, and in the last one everybody's own "
+            f"numbers come back and are added once more: p - 1 = {p - 1} are enough",
+        )
+    counts = counts_of(result, LENGTH, p)
+    elsewhere = [count for other, count in enumerate(counts or []) if other != rank]
+    if max(counts or [0]) > 1 and 0 in elsewhere and any(elsewhere):
+        twice = counts.index(max(counts))
+        raise WrongAnswer(
+            "adds-the-wrong-array",
+            f"the right arrays go round, but they are not what is added: on {p} ranks "
+            f"{counts[twice]} times rank {twice}'s numbers are in rank {rank}'s sum, and others "
+            "not at all. In each step add the array that has just arrived, whichever of the two "
+            "it came into",
+        )
+
+
+def _counts_sent(message: Message, p: int) -> list[int] | None:
+    content = np.asarray(message.content)
+    return counts_of(content, LENGTH, p) if content.shape == (LENGTH,) else None
 
 
 # ---- on the real ranks ------------------------------------------------------------------------

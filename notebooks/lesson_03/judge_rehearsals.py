@@ -15,6 +15,7 @@ from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import judge_errors
 
 from .rehearsal import CollectiveError, Rehearsal, UnrehearsedError, rehearse
+from .rehearsed_comm import Message
 
 __all__ = [
     "contribution",
@@ -23,6 +24,7 @@ __all__ = [
     "need_array",
     "need_neighbours",
     "need_new_array",
+    "need_no_mean",
     "play",
     "total",
 ]
@@ -73,6 +75,18 @@ def explain_counts(rank: int, result: np.ndarray, length: int, p: int, start: in
         )
     twice = [other for other, count in enumerate(counts) if count > 1]
     missing = [other for other, count in enumerate(counts) if not count]
+    if missing == [rank]:
+        raise WrongAnswer(
+            "own-missing",
+            f"on {p} ranks rank {rank}'s sum has everybody's numbers but its own: begin with a "
+            "copy of the array that it was given",
+        )
+    if p > 2 and missing and sum(counts) == 1 and not counts[rank]:
+        raise WrongAnswer(
+            "overwrites",
+            f"on {p} ranks rank {rank} returns rank {counts.index(1)}'s numbers and no others: "
+            "what arrives has to be added to what is there, not put in its place",
+        )
     if not any(count for other, count in enumerate(counts) if other != rank):
         raise WrongAnswer(
             "nothing-added",
@@ -133,7 +147,7 @@ def _explain_error(rank: int, p: int, error: BaseException | None) -> None:
         raise WrongAnswer(
             "not-rehearsed",
             f"it uses `comm.{text}`, which the check cannot rehearse. `rank`, `size`, Send, Recv, "
-            "Isend, Irecv and Sendrecv are enough",
+            "Isend, Irecv, Sendrecv, Sendrecv_replace and `wait` are enough",
         )
     if "there is no rank" in text:
         raise WrongAnswer(
@@ -154,19 +168,29 @@ def _why_stuck(seen: Rehearsal, p: int) -> tuple[str, str]:
         )
     if len(calls) == p and all(call.call.lower() == "recv" for call in calls):
         return "everyone-receives-first", f"on {p} ranks all are in a receive, and nobody sends"
-    waiting = []
-    for rank, own in seen.stuck.items():
-        for call in own[:1]:
-            peer = call.dest if call.source == rank and call.dest != rank else call.source
-            ended = peer is not None and peer not in seen.stuck
-            waiting.append(
-                f"rank {rank} in {call.call} with rank {peer}"
-                + (", which has come to its end" if ended else "")
-            )
-    return "it-hangs", f"on {p} ranks it never ends: {'; '.join(waiting)}"
+    waiting = [
+        f"rank {rank} in {own[0].call} " + " and ".join(map(_where, own))
+        for rank, own in seen.stuck.items()
+        if own
+    ]
+    ended = [f"rank {rank} has come to its end" for rank in range(p) if rank not in seen.stuck]
+    return "it-hangs", f"on {p} ranks it never ends: {'; '.join(waiting + ended)}"
+
+
+def _where(call: Message) -> str:
+    sends = call.content is not None
+    peer = call.dest if sends else call.source
+    return ("to " if sends else "from ") + ("any rank" if peer is None else f"rank {peer}")
 
 
 def _judge_buffers(seen: Rehearsal) -> None:
+    for message in seen.messages:
+        if message.not_yet_there:
+            raise WrongAnswer(
+                "sends-what-has-not-arrived",
+                f"rank {message.source} sends an array to rank {message.dest} that its own `Irecv` "
+                "may not have filled yet. Wait for that request before you pass the array on",
+            )
     for message in seen.messages:
         if message.changed:
             raise WrongAnswer(
@@ -210,6 +234,20 @@ def need_array(result, rank: int, given: np.ndarray, before: np.ndarray) -> np.n
             "float64: use `np.empty_like(array)` or name the dtype",
         )
     return result
+
+
+def need_no_mean(result, right: np.ndarray, p: int) -> None:
+    """Raise if ``result`` is the sum ``right``, divided by the number of ranks."""
+    if p < 2 or not isinstance(result, np.ndarray) or result.shape != right.shape:
+        return
+    if not right.size:  # no numbers, no mean
+        return
+    # A mean is rounded once, or cut off by `//`: to 1e-9 no other mistake looks like it.
+    if np.allclose(result, right / p, rtol=1e-9) or np.array_equal(result, right // p):
+        raise WrongAnswer(
+            "mean-not-sum",
+            f"what is returned on {p} ranks is the sum divided by {p}. The sum itself is wanted",
+        )
 
 
 def need_new_array(given: list[np.ndarray], before: list[np.ndarray]) -> None:

@@ -12,8 +12,10 @@ at the same time (the alpha-beta-gamma model with alpha = 1 and all else 0).
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from course_lib.teaching.turns import StuckError, Turns
@@ -60,10 +62,25 @@ def rehearse(function: Callable, inputs: list[tuple]) -> Rehearsal:
     """Call ``function(comm, *inputs[r])`` for each rank r of ``len(inputs)`` and tell all.
 
     The communicators know ``Send``, ``Recv``, ``Isend``, ``Irecv``, ``Sendrecv``, ``Ssend`` and
-    the same in lower case, ``rank``, ``size`` and requests with ``wait``. Collectives raise
-    CollectiveError.
+    the same in lower case, ``Sendrecv_replace``, ``rank``, ``size`` and requests with ``wait``;
+    ``MPI.Request`` is the class of these requests meanwhile, so its ``waitall`` waits for them.
+    Collectives raise CollectiveError.
     """
-    return _Stage(function, inputs).play()
+    with _rehearsed_requests():
+        return _Stage(function, inputs).play()
+
+
+@contextlib.contextmanager
+def _rehearsed_requests() -> Iterator[None]:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None:  # so the function cannot name it
+        yield
+        return
+    original, mpi.Request = mpi.Request, Transfer
+    try:
+        yield
+    finally:
+        mpi.Request = original
 
 
 class _Stage:
@@ -74,6 +91,7 @@ class _Stage:
         self.comms = [RehearsedComm(self, rank) for rank in range(self.size)]
         self.sends: list[Transfer] = []
         self.receives: list[Transfer] = []
+        self.unread: list[Transfer] = []  # receives for whose end nobody has waited
         self.messages: list[Message] = []
         self.turns = Turns(
             [
@@ -104,7 +122,13 @@ class _Stage:
         if comm.calls > MOST_CALLS:
             error = f"rank {transfer.rank} made more than {MOST_CALLS} calls"
             self.turns.refuse(RuntimeError(error))
-        (self.sends if transfer.sends else self.receives).append(transfer)
+        self.unread = [receive for receive in self.unread if not receive.waited]
+        if transfer.sends:
+            transfer.message.not_yet_there = any(map(transfer.shares_memory_with, self.unread))
+            self.sends.append(transfer)
+        else:
+            self.receives.append(transfer)
+            self.unread.append(transfer)
         for send in list(self.sends):
             receive = next((r for r in self.receives if _fits(send, r)), None)
             if receive is not None:

@@ -49,6 +49,7 @@ class Message:
         end: the step at whose end it had arrived.
         content: the numbers that were sent.
         changed: whether the sender changed them while they were on their way.
+        not_yet_there: whether the sender was still receiving into them.
         waited: whether the sender, if it did not wait at once, waited later.
     """
 
@@ -59,6 +60,7 @@ class Message:
     end: int = 0
     content: np.ndarray | None = None
     changed: bool = False
+    not_yet_there: bool = False
     waited: bool = True
 
 
@@ -106,10 +108,23 @@ class Transfer:
 
     Wait = wait
 
+    @staticmethod
+    def waitall(requests, statuses=None):
+        """Wait for each; see :func:`~.rehearsal.rehearse`."""
+        return [request.wait() for request in requests]
+
+    Waitall = waitall
+
     def test(self):
         raise UnrehearsedError("test")
 
     Test = test
+
+    def shares_memory_with(self, other: Transfer) -> bool:
+        """Tell whether both are of one rank, and use the same numbers."""
+        if self.rank != other.rank or self.data is None or other.data is None:
+            return False
+        return np.may_share_memory(self.data, other.data)  # exact, as buffers have no gaps
 
     def take(self, send: Transfer) -> None:
         """Put what was sent where the receiver wants it."""
@@ -171,6 +186,12 @@ class RehearsedComm:
         array, room = _array(sendbuf), _array(recvbuf)
         send = self._send("Sendrecv", array, array.copy(), array.nbytes, dest, sendtag)
         self._both(send, self._receive("Sendrecv", room, source, recvtag))
+
+    def Sendrecv_replace(self, buf, dest, sendtag=0, source=None, recvtag=None, status=None):
+        room = _array(buf)
+        array = room.copy()  # what goes out stays as it is while the other comes in
+        send = self._send("Sendrecv_replace", array, array.copy(), array.nbytes, dest, sendtag)
+        self._both(send, self._receive("Sendrecv_replace", room, source, recvtag))
 
     def isend(self, obj, dest, tag=0):
         return self._send("isend", None, copy.deepcopy(obj), _nbytes(obj), dest, tag)

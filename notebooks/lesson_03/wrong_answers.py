@@ -157,6 +157,96 @@ def sum_over_all(comm, array):
     comm.Allreduce(array, total)
     return total
 """,
+        "skips-missing-partners": """
+def sum_over_all(comm, array):
+    total, received, distance = array.copy(), np.empty_like(array), 1
+    while distance < comm.size:
+        partner = comm.rank ^ distance
+        if partner < comm.size:
+            comm.Sendrecv(total, dest=partner, recvbuf=received, source=partner)
+            total += received
+        distance *= 2
+    return total
+""",
+        "all-to-the-same": """
+def sum_over_all(comm, array):
+    rank, p = comm.rank, comm.size
+    m = 2 ** (p.bit_length() - 1)
+    total, received = array.copy(), np.empty_like(array)
+    if rank >= m:
+        comm.Send(total, dest=0)
+        comm.Recv(total, source=0)
+        return total
+    if rank == 0:
+        for r in range(m, p):
+            comm.Recv(received, source=r)
+            total += received
+    distance = 1
+    while distance < m:
+        comm.Sendrecv(total, dest=rank ^ distance, recvbuf=received, source=rank ^ distance)
+        total += received
+        distance *= 2
+    if rank == 0:
+        for r in range(m, p):
+            comm.Send(total, dest=r)
+    return total
+""",
+        "stands-aside-needlessly": """
+def sum_over_all(comm, array):
+    rank, p = comm.rank, comm.size
+    m = 1
+    while 2 * m < p:
+        m *= 2
+    total, received = array.copy(), np.empty_like(array)
+    if rank >= m:
+        comm.Send(total, dest=rank - m)
+        comm.Recv(total, source=rank - m)
+        return total
+    if rank + m < p:
+        comm.Recv(received, source=rank + m)
+        total += received
+    distance = 1
+    while distance < m:
+        comm.Sendrecv(total, dest=rank ^ distance, recvbuf=received, source=rank ^ distance)
+        total += received
+        distance *= 2
+    if rank + m < p:
+        comm.Send(total, dest=rank + m)
+    return total
+""",
+        "only-powers-of-two: the next one": """
+import math
+
+def sum_over_all(comm, array):
+    rank, p = comm.rank, comm.size
+    m = 2 ** math.ceil(math.log2(p))
+    total, received = array.copy(), np.empty_like(array)
+    if rank >= m:
+        comm.Send(total, dest=rank - m)
+        comm.Recv(total, source=rank - m)
+        return total
+    if rank + m < p:
+        comm.Recv(received, source=rank + m)
+        total += received
+    distance = 1
+    while distance < m:
+        comm.Sendrecv(total, dest=rank ^ distance, recvbuf=received, source=rank ^ distance)
+        total += received
+        distance *= 2
+    if rank + m < p:
+        comm.Send(total, dest=rank + m)
+    return total
+""",
+        "only-powers-of-two: partners modulo p": """
+def sum_over_all(comm, array):
+    total, received, distance = array.copy(), np.empty_like(array), 1
+    while distance < comm.size:
+        partner = (comm.rank ^ distance) % comm.size
+        comm.Sendrecv(total, dest=partner, recvbuf=received, source=partner)
+        total += received
+        distance *= 2
+    return total
+""",
     },
     "03.reduce_scatter": {
         "wrong-chunk": scattering(result="chunks[(rank + 1) % p]").replace(
@@ -242,6 +332,64 @@ def reduce_scatter(comm, array):
     comm.Allreduce(array, total)
     return np.array_split(total, comm.size)[comm.rank]
 """,
+        "wrong-chunk: another one is returned": """
+def reduce_scatter(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step) % p], chunks[(rank - step - 1) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine += received
+    return chunks[rank]
+""",
+        "wrong-chunk: begins elsewhere": """
+def reduce_scatter(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step + 1) % p], chunks[(rank - step) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine += received
+    return chunks[rank]
+""",
+        "passes-its-own: adds to another array": """
+def reduce_scatter(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine = mine + received
+    return chunks[rank]
+""",
+        "overwrites": """
+def reduce_scatter(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=mine, source=left)
+    return chunks[rank]
+""",
+        "mean-not-sum": """
+def reduce_scatter(comm, array):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.array_split(array.copy(), p)
+    for step in range(p - 1):
+        outgoing, mine = chunks[(rank - step - 1) % p], chunks[(rank - step - 2) % p]
+        received = np.empty_like(mine)
+        comm.Sendrecv(outgoing, dest=right, recvbuf=received, source=left)
+        mine += received
+    return chunks[rank] / p
+""",
     },
     "03.all_gather": {
         "wrong-order": gathering(
@@ -306,13 +454,54 @@ import numpy as np
 def all_gather(comm, chunk):
     return np.concatenate(comm.allgather(chunk))
 """,
+        "it-hangs": """
+def all_gather(comm, chunk):
+    p, rank = comm.size, comm.rank
+    right = (rank + 1) % p
+    chunks = np.empty((p, len(chunk)), dtype=chunk.dtype)
+    chunks[rank] = chunk
+    for step in range(p - 1):
+        comm.Sendrecv(
+            chunks[(rank - step) % p],
+            dest=right,
+            recvbuf=chunks[(rank - step - 1) % p],
+            source=right,
+        )
+    return chunks.reshape(-1)
+""",
+        "sends-what-has-not-arrived": """
+def all_gather(comm, chunk):
+    p, rank = comm.size, comm.rank
+    chunks = np.empty((p, len(chunk)), dtype=chunk.dtype)
+    chunks[rank] = chunk
+    requests = []
+    for step in range(p - 1):
+        requests.append(comm.Isend(chunks[(rank - step) % p], dest=(rank + 1) % p))
+        requests.append(comm.Irecv(chunks[(rank - step - 1) % p], source=(rank - 1) % p))
+    MPI.Request.Waitall(requests)
+    return chunks.reshape(-1)
+""",
+        "own-chunk-missing: one place off": """
+def all_gather(comm, chunk):
+    p, rank = comm.size, comm.rank
+    left, right = (rank - 1) % p, (rank + 1) % p
+    chunks = np.empty((p, len(chunk)), dtype=chunk.dtype)
+    chunks[rank] = chunk
+    for step in range(p - 1):
+        outgoing, incoming = chunks[(rank + 1 - step) % p], chunks[(rank - step) % p]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
+    return chunks.reshape(-1)
+""",
     },
     "03.mended_ring": {
         "zeros-travel": mended(
             before=_BUFFERS.replace("array.copy(), np", "np.zeros_like(array), np", 1)
         ),
         "nothing-added": mended(step=_PASS.replace("total += incoming", "total += array")),
-        "counted-twice": mended(step=_PASS.replace("Isend(outgoing", "Isend(total.copy()")),
+        "counted-twice": mended(step=_PASS.replace("+= incoming", "+= incoming + incoming")),
+        "sends-the-sum: a copy of it": mended(
+            step=_PASS.replace("Isend(outgoing", "Isend(total.copy()")
+        ),
         "somebody-missing": mended(steps="p - 2"),
         "changes-what-is-on-its-way": mended(
             step="""request = comm.Isend(outgoing, dest=right)
@@ -353,6 +542,94 @@ def mended_ring(comm, array):
     return total
 """,
         "size-is-fixed": mended(steps="3"),
+        "adds-the-wrong-array": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = array.copy(), np.zeros_like(array)
+    total = array.copy()
+    for step in range(comm.size - 1):
+        if step % 2 == 0:
+            request = comm.Isend(one, dest=right)
+            comm.Recv(other, source=left)
+            total += one
+        else:
+            request = comm.Isend(other, dest=right)
+            comm.Recv(one, source=left)
+            total += other
+        request.wait()
+    return total
+""",
+        "adds-the-wrong-array: its own in every other step": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = array.copy(), np.zeros_like(array)
+    total = array.copy()
+    for step in range(comm.size - 1):
+        if step % 2 == 0:
+            request = comm.Isend(one, dest=right)
+            comm.Recv(other, source=left)
+            total += other
+        else:
+            request = comm.Isend(other, dest=right)
+            comm.Recv(one, source=left)
+            total += array
+        request.wait()
+    return total
+""",
+        "keeps-sending-its-own": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    total, incoming = array.copy(), np.empty_like(array)
+    for step in range(comm.size - 1):
+        comm.Sendrecv(array, dest=right, recvbuf=incoming, source=left)
+        total += incoming
+    return total
+""",
+        "keeps-sending-its-own: no swap": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = array.copy(), np.zeros_like(array)
+    total = array.copy()
+    for step in range(comm.size - 1):
+        request = comm.Isend(one, dest=right)
+        comm.Recv(other, source=left)
+        total += other
+        request.wait()
+    return total
+""",
+        "sends-the-sum": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    total, incoming = array.copy(), np.empty_like(array)
+    for step in range(comm.size - 1):
+        request = comm.Isend(total, dest=right)
+        comm.Recv(incoming, source=left)
+        request.wait()
+        total += incoming
+    return total
+""",
+        "own-missing": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = array.copy(), np.zeros_like(array)
+    total = np.zeros_like(array)
+    for step in range(comm.size - 1):
+        comm.Sendrecv(one, dest=right, recvbuf=other, source=left)
+        total += other
+        one, other = other, one
+    return total
+""",
+        "one-step-too-many": """
+def mended_ring(comm, array):
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    one, other = array.copy(), np.zeros_like(array)
+    total = array.copy()
+    for step in range(comm.size):
+        comm.Sendrecv(one, dest=right, recvbuf=other, source=left)
+        total += other
+        one, other = other, one
+    return total
+""",
     },
     "03.crossover": {
         "forgets-gamma": """
@@ -409,6 +686,97 @@ import math
 def crossover_bytes(p, alpha, beta, gamma):
     lg = math.log2(p)
     return (2 * (p - 1) - lg) * alpha / ((lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma)
+""",
+        "natural-logarithm: never for some": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log(p)
+    c = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return (2 * (p - 1) - lg) * alpha / c if c > 0 else math.inf
+""",
+        "wrongly-never": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log10(p)
+    c = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return (2 * (p - 1) - lg) * alpha / c if c > 0 else math.inf
+""",
+        "one-over-beta": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) / beta + (lg - (p - 1) / p) / gamma
+    return (2 * (p - 1) - lg) * alpha / c if c > 0 else math.inf
+""",
+        "one-over-beta: gamma as it is": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) / beta + (lg - (p - 1) / p) * gamma
+    return (2 * (p - 1) - lg) * alpha / c if c > 0 else math.inf
+""",
+        "rings-steps-only": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return 2 * (p - 1) * alpha / c if c > 0 else math.inf
+""",
+        "steps-added": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return (2 * (p - 1) + lg) * alpha / c if c > 0 else math.inf
+""",
+        "additions-like-bytes": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) * (beta + gamma)
+    return (2 * (p - 1) - lg) * alpha / c if c > 0 else math.inf
+""",
+        "overtakes-by-additions": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    if p <= 2:
+        return math.inf
+    lg = math.log2(p)
+    return (2 * (p - 1) - lg) * alpha / ((lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma)
+""",
+        "wrong-steps": """
+import math
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = math.log2(p)
+    c = (lg - 2 * (p - 1) / p) * beta + (lg - (p - 1) / p) * gamma
+    return (2 * p - 1 - lg) * alpha / c if c > 0 else math.inf
+""",
+        "wrong-additions": """
+import numpy as np
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = p.bit_length() - 1
+    a = lg - 2 * (p - 1)
+    b = (lg - 2 * (p - 1) / p) * beta + lg * gamma
+    return np.inf if b <= 0 else np.float64(-a * alpha) / b
+""",
+        "wrong-bytes": """
+import numpy as np
+
+def crossover_bytes(p, alpha, beta, gamma):
+    lg = p.bit_length() - 1
+    a = lg - 2 * (p - 1)
+    b = (lg - 1 / p) * beta + (lg - (p - 1) / p) * gamma
+    return np.inf if b <= 0 else np.float64(-a * alpha) / b
 """,
     },
 }

@@ -65,8 +65,11 @@ ACCUMULATE_HINTS = [
 def check_accumulate_gradient(accumulate_gradient: Callable) -> str:
     from .judge_gradients import judge_accumulation
 
-    judge_accumulation(accumulate_gradient)
-    return "The gradient of the whole batch, with at most 4 samples in the model at a time."
+    pieces, enough = judge_accumulation(accumulate_gradient)
+    told = "The gradient of the whole batch, with at most 4 samples in the model at a time."
+    if pieces > enough:
+        told += f" (In {pieces} pieces; {enough} are enough, and each call has its cost.)"
+    return told
 
 
 # ---- the mean over uneven shards --------------------------------------------------------------

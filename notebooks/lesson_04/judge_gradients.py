@@ -6,8 +6,10 @@ numbers, or float64, so that right and wrong are far apart.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -21,14 +23,22 @@ POINTS = ((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2))
 
 
 def judge_gradients(gradients: Callable) -> None:
-    for point in POINTS:
-        _judge_point(gradients(*point), point)
-    _judge_by_hand(gradients)
+    with _autograd_watched() as used:
+        for point in POINTS:
+            _judge_point(gradients(*point), point)
+    if used:
+        raise WrongAnswer(
+            "uses-autograd",
+            f"right, but it uses `{used[0]}`: this exercise is about doing by hand what that does "
+            "for you",
+        )
 
 
 def _judge_point(given, point) -> None:
     w, b, x, y = point
     asked = f"for w = {w:g}, b = {b:g}, x = {x:g}, y = {y:g}"
+    if hasattr(given, "tolist"):  # an array or a tensor of the three
+        given = given.tolist()
     if not isinstance(given, (tuple, list)) or len(given) != 3:
         raise WrongAnswer(
             "not-three-numbers",
@@ -44,8 +54,9 @@ def _judge_point(given, point) -> None:
     if (loss, d_w, d_b) == wanted:
         return
     if not math.isclose(loss, wanted[0], rel_tol=1e-9):
+        why = ": where is w²?" if loss == e * e else ""
         raise WrongAnswer(
-            "wrong-loss", f"{asked} the loss is {wanted[0]:g}, and it returned {loss:g}"
+            "wrong-loss", f"{asked} the loss is {wanted[0]:g}, and it returned {loss:g}{why}"
         )
     if all(
         math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3) for a, b in zip(given, wanted, strict=True)
@@ -79,7 +90,7 @@ def _judge_point(given, point) -> None:
             f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. w occurs "
             "twice in the loss: add what comes back on both ways",
         )
-    if (d_w, d_b) == (2 * w, d_u) or (d_w, d_b) == (d_u + 2 * w, d_u):
+    if d_b == d_u and d_w in (2 * w, d_u + 2 * w, d_u * w + 2 * w):
         raise WrongAnswer(
             "forgets-a-factor",
             f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. The local "
@@ -97,6 +108,38 @@ def _judge_point(given, point) -> None:
             f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. e is h − y, "
             "not y − h",
         )
+    h = max(u, 0)
+    if open_ and (d_w, d_b) == (2 * e * h * x + 2 * w, 2 * e * h):
+        raise WrongAnswer(
+            "relu-times-its-value",
+            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}, {h:g} times "
+            "as much. That is h; the local derivative of a ReLU is 1 where u is positive, and 0 "
+            "where it is not",
+        )
+    if open_ and (d_w, d_b) == (2 * w, 0):
+        raise WrongAnswer(
+            "relu-closed",
+            f"{asked} u is {u:g}, so the ReLU hands on what comes back, and it handed on nothing. "
+            "What decides is the sign of u",
+        )
+    if open_ and (d_w, d_b) == (2 * x + 2 * w, 2):
+        raise WrongAnswer(
+            "forgets-the-error",
+            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. The "
+            f"derivative of e² by e is 2e, here {2 * e:g}",
+        )
+    if d_w == wanted[1] and d_b == d_u * x:
+        raise WrongAnswer(
+            "b-like-w",
+            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}, {x:g} times "
+            "as much: b is added, so the local derivative of w · x + b by b is 1, not x",
+        )
+    if d_w == wanted[1] and d_b == d_u + 2 * w:
+        raise WrongAnswer(
+            "b-like-w",
+            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. The penalty "
+            "is w²: there is no b in it",
+        )
     raise WrongAnswer(
         "wrong-value",
         f"{asked} the derivatives by w and b are {wanted[1]:g} and {wanted[2]:g}, and it returned "
@@ -104,20 +147,29 @@ def _judge_point(given, point) -> None:
     )
 
 
-def _judge_by_hand(gradients: Callable) -> None:
-    code = getattr(getattr(gradients, "function", gradients), "__code__", None)
-    used = set(code.co_names) & {"torch", "grad", "backward", "autograd"} if code else set()
-    if used:
-        raise WrongAnswer(
-            "uses-autograd",
-            f"right, but it uses `{sorted(used)[0]}`: this exercise is about doing by hand what "
-            "that does for you",
-        )
+@contextmanager
+def _autograd_watched() -> Iterator[list[str]]:
+    """Yield a list that fills with the names of the functions of autograd that are called."""
+    used: list[str] = []
+    originals = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
+
+    def noted(name: str, *args, **kwargs):
+        used.append(name)
+        return originals[name](*args, **kwargs)
+
+    for name in originals:
+        setattr(torch.autograd, name, functools.partial(noted, name))
+    try:
+        yield used
+    finally:
+        for name, original in originals.items():
+            setattr(torch.autograd, name, original)
 
 
 # ---- gradient accumulation --------------------------------------------------------------------
 
-SAMPLES, MOST = 10, 4
+# How many samples, and how many at a time. With the second, `most` pieces are too large.
+CASES = ((10, 4), (14, 3))
 
 
 class _Recording(nn.Module):
@@ -148,10 +200,16 @@ class _Recording(nn.Module):
         self._open -= 1
 
 
-def judge_accumulation(accumulate: Callable) -> None:
+def judge_accumulation(accumulate: Callable) -> tuple[int, int]:
+    """Return in how many pieces it cuts the first case, and how many are enough."""
+    first, *_ = [_judge_accumulation(accumulate, samples, most) for samples, most in CASES]
+    return first, math.ceil(CASES[0][0] / CASES[0][1])
+
+
+def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     generator = torch.Generator().manual_seed(4)
-    images = torch.randint(-3, 4, (SAMPLES, 3), generator=generator).double()
-    labels = torch.randint(-3, 4, (SAMPLES, 2), generator=generator).double()
+    images = torch.randint(-3, 4, (samples, 3), generator=generator).double()
+    labels = torch.randint(-3, 4, (samples, 2), generator=generator).double()
     model, loss_function = _Recording(), nn.MSELoss()
     before = model.layer.weight.detach().clone()
     stale = torch.full_like(before, 100.0)
@@ -160,22 +218,24 @@ def judge_accumulation(accumulate: Callable) -> None:
         loss = loss_function(model.layer(images[chosen]), labels[chosen])
         return torch.autograd.grad(loss, model.layer.weight)[0]
 
-    pieces = [slice(start, start + MOST) for start in range(0, SAMPLES, MOST)]
-    parts = [gradient(piece) for piece in pieces]
+    starts = range(0, samples, most)
+    sizes = [min(most, samples - start) for start in starts]
+    parts = [gradient(slice(start, start + most)) for start in starts]
     wanted = gradient(slice(None))
     model.layer.weight.grad = stale.clone()  # of an earlier step
-    accumulate(model, loss_function, images, labels, MOST)
+    accumulate(model, loss_function, images, labels, most)
     given = model.layer.weight.grad
     if not torch.equal(model.layer.weight, before):
         raise WrongAnswer("changes-the-weights", "the weights changed; only gradients may")
     if given is None or not model.sizes:
         raise WrongAnswer("no-gradient", "there is no gradient in `parameter.grad` afterwards")
-    if max(model.sizes) > MOST:
+    if max(model.sizes) > most:
         raise WrongAnswer(
             "too-many-at-once",
-            f"the model was given {max(model.sizes)} samples at once; at most {MOST} are allowed",
+            f"the model was given {max(model.sizes)} samples of {samples} at once; at most {most} "
+            "are allowed",
         )
-    _judge_sum(given, wanted, parts, stale)
+    _judge_sum(given, wanted, parts, sizes, stale)
     if model.graphs > 1:
         raise WrongAnswer(
             "keeps-all-graphs",
@@ -183,20 +243,35 @@ def judge_accumulation(accumulate: Callable) -> None:
             "So what each of them computed is kept until then, and takes as much memory as the "
             "whole batch. Call `backward` after each piece",
         )
-    if len(model.sizes) > len(pieces):
-        raise WrongAnswer(
-            "too-many-pieces",
-            f"the gradient is right, but the model was called {len(model.sizes)} times for "
-            f"{SAMPLES} samples; with {MOST} at a time, {len(pieces)} times are enough",
-        )
+    return len(model.sizes)
 
 
-def _judge_sum(given, wanted, parts, stale) -> None:
-    def equal(candidate: torch.Tensor) -> bool:
-        return torch.allclose(given, candidate, rtol=1e-10, atol=1e-10)
+def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
+    # The numbers are small and whole, so only the divisions round, in float64.
+    def equal(candidate: torch.Tensor, tolerance: float = 1e-10) -> bool:
+        return torch.allclose(given.double(), candidate, rtol=tolerance, atol=tolerance)
 
+    samples, most, rest = sum(sizes), sizes[0], sizes[-1]
+    sums = [part * size for part, size in zip(parts, sizes, strict=True)]
     if equal(wanted):
         return
+    if equal(sum(sums)):
+        raise WrongAnswer(
+            "sum-not-mean",
+            f"it is the gradient of the *sum* over all samples, {samples} times too long. The "
+            f"weight of a piece is its number of samples divided by that of the batch, {samples}",
+        )
+    if equal(sum(parts) * most / samples):
+        raise WrongAnswer(
+            "last-piece-too-heavy",
+            f"every piece counts like one of {most} samples, but the last one has only {rest}. "
+            f"Its weight is {rest}/{samples}: ask `len` of the piece",
+        )
+    if equal(wanted, 1e-5):
+        raise WrongAnswer(
+            "loses-digits",
+            "it is right to about seven digits only: somewhere float64 becomes float32",
+        )
     if equal(wanted + stale):
         raise WrongAnswer(
             "keeps-old-gradients",
@@ -211,18 +286,18 @@ def _judge_sum(given, wanted, parts, stale) -> None:
     if equal(sum(parts) / len(parts)):
         raise WrongAnswer(
             "pieces-weighted-evenly",
-            f"the pieces have {MOST}, {MOST} and {SAMPLES - 2 * MOST} samples, but count the same. "
+            f"the pieces have {', '.join(map(str, sizes))} samples, but count the same. "
             "The weight of a piece is its number of samples divided by that of the batch",
         )
-    if equal(parts[-1]) or equal(parts[-1] * (SAMPLES - 2 * MOST) / SAMPLES):
+    if equal(parts[-1]) or equal(sums[-1] / samples):
         raise WrongAnswer(
             "clears-in-between",
             "only the last piece's gradient is left: the gradients are cleared before each piece, "
             "not once",
         )
-    if equal(sum(parts[:-1]) * MOST / SAMPLES) or equal(sum(parts[:-1]) / (len(parts) - 1)):
+    if equal(sum(sums[:-1]) / samples) or equal(sum(parts[:-1]) / (len(parts) - 1)):
         raise WrongAnswer(
             "forgets-the-rest",
-            f"the last {SAMPLES - 2 * MOST} samples are missing: {MOST} does not divide {SAMPLES}",
+            f"the last {rest} samples are missing: {most} does not divide {samples}",
         )
     raise WrongAnswer("wrong-value", "the gradient is not that of the mean loss over all samples")

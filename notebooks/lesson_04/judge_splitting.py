@@ -11,6 +11,7 @@ import torch.distributed as dist
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
+from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
 
 LENGTH = 6
@@ -41,6 +42,7 @@ def _need_one_all_reduce(seen: Observation, p: int) -> None:
 
 def _results(seen: Observation, p: int) -> list[torch.Tensor]:
     judge_collectives(seen)
+    all_waited(seen)  # or what is returned is what happened to have come by then
     vectors = []
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
@@ -54,6 +56,11 @@ def _results(seen: Observation, p: int) -> list[torch.Tensor]:
             raise WrongAnswer(
                 "wrong-shape",
                 f"rank {rank} returned {shape}, not a tensor of shape ({LENGTH},) like `gradient`",
+            )
+        if result.dtype != torch.float64:
+            raise WrongAnswer(
+                "loses-digits",
+                f"`gradient` is of float64, and rank {rank} returned {result.dtype}",
             )
         vectors.append(result.double())
     return vectors
@@ -119,16 +126,36 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
             "each rank divides the sum by its *own* number of samples, so that the ranks go on "
             f"with different gradients. All {total} samples count",
         ),
+        "own-count-of-the-mean": (
+            [weighted / p / n for n in samples],
+            "the ranks' sums are averaged over the ranks, and each rank divides by its *own* "
+            f"number of samples. Neither is wanted: divide their sum by all {total} samples",
+        ),
+        "divides-by-samples": (
+            sum(g / n for n, g in zip(samples, gradients, strict=True)) / total,
+            "each rank's mean is divided by its number of samples once more. A sum is a mean "
+            "*times* the number of samples",
+        ),
+        "samples-of-a-mean-rank": (
+            weighted / total * p,
+            f"it is {p} times too long: divided by the mean number of samples of a rank. All "
+            f"{total} samples count",
+        ),
+        "own-gradient": (
+            gradients,
+            "each rank returned what it was given: what came of the collective is not in it",
+        ),
     }
     if not _all(vectors, weighted / total):
         for name, (candidate, explanation) in mistakes.items():
             if _all(vectors, candidate):
                 raise WrongAnswer(name, explanation)
         if _all(vectors[:1], weighted / total):
+            raise WrongAnswer("only-rank-0", _only_rank_0(seen))
+        if _all(vectors, weighted / total, rtol=1e-5):
             raise WrongAnswer(
-                "only-rank-0",
-                "rank 0 returned the right mean, but others did not. `dist.reduce` leaves the sum "
-                "with one rank, `dist.all_reduce` with all of them",
+                "loses-digits",
+                "it is right to about seven digits only: somewhere float64 becomes float32",
             )
         raise WrongAnswer(
             "wrong-value",
@@ -136,6 +163,13 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
             f"gradient {(weighted / total).tolist()}",
         )
     _need_one_all_reduce(seen, p)
+
+
+def _only_rank_0(seen: Observation) -> str:
+    told = "rank 0 returned the right mean, but others did not"
+    if any(event.call == "reduce" for event in seen.logs[0]):
+        return f"{told}. `dist.reduce` leaves the sum with one rank, `dist.all_reduce` with all"
+    return f"{told}, though all hold the sum: every rank has to divide and return it"
 
 
 # ---- clipping ---------------------------------------------------------------------------------
@@ -168,13 +202,22 @@ def observe_clipped_mean(clipped_mean, case: str, ranks: list[int] | None) -> Ob
 
 
 def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
-    vectors = _results(seen, p)
     gradients, largest = _gradients(case, p), CLIPPING_CASES[case]
+    norms = [gradient.norm().item() for gradient in gradients]
+    silent = [rank for rank in range(p) if not seen.logs[rank]]
+    if silent and silent == [rank for rank in range(p) if norms[rank] <= largest]:
+        raise WrongAnswer(
+            "returns-early",
+            f"the ranks' gradients have norms {[round(n, 1) for n in norms]}, and {largest:g} is "
+            f"allowed: {'all' if len(silent) == p else 'some'} ranks return before the "
+            "all-reduce. The others' gradients belong to the mean all the same, and a rank whose "
+            "gradient is long waits for ever for one that has gone",
+        )
+    vectors = _results(seen, p)
     total, mean = sum(gradients), sum(gradients) / p
     # `clip_grad_norm_` adds 1e-6 to the norm that it divides by.
     if _all(vectors, _shortened(mean, largest), rtol=1e-6):
         return _need_one_all_reduce(seen, p)
-    norms = [gradient.norm().item() for gradient in gradients]
     mean_norm = sum(norms) / p
     told = f"the ranks' gradients have norms {[round(n, 1) for n in norms]}, their mean has norm "
     told += f"{mean.norm():.3g}, and {largest:g} is allowed"
@@ -182,31 +225,55 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
     mistakes = {
         "clips-before-averaging": (
             sum(_shortened(gradient, largest) for gradient in gradients) / p,
-            "every rank clips its own gradient, and the clipped ones are averaged. One process "
+            "Every rank clips its own gradient, and the clipped ones are averaged. One process "
             "would clip the mean. Average first",
         ),
-        "no-clipping": (mean, "the mean is right, but it is not shortened"),
+        "no-clipping": (mean, "The mean is right, but it is not shortened"),
         "scales-small-ones-up": (
             mean * largest / mean.norm(),
-            "a gradient that is short enough is made longer. It has to stay as it is",
+            "A gradient that is short enough is made longer. It has to stay as it is",
         ),
-        "sum-not-mean": (_shortened(total, largest), "it clips the sum of the gradients"),
+        "sum-not-mean": (_shortened(total, largest), "It clips the sum of the gradients"),
         "clips-the-sum": (
             _shortened(total, largest) / p,
-            "it clips the sum, and divides by the number of ranks after that. Divide first",
+            "It clips the sum, and divides by the number of ranks after that. Divide first",
         ),
         "own-norm": (
             by_own_norm,
-            "each rank shortens the mean by the norm of its *own* gradient, so that the ranks go "
+            "Each rank shortens the mean by the norm of its *own* gradient, so that the ranks go "
             "on with different gradients",
         ),
         "mean-of-norms": (
             mean * min(1.0, largest / mean_norm),
-            "it takes the mean of the ranks' norms for the norm of the mean",
+            "It takes the mean of the ranks' norms for the norm of the mean",
+        ),
+        "clips-values": (
+            mean.clamp(-largest, largest),
+            f"It cuts off each number of the mean at {largest:g}, which changes its direction. "
+            "Clipping by the norm multiplies all of them with the same factor",
+        ),
+        "forgets-the-limit": (
+            mean / mean.norm(),
+            f"What is too long is shortened to length 1, not to {largest:g}",
+        ),
+        "squared-norm": (
+            mean * min(1.0, largest / mean.square().sum().item()),
+            "It takes the squared norm for the norm: a root is missing",
+        ),
+        "magnitudes-for-norm": (
+            mean * min(1.0, largest / mean.abs().sum().item()),
+            "It takes the sum of the magnitudes for the norm. That is the root of the sum of "
+            "squares, `mean.norm()`",
+        ),
+        "largest-for-norm": (
+            mean * min(1.0, largest / mean.abs().max().item()),
+            "It takes the largest magnitude for the norm. That is the root of the sum of squares, "
+            "`mean.norm()`",
         ),
     }
     for name, (candidate, explanation) in mistakes.items():
-        if _all(vectors, candidate):
+        # As above: a mistake may be made by means of `clip_grad_norm_` too.
+        if _all(vectors, candidate, rtol=1e-6):
             raise WrongAnswer(name, f"{told}. {explanation}")
     raise WrongAnswer(
         "wrong-value",

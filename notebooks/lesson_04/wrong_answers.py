@@ -76,6 +76,72 @@ def gradients(w, b, x, y):
     d_u = 2 * e if u > 0 else 0
     return e**2 + w**2, d_u * x + w, d_u
 """,
+        "relu-times-its-value": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    return e**2 + w**2, 2 * e * h * x + 2 * w, 2 * e * h
+""",
+        "b-like-w": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 * e * (u > 0)
+    return e**2 + w**2, g * x + 2 * w, g * x
+""",
+        "b-like-w: the penalty": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 * e if u > 0 else 0
+    return e**2 + w**2, g * x + 2 * w, g + 2 * w
+""",
+        "relu-closed": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 * e if e > 0 else 0
+    return e**2 + w**2, g * x + 2 * w, g
+""",
+        "forgets-the-error": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 if u > 0 else 0
+    return e**2 + w**2, g * x + 2 * w, g
+""",
+        "forgets-a-factor: w for x": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 * e if u > 0 else 0
+    return e**2 + w**2, g * w + 2 * w, g
+""",
+        "forgets-the-relu: another sign": """
+def gradients(w, b, x, y):
+    u = w * x + b
+    h = max(u, 0)
+    e = h - y
+    g = 2 * e if w * x > 0 else 0
+    return e**2 + w**2, g * x + 2 * w, g
+""",
+        "uses-autograd: in a helper": """
+import torch
+
+def derivatives(loss, *inputs):
+    return torch.autograd.grad(loss, inputs)
+
+def gradients(w, b, x, y):
+    w, b = torch.tensor(float(w), requires_grad=True), torch.tensor(float(b), requires_grad=True)
+    loss = (torch.relu(w * x + b) - y) ** 2 + w**2
+    return loss.item(), *map(float, derivatives(loss, w, b))
+""",
     },
     "04.mean_gradient": {
         "mean-of-means": """
@@ -152,9 +218,9 @@ def mean_gradient(gradient, samples, group):
 """,
         "wrong-value": """
 def mean_gradient(gradient, samples, group):
-    flat = torch.cat([gradient / samples, gradient.new_tensor([samples])])
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
     dist.all_reduce(flat, group=group)
-    return flat[:-1] / flat[-1]
+    return flat[:-1] / (flat[-1] - 1)
 """,
         "forgets-the-group: all ranks of the world": """
 from torch_mpi4py import world
@@ -174,6 +240,50 @@ def mean_gradient(gradient, samples, group):
 def mean_gradient(gradient, samples, group):
     flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
     dist.reduce(flat, dst=0, group=group)
+    return flat[:-1] / flat[-1]
+""",
+        "own-count-of-the-mean": """
+def mean_gradient(gradient, samples, group):
+    flat = gradient * samples
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=group)
+    return flat / samples
+""",
+        "loses-digits": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient.float() * samples, torch.tensor([float(samples)])])
+    dist.all_reduce(flat, group=group)
+    return (flat[:-1] / flat[-1]).double()
+""",
+        "divides-by-samples": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient / samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / flat[-1]
+""",
+        "only-rank-0: the others return theirs": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    if dist.get_rank(group) == 0:
+        return flat[:-1] / flat[-1]
+    return gradient
+""",
+        "samples-of-a-mean-rank": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group)
+    return flat[:-1] / (flat[-1] / dist.get_world_size(group))
+""",
+        "does-not-wait": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat, group=group, async_op=True)
+    return flat[:-1] / flat[-1]
+""",
+        "own-gradient": """
+def mean_gradient(gradient, samples, group):
+    flat = torch.cat([gradient * samples, gradient.new_tensor([samples])])
+    dist.all_reduce(flat.clone(), group=group)
     return flat[:-1] / flat[-1]
 """,
     },
@@ -215,12 +325,6 @@ def mean_gradient(gradient, samples, group):
         piece = slice(i * most, (i + 1) * most)
         (loss_function(model(images[piece]), labels[piece]) / pieces).backward()
 """,
-        "too-many-pieces": _ACCUMULATE
-        + """
-    model.zero_grad()
-    for x, y in zip(images.split(1), labels.split(1), strict=True):
-        (loss_function(model(x), y) / len(images)).backward()
-""",
         "no-gradient": _ACCUMULATE
         + f"""
     model.zero_grad()
@@ -251,6 +355,37 @@ def accumulate_gradient(model, loss_function, images, labels, most):
     for x, y in zip(images.split(most), labels.split(most)):
         loss = loss + loss_function(model(x), y) * len(x) / len(images)
     loss.backward()
+""",
+        "last-piece-too-heavy": """
+def accumulate_gradient(model, loss_function, images, labels, most):
+    model.zero_grad()
+    for x, y in zip(images.split(most), labels.split(most)):
+        (loss_function(model(x), y) * most / len(images)).backward()
+""",
+        "sum-not-mean": """
+def accumulate_gradient(model, loss_function, images, labels, most):
+    model.zero_grad()
+    for x, y in zip(images.split(most), labels.split(most)):
+        (loss_function(model(x), y) * len(x)).backward()
+""",
+        "too-many-at-once: as many pieces": """
+def accumulate_gradient(model, loss_function, images, labels, most):
+    model.zero_grad()
+    for x, y in zip(images.chunk(most), labels.chunk(most)):
+        (loss_function(model(x), y) * len(x) / len(images)).backward()
+""",
+        "loses-digits": """
+import torch
+
+def accumulate_gradient(model, loss_function, images, labels, most):
+    parameters = list(model.parameters())
+    total = [torch.zeros(p.shape) for p in parameters]
+    for x, y in zip(images.split(most), labels.split(most)):
+        loss = loss_function(model(x), y) * len(x) / len(images)
+        for t, g in zip(total, torch.autograd.grad(loss, parameters)):
+            t += g
+    for p, t in zip(parameters, total):
+        p.grad = t.to(p.dtype)
 """,
     },
     "04.clipped_mean": {
@@ -325,8 +460,8 @@ def clipped_mean(gradient, largest, group):
     mean = gradient.clone()
     dist.all_reduce(mean, group=group)
     mean /= dist.get_world_size(group)
-    norm = mean.abs().max()
-    return mean * largest / norm if norm > largest else mean
+    norm = mean.norm()
+    return mean * largest / (norm + 1) if norm > largest else mean
 """,
         "size-is-fixed": """
 def clipped_mean(gradient, largest, group):
@@ -335,6 +470,70 @@ def clipped_mean(gradient, largest, group):
     mean /= dist.get_world_size()
     norm = mean.norm()
     return mean * (largest / norm) if norm > largest else mean
+""",
+        "returns-early": """
+def clipped_mean(gradient, largest, group):
+    if gradient.norm() <= largest:
+        return gradient
+    mean = gradient / dist.get_world_size(group)
+    dist.all_reduce(mean, group=group)
+    norm = mean.norm()
+    return mean * largest / norm if norm > largest else mean
+""",
+        "clips-values": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    return mean.clamp(-largest, largest)
+""",
+        "squared-norm": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = (mean**2).sum()
+    return mean * largest / norm if norm > largest else mean
+""",
+        "forgets-the-limit": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.norm()
+    return mean / norm if norm > largest else mean
+""",
+        "magnitudes-for-norm": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.abs().sum()
+    return mean * largest / norm if norm > largest else mean
+""",
+        "largest-for-norm": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.clone()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.abs().max()
+    return mean * largest / norm if norm > largest else mean
+""",
+        "clips-before-averaging: by clip_grad_norm_": """
+def clipped_mean(gradient, largest, group):
+    p = torch.nn.Parameter(torch.zeros_like(gradient))
+    p.grad = gradient.clone()
+    torch.nn.utils.clip_grad_norm_([p], largest)
+    dist.all_reduce(p.grad, group=group)
+    return p.grad / dist.get_world_size(group)
+""",
+        "loses-digits": """
+def clipped_mean(gradient, largest, group):
+    mean = gradient.float()
+    dist.all_reduce(mean, group=group)
+    mean /= dist.get_world_size(group)
+    norm = mean.norm()
+    return mean * largest / norm if norm > largest else mean
 """,
     },
 }

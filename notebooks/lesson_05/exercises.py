@@ -54,12 +54,11 @@ STEP_HINTS = [
 
 @exercise("05.train_step", function="train_step", where="engines", hints=STEP_HINTS)
 def check_train_step(train_step: Callable) -> str:
-    from course_lib.teaching.judges.rank_groups import need_process_group
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
 
     from .judge_steps import judge_adam, judge_train_step, observe_train_step
 
-    need_process_group()
-    judge_train_step(observe_train_step(train_step))
+    with_smaller_group(lambda ranks, p: judge_train_step(observe_train_step(train_step, ranks), p))
     judge_adam(train_step)
     return "Three steps, and every rank is where one process would be."
 
@@ -86,8 +85,11 @@ def check_batches_of_rank(batches_of_rank: Callable) -> str:
     from .judge_batches import CASES, judge_batches
 
     for samples, batch_size, world_size in CASES:
-        given = [batches_of_rank(samples, batch_size, r, world_size) for r in range(world_size)]
-        judge_batches(given, samples, batch_size)
+        given, again = (
+            [batches_of_rank(samples, batch_size, rank, world_size) for rank in range(world_size)]
+            for _ in range(2)
+        )
+        judge_batches(given, again, samples, batch_size)
     return "Every sample once, and as many steps on every rank."
 
 

@@ -10,15 +10,24 @@ from course_lib.teaching.exercise import WrongAnswer
 CASES = ((8, 2, 4), (1437, 32, 4), (10, 2, 4), (23, 3, 2), (7, 7, 1), (9, 4, 3))
 
 
-def judge_batches(given: list, samples: int, batch_size: int) -> None:
-    """``given``: from a rank to its list of batches."""
+def judge_batches(given: list, again: list, samples: int, batch_size: int) -> None:
+    """``given``: from a rank to its list of batches; ``again``: the same of a second call."""
     world_size = len(given)
     asked = f"{samples} samples, batches of at most {batch_size}, {world_size} ranks"
     for rank, batches in enumerate(given):
         if not isinstance(batches, list) or not all(isinstance(b, (list, range)) for b in batches):
             raise WrongAnswer(
-                "not-a-list-of-lists", f"{asked}: rank {rank} got {batches!r}, not a list of lists"
+                "not-a-list-of-lists",
+                f"{asked}: rank {rank} got {batches!r}, not a list of lists"
+                + (". `tolist()` makes a list of an array" * _has_arrays(batches)),
             )
+    if given != again:
+        raise WrongAnswer(
+            "not-the-same-again",
+            f"{asked}: asked twice, it deals the samples out in two ways. Each rank asks for "
+            "itself, so they would not fit together: whoever shuffles needs the same seed on "
+            "every rank",
+        )
     _judge_samples(given, samples, asked)
     steps = [len(batches) for batches in given]
     if len(set(steps)) > 1:
@@ -31,12 +40,13 @@ def judge_batches(given: list, samples: int, batch_size: int) -> None:
     largest = max(size for own in sizes for size in own)
     if largest > batch_size:
         raise WrongAnswer("batch-too-large", f"{asked}: there is a batch of {largest} samples")
-    if any(size == 0 for own in sizes for size in own):
-        raise WrongAnswer(
-            "empty-batch",
-            f"{asked}: the sizes by rank are {_some(sizes)}. The mean loss of no samples is not a "
-            "number, and one such rank spoils the gradient of all",
-        )
+    for step, together in enumerate(zip(*sizes, strict=True)):
+        if 0 in together:
+            raise WrongAnswer(
+                "empty-batch",
+                f"{asked}: in step {step + 1} the ranks have {list(together)} samples. The mean "
+                "loss of no samples is not a number, and one such rank spoils the gradient of all",
+            )
     needed = -(-samples // (batch_size * world_size))
     if steps[0] > needed:
         raise WrongAnswer("too-many-steps", f"{asked}: {steps[0]} steps, where {needed} are enough")
@@ -69,5 +79,5 @@ def _judge_samples(given: list, samples: int, asked: str) -> None:
         )
 
 
-def _some(sizes: list[list[int]]) -> str:
-    return ", ".join(str(own[:4])[:-1] + (", ...]" if len(own) > 4 else "]") for own in sizes)
+def _has_arrays(batches: object) -> bool:
+    return isinstance(batches, list) and any(hasattr(batch, "tolist") for batch in batches)

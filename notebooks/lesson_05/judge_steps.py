@@ -6,7 +6,6 @@ so that what a mistake leads to is far from what is right.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +16,8 @@ from torch import nn
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
-from course_lib.teaching.judges.failures import in_one_line, judge_failures
+from course_lib.teaching.judges.failures import in_one_line, judge_errors
+from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
 
 
@@ -27,6 +27,7 @@ def flat(tensors) -> torch.Tensor:
 
 def _all_close(vectors: Sequence[torch.Tensor], wanted) -> bool:
     each = wanted if isinstance(wanted, list) else [wanted] * len(vectors)
+    # float64, numbers up to some hundreds, a few steps: rounding stays below 1e-12.
     pairs = zip(vectors, each, strict=True)
     return all(torch.allclose(v, w, rtol=1e-9, atol=1e-9) for v, w in pairs)
 
@@ -35,12 +36,15 @@ def _all_close(vectors: Sequence[torch.Tensor], wanted) -> bool:
 
 
 def _with_gradients(rank: int) -> nn.Module:
-    """A model with a frozen bias; every other gradient tells its rank and its place."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2, bias=False)).double()
+    """A model with a frozen bias; every other gradient tells its rank and its place.
+
+    The last layer's bias may learn, but has no gradient: the loss did not use it.
+    """
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).double()
     model[0].bias.requires_grad_(False)
     for index, parameter in enumerate(model.parameters()):
         parameter.data.fill_(7 * rank)  # whoever averages weights gets something else
-        if parameter.requires_grad:
+        if index in (0, 2):
             places = torch.arange(parameter.numel()).double().view_as(parameter)
             parameter.grad = (rank + 1) ** 2 * (places + 10 * index)
     return model
@@ -55,8 +59,8 @@ def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
         model = _with_gradients(dist.get_rank(group))
         sync_gradients(model, group)
         parameters = list(model.parameters())
-        frozen_alone = parameters[1].grad is None
-        gradients = [p.grad for p in parameters if p.requires_grad]
+        frozen_alone = parameters[1].grad is None and parameters[3].grad is None
+        gradients = [parameters[0].grad, parameters[2].grad]
         lost = any(gradient is None for gradient in gradients)
         return None if lost else flat(gradients), flat(parameters), frozen_alone
 
@@ -68,10 +72,10 @@ def judge_sync(seen: Observation, p: int) -> None:
         if isinstance(error, (AttributeError, TypeError)) and "None" in str(error):
             raise WrongAnswer(
                 "stumbles-over-frozen",
-                f"it raised {in_one_line(error)}. One parameter of this "
-                "model is frozen, and its `grad` is None",
+                f"it raised {in_one_line(error)}. In this model one parameter is frozen and one "
+                "that may learn was not used: the `grad` of both is None",
             ) from error
-    judge_failures(seen.errors)
+    judge_errors(seen.errors)
     if not any(seen.logs):
         raise WrongAnswer(
             "no-communication",
@@ -79,6 +83,7 @@ def judge_sync(seen: Observation, p: int) -> None:
             "holds? Parameters are of type `nn.Parameter`",
         )
     judge_collectives(seen)
+    all_waited(seen)  # or what is in the gradients is what happened to have come by then
     if any(result[0] is None for result in seen.results[:p]):
         raise WrongAnswer("no-gradient", "a gradient that was there is None afterwards")
     given = [gradients for gradients, _, _ in seen.results[:p]]
@@ -98,31 +103,55 @@ def judge_sync(seen: Observation, p: int) -> None:
         )
     if _all_close(given, sum(own)) and p > 1:
         raise WrongAnswer("sum-not-mean", f"it leaves the sum over the {p} ranks: divide by {p}")
-    if not _all_close(given, sum(own) / p):
+    mean = sum(own) / p
+    if not _all_close(given, mean):
+        _explain_gradients(given, mean, seen.logs[0])
         raise WrongAnswer(
             "wrong-value",
             f"on rank 0 the gradients are {given[0].tolist()}, and their mean over the ranks is "
-            f"{(sum(own) / p).tolist()}",
+            f"{mean.tolist()}",
         )
     if not all(alone for _, _, alone in seen.results[:p]):
-        raise WrongAnswer("wakes-frozen", "the frozen parameter has got a gradient")
+        raise WrongAnswer("wakes-frozen", "a parameter that had no gradient has got one")
     need_one_all_reduce(
         seen.logs[0], "brings every rank all gradients of all others, where their sum is enough"
     )
 
 
+def _explain_gradients(given: list[torch.Tensor], mean: torch.Tensor, calls: list) -> None:
+    p = len(given)
+    if p > 1 and _all_close(given, mean / p):
+        raise WrongAnswer(
+            "divides-twice",
+            f"it leaves the mean over the {p} ranks, divided by {p} once more",
+        )
+    if _all_close(given[:1], mean):
+        left = any(call.call == "reduce" for call in calls)
+        raise WrongAnswer(
+            "only-rank-0",
+            "rank 0 has the mean, but others have not"
+            + (". `dist.reduce` leaves the sum with one rank, `dist.all_reduce` with all" * left),
+        )
+    if all(torch.isin(gradients, mean).all() for gradients in given):
+        raise WrongAnswer(
+            "wrong-place",
+            f"the means are right, but not all in their places: on rank 0 the gradients are "
+            f"{given[0].tolist()}, and the mean is {mean.tolist()}. Each piece begins where the "
+            "one before it ended, in the order in which they were joined",
+        )
+
+
 # ---- a training step to mend ------------------------------------------------------------------
 
-STEPS, SHARE = 3, 4
+STEPS, SHARE = 3, 5  # a share of 4 would be as large as the number of ranks
 
 
-def _task() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A linear model, and the batches of all ranks and steps."""
+def _task(p: int = 1) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A linear model, and the batches of p ranks and all steps."""
     generator = torch.Generator().manual_seed(5)
     model = nn.Linear(3, 4).double()
     for parameter in model.parameters():
         nn.init.normal_(parameter, generator=generator)
-    p = dist.get_world_size()
     images = torch.randn(STEPS, p, SHARE, 3, generator=generator, dtype=torch.float64)
     labels = torch.randint(4, (STEPS, p, SHARE), generator=generator)
     return model, images, labels
@@ -136,27 +165,28 @@ def _adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
 
-def observe_train_step(train_step, make_optimizer=_sgd) -> Observation:
-    model, images, labels = _task()
-    optimizer, rank = make_optimizer(model), dist.get_rank()
-
+def observe_train_step(train_step, ranks: list[int] | None, make_optimizer=_sgd) -> Observation:
     def call(group):
+        rank = dist.get_rank(group)
+        model, images, labels = _task(dist.get_world_size(group))
+        optimizer = make_optimizer(model)
         losses = [
             train_step(model, optimizer, images[step, rank], labels[step, rank], group)
             for step in range(STEPS)
         ]
         return flat(model.parameters()), losses
 
-    return observe_distributed(call)
+    return observe_distributed(call, ranks=ranks)
 
 
-def _serial_runs(make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | list], list, list]:
-    """Weights after the right steps and after usual mistakes, and the losses, by rank and whole."""
-    p = dist.get_world_size()
+def _serial_runs(p: int, make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | list], list, list]:
+    """Weights after the right steps and after usual mistakes, and losses before and after each."""
+    later: list[float] = []
 
     def train(choose, *, scale=1.0, clear=True) -> tuple[torch.Tensor, list]:
-        model, images, labels = _task()
+        model, images, labels = _task(p)
         optimizer, losses = make_optimizer(model), []
+        later.clear()
         for step in range(STEPS):
             loss = F.cross_entropy(model(choose(images[step])), choose(labels[step]))
             losses.append(loss.item())
@@ -164,31 +194,36 @@ def _serial_runs(make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | list], l
                 optimizer.zero_grad()
             (scale * loss).backward()
             optimizer.step()
+            later.append(F.cross_entropy(model(choose(images[step])), choose(labels[step])).item())
         return flat(model.parameters()), losses
 
     def whole(tensor):
         return tensor.flatten(0, 1)
 
     right, losses = train(whole)
-    alone = [train(lambda tensor, r=r: tensor[r]) for r in range(p)]
+    after = list(later)
+    alone = [train(lambda tensor, r=r: tensor[r])[0] for r in range(p)]
     weights = {
         "right": right,
-        "steps-before-sync": [weights for weights, _ in alone],
+        "steps-before-sync": alone,
+        "only-rank-0s-data": alone[0],
         "sum-not-mean": train(whole, scale=p)[0],
         "divides-twice": train(whole, scale=1 / p)[0],
         "forgets-to-clear": train(whole, clear=False)[0],
     }
-    return weights, losses, [own for _, own in alone]
+    return weights, losses, after
 
 
-def judge_train_step(seen: Observation) -> None:
+def judge_train_step(seen: Observation, p: int) -> None:
     judge_collectives(seen)
-    p = len(seen.results)
-    vectors = [weights for weights, _ in seen.results]
-    weights, whole, _ = _serial_runs()
+    all_waited(seen)
+    vectors = [weights for weights, _ in seen.results[:p]]
+    weights, whole, after = _serial_runs(p)
     texts = {
         "steps-before-sync": "every rank goes its own way: the step is made before the gradients "
         "are averaged, or without it",
+        "only-rank-0s-data": "all ranks agree, but on what rank 0 would have got alone: the "
+        "others' data have no part in it. What has to be shared are the gradients, before the step",
         "sum-not-mean": f"the steps are {p} times too long: the gradients are added up and not "
         "divided",
         "divides-twice": f"the steps are {p} times too short: the mean is divided by the number "
@@ -197,8 +232,8 @@ def judge_train_step(seen: Observation) -> None:
         "ones: clear them",
     }
     if not _all_close(vectors, weights["right"]):
-        alone = _all_close(vectors, weights["steps-before-sync"])
-        if alone and all((call.nbytes or 0) <= 8 for log in seen.logs for call in log):
+        equal = _all_close(vectors, vectors[0])
+        if not equal and all((call.nbytes or 0) <= 8 for log in seen.logs for call in log):
             raise WrongAnswer(
                 "averages-the-loss",
                 "every rank goes its own way: only the loss travels. An all-reduce changes its "
@@ -210,22 +245,30 @@ def judge_train_step(seen: Observation) -> None:
                 raise WrongAnswer(name, text)
         start = flat(_task()[0].parameters())
         if _all_close(vectors, start):
-            raise WrongAnswer("makes-no-step", "after three steps the weights are as before")
-        if not _all_close(vectors, vectors[0]):
-            raise WrongAnswer("ranks-differ", "after three steps the ranks' weights differ")
+            raise WrongAnswer(
+                "makes-no-step",
+                "after three steps the weights are as before. Is there an `optimizer.step()`, and "
+                "are the gradients still there when it comes?",
+            )
+        if not equal:
+            raise WrongAnswer(
+                "ranks-differ",
+                "after three steps the ranks' weights differ: some of what a step has used was "
+                "the rank's own",
+            )
         raise WrongAnswer(
             "wrong-value",
             "all ranks agree, but after three steps the weights are not those of one process with "
             "the whole batch",
         )
-    _judge_losses([losses for _, losses in seen.results], whole)
+    _judge_losses([losses for _, losses in seen.results[:p]], whole, after)
 
 
 def judge_adam(train_step) -> None:
     """Judge once more, with an optimizer whose step is not in proportion to the gradient."""
-    seen = observe_train_step(train_step, _adam)
+    seen = observe_train_step(train_step, None, _adam)
     judge_collectives(seen)
-    right = _serial_runs(_adam)[0]["right"]
+    right = _serial_runs(len(seen.results), _adam)[0]["right"]
     if not _all_close([weights for weights, _ in seen.results], right):
         raise WrongAnswer(
             "averages-weights",
@@ -235,12 +278,16 @@ def judge_adam(train_step) -> None:
         )
 
 
-def _judge_losses(given: list, whole: list[float]) -> None:
+def _judge_losses(given: list, whole: list[float], after: list[float]) -> None:
     p = len(given)
     for rank, losses in enumerate(given):
         if not all(isinstance(loss, float) for loss in losses):
             kind = type(losses[0]).__name__
-            raise WrongAnswer("loss-not-a-number", f"the weights are right; the loss is a {kind}")
+            raise WrongAnswer(
+                "loss-not-a-number",
+                f"the weights are right; the loss is a {kind}, not a number (`item()` makes one "
+                "of a tensor)",
+            )
         if _near(losses, whole):
             continue
         if _near(losses, [p * loss for loss in whole]):
@@ -248,6 +295,12 @@ def _judge_losses(given: list, whole: list[float]) -> None:
                 "loss-is-a-sum",
                 f"the weights are right. The loss of the whole batch was {whole[0]:.4f}, and it "
                 f"returned {losses[0]:.4f}, the sum over the ranks",
+            )
+        if _near(losses, after):
+            raise WrongAnswer(
+                "loss-after-the-step",
+                f"the weights are right. The loss of the whole batch was {whole[0]:.4f} before the "
+                f"step, and it returned {losses[0]:.4f}, that after it",
             )
         if len({round(own[0], 9) for own in given}) > 1:
             raise WrongAnswer(
@@ -269,6 +322,9 @@ def _near(losses: list, wanted: list) -> bool:
 # ---- back from a checkpoint -------------------------------------------------------------------
 
 
+LATER_RATE = 0.25  # rank 0's learning rate has been lowered since the start
+
+
 def _interrupted() -> tuple[nn.Module, torch.optim.Optimizer]:
     """What rank 0 has after a few steps, and every other rank: something new."""
     rank = dist.get_rank()
@@ -282,6 +338,7 @@ def _interrupted() -> tuple[nn.Module, torch.optim.Optimizer]:
     optimizer = _sgd(model)
     for step in range(2):
         _step(model, optimizer, step)
+    optimizer.param_groups[0]["lr"] = LATER_RATE
     return model, optimizer
 
 
@@ -306,24 +363,18 @@ def observe_restore(sync_from_root) -> Observation:
 
 
 def judge_restore(seen: Observation) -> None:
-    judge_collectives(seen)
-    p = len(seen.results)
-    start = _task()[0]
-    optimizer = _sgd(start)
-    for step in range(2):
-        _step(start, optimizer, step)
-    restored = flat(start.parameters())
-    fresh = copy.deepcopy(start)
-    without, diluted = _sgd(fresh), copy.deepcopy(start)
-    averaged = _sgd(diluted)
-    averaged.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for state in averaged.state.values():
-        state["momentum_buffer"] /= p
-    _step(start, optimizer, 2)
-    _step(fresh, without, 2)
-    _step(diluted, averaged, 2)
-    right, cleared, thin = (flat(m.parameters()) for m in (start, fresh, diluted))
+    try:
+        judge_collectives(seen)
+    except WrongAnswer as error:
+        if error.name != "it-hangs" or not 0 < min(map(len, seen.logs)) < len(seen.logs[0]):
+            raise
+        raise WrongAnswer(
+            "it-hangs",
+            f"{error}. Does each rank loop over what *it* has? An optimizer that has made no step "
+            "has no momentum yet, so such a loop ends at once there",
+        ) from error.__cause__
     weights, after, buffers = zip(*seen.results, strict=True)
+    restored, ways = _ways_to_go_on(len(seen.results))
     if not _all_close(weights, restored):
         if _all_close(weights[:1], restored):
             raise WrongAnswer(
@@ -333,27 +384,65 @@ def judge_restore(seen: Observation) -> None:
             "spoils-the-checkpoint",
             "rank 0 itself no longer has the weights of its checkpoint: give, do not average",
         )
-    if _all_close(after, right):
-        return _judge_buffers(buffers)
-    if _all_close(after, [right] + [cleared] * (p - 1)):
+    gone = [next((way for way in ways if _all_close([one], ways[way])), None) for one in after]
+    if None in gone:
+        raise WrongAnswer(
+            "wrong-value", "one step later the ranks are not where rank 0 alone would be"
+        )
+    _judge_ways(gone)
+    _judge_buffers(buffers)
+
+
+def _ways_to_go_on(p: int) -> tuple[torch.Tensor, dict[tuple[str, float], torch.Tensor]]:
+    """Return the weights of the checkpoint, and those one step later by momentum and rate."""
+    shares = {"all": 1.0, "none": 0.0, "averaged": 1 / p}
+    ways = {}
+    for momentum, share in shares.items():
+        for rate in (LATER_RATE, 0.5):
+            model = _task()[0]
+            optimizer = _sgd(model)
+            for step in range(2):
+                _step(model, optimizer, step)
+            restored = flat(model.parameters())
+            for state in optimizer.state.values():
+                state["momentum_buffer"] *= share
+            optimizer.param_groups[0]["lr"] = rate
+            _step(model, optimizer, 2)
+            ways[momentum, rate] = flat(model.parameters())
+    return restored, ways
+
+
+def _judge_ways(gone: list[tuple[str, float]]) -> None:
+    """Raise unless every rank has gone on with all of the momentum and rank 0's rate."""
+    momenta, rates = zip(*gone, strict=True)
+    if set(momenta[1:]) == {"none"} and momenta[0] == "all":
         raise WrongAnswer(
             "weights-only",
             "the weights are equal, but one step later they are not: rank 0's optimizer goes on "
             "with its momentum, and the others begin with none",
         )
-    if _all_close(after, cleared):
+    if set(momenta) == {"none"}:
         raise WrongAnswer(
             "momentum-lost",
-            "all ranks agree, but the momentum is gone on all of them: the run does not go on as "
-            "it would have without the interruption",
+            "the momentum is gone on all ranks: the run does not go on as it would have without "
+            "the interruption",
         )
-    if _all_close(after, thin):
+    if set(momenta) == {"averaged"}:
         raise WrongAnswer(
             "momentum-averaged",
-            f"all ranks agree, but the momentum is only 1/{p} of what it was: it was averaged with "
-            "the other ranks', who have none",
+            f"the momentum is only 1/{len(gone)} of what it was: it was averaged with the other "
+            "ranks', who have none",
         )
-    raise WrongAnswer("wrong-value", "one step later the ranks are not where rank 0 alone would be")
+    if set(momenta) != {"all"}:
+        raise WrongAnswer("momentum-differs", "the ranks go on with different momenta")
+    other = next((rank for rank, rate in enumerate(rates) if rate != LATER_RATE), None)
+    if other is not None:
+        raise WrongAnswer(
+            "rate-lost",
+            f"weights and momentum are rank 0's, but rank {other} goes on with the learning rate "
+            f"{rates[other]}, and rank 0 had lowered it to {LATER_RATE}. It is in "
+            '`state_dict()["param_groups"]`, not in `["state"]`',
+        )
 
 
 def _judge_buffers(buffers: tuple[float, ...]) -> None:

@@ -102,6 +102,71 @@ def sync_gradients(model, group):
     model.zero_grad()
 """,
         "wrong-value": _FLAT.format(group=", group=group", size="2"),
+        "wrong-place": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    for g in gradients:
+        g.copy_(flat[: g.numel()].view_as(g))
+""",
+        "wrong-place: the other way round": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    start = 0
+    for g in reversed(gradients):
+        g.copy_(flat[start : start + g.numel()].view_as(g))
+        start += g.numel()
+""",
+        "stumbles-over-frozen: asks requires_grad": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    parts = flat.split([g.numel() for g in gradients])
+    for g, part in zip(gradients, parts):
+        g.copy_(part.view_as(g))
+""",
+        "divides-twice": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=group)
+    flat /= dist.get_world_size(group)
+    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+""",
+        "only-rank-0": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.reduce(flat, dst=dist.get_global_rank(group, 0), group=group)
+    flat /= dist.get_world_size(group)
+    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+""",
+        "does-not-wait": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, group=group, async_op=True)
+    flat /= dist.get_world_size(group)
+    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+""",
+        "wrong-value: the maximum": """
+def sync_gradients(model, group):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat, op=dist.ReduceOp.MAX, group=group)
+    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+""",
     },
     "05.train_step": {
         "steps-before-sync": _STEP
@@ -206,6 +271,153 @@ def train_step(model, optimizer, images, labels, group):
     optimizer.step()
     return loss.item()
 """,
+        "averages-the-loss: divided": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    dist.all_reduce(loss, group=group)
+    loss = loss / dist.get_world_size(group)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+""",
+        "makes-no-step: clears before the sync": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.zero_grad(set_to_none=False)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "loss-after-the-step": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    with torch.no_grad():
+        loss = cross_entropy(model(images), labels)
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "size-is-fixed": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= world_size
+    optimizer.step()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / world_size
+""",
+        "wrong-loss: divided by the samples": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    loss = loss.detach() / len(labels)
+    dist.all_reduce(loss, group=group)
+    return loss.item()
+""",
+        "only-rank-0s-data": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    for p in model.parameters():
+        dist.broadcast(p.data, src=dist.get_global_rank(group, 0), group=group)
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "ranks-differ: steps twice": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    optimizer.zero_grad()
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "steps-before-sync: the colleague's": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.zero_grad()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item() / dist.get_world_size(group)
+""",
+        "loss-is-a-sum: the colleague's": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    loss = cross_entropy(model(images), labels)
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+    optimizer.step()
+    optimizer.zero_grad()
+    loss = loss.detach()
+    dist.all_reduce(loss, group=group)
+    return loss.item()
+""",
+        "does-not-wait": """
+from torch.nn.functional import cross_entropy
+
+def train_step(model, optimizer, images, labels, group):
+    n = dist.get_world_size(group)
+    optimizer.zero_grad()
+    (cross_entropy(model(images), labels, reduction="sum") / (len(labels) * n)).backward()
+    works = [dist.all_reduce(p.grad, group=group, async_op=True) for p in model.parameters()]
+    with torch.no_grad():
+        loss = cross_entropy(model(images), labels)
+    dist.all_reduce(loss, group=group)
+    optimizer.step()
+    return (loss / n).item()
+""",
     },
     "05.batches_of_rank": {
         "steps-differ": _BATCHES
@@ -261,6 +473,38 @@ def train_step(model, optimizer, images, labels, group):
     return [list(range(ends[p], ends[p + 1])) for p in range(rank, parts, world_size)]
 """,
         "not-a-list-of-lists": _BATCHES + "    return list(range(rank, samples, world_size))\n",
+        "not-the-same-again": """
+import random
+
+def batches_of_rank(samples, batch_size, rank, world_size):
+    order = list(range(samples))
+    random.shuffle(order)
+    steps = -(-samples // (batch_size * world_size))
+    mine = order[rank::world_size]
+    return [mine[s::steps] for s in range(steps)]
+""",
+        "empty-batch: full batches first": """
+def batches_of_rank(samples, batch_size, rank, world_size):
+    batches = []
+    for start in range(0, samples, batch_size * world_size):
+        chunk = list(range(start, min(start + batch_size * world_size, samples)))
+        batches.append(chunk[rank * batch_size : (rank + 1) * batch_size])
+    return batches
+""",
+        "not-a-list-of-lists: arrays": """
+import numpy as np
+
+def batches_of_rank(samples, batch_size, rank, world_size):
+    steps = -(-samples // (batch_size * world_size))
+    return np.array_split(np.arange(rank, samples, world_size), steps)
+""",
+        "given-twice: padded": """
+def batches_of_rank(samples, batch_size, rank, world_size):
+    each = -(-samples // world_size)
+    numbers = list(range(samples)) + list(range(each * world_size - samples))
+    mine = numbers[rank * each : (rank + 1) * each]
+    return [mine[i : i + batch_size] for i in range(0, each, batch_size)]
+""",
     },
     "05.sync_from_root": {
         "weights-only": _ROOT + _WEIGHTS,
@@ -309,6 +553,36 @@ def sync_from_root(model, optimizer, group):
     state = [optimizer.state_dict()]
     dist.broadcast_object_list(state, src=0, group=group)
     optimizer.load_state_dict(state[0])
+""",
+        "it-hangs": """
+def sync_from_root(model, optimizer, group):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0, group=group)
+    for state in optimizer.state.values():
+        dist.broadcast(state["momentum_buffer"], src=0, group=group)
+""",
+        "rate-lost": """
+def sync_from_root(model, optimizer, group):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0, group=group)
+    box = [optimizer.state_dict()["state"]]
+    dist.broadcast_object_list(box, src=0, group=group)
+    state = optimizer.state_dict()
+    state["state"] = box[0]
+    optimizer.load_state_dict(state)
+""",
+        "weights-only: a new optimizer by the same name": """
+def sync_from_root(model, optimizer, group):
+    box = [model.state_dict(), optimizer]
+    dist.broadcast_object_list(box, src=0, group=group)
+    model.load_state_dict(box[0])
+    optimizer = box[1]
+""",
+        "momentum-lost: cleared": """
+def sync_from_root(model, optimizer, group):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0, group=group)
+    optimizer.state.clear()
 """,
     },
 }

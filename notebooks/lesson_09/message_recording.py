@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 
 from course_lib.teaching.distributed_log import (

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from ..exercise import WrongAnswer
 from ..message_log import LoggedCall, Observation
-from .failures import judge_failures
+from .failures import judge_errors, was_kept_waiting
 
 
 def judge_collectives(seen: Observation) -> None:
     """Raise whatever kept the ranks from a result, or from exchanging anything for it."""
-    judge_failures(seen.errors)
+    judge_errors(seen.errors)
+    if any(map(was_kept_waiting, seen.errors)):
+        raise WrongAnswer(
+            "it-hangs",
+            "not every rank of the group made the same collective call: "
+            + "; ".join(_where(rank, log) for rank, log in enumerate(seen.logs)),
+        )
     calls = [event for log in seen.logs for event in log]
     if not calls:
         raise WrongAnswer(
             "no-communication", "no call of `dist` was seen: the ranks did not exchange anything"
         )
     need_group(calls)
+
+
+def _where(rank: int, log: list[LoggedCall]) -> str:
+    """Return in which of its calls a rank of the group was when the deadline passed."""
+    for number, event in enumerate(log, 1):
+        if not event.finished:
+            return f"rank {rank} waited in its call {number}, {event.call}"
+    return f"rank {rank} made {len(log)}"
 
 
 def need_group(calls: list[LoggedCall]) -> None:

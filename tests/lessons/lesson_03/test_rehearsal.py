@@ -124,6 +124,40 @@ def test_what_changes_on_its_way_is_noticed():
     assert not any(m.changed for m in rehearse(waits, [(np.zeros(2),), (np.zeros(2),)]).messages)
 
 
+def test_sending_what_may_not_have_arrived_is_noticed():
+    def passes_on(comm, array, waits):
+        receive = comm.Irecv(array, source=1 - comm.rank)
+        sends = [comm.Isend(np.zeros(2), dest=1 - comm.rank)]
+        if waits:
+            receive.wait()
+        sends.append(comm.Isend(array, dest=1 - comm.rank))
+        comm.Recv(np.empty(2), source=1 - comm.rank)
+        for request in (receive, *sends):
+            request.wait()
+
+    for waits in (False, True):
+        seen = rehearse(passes_on, [(np.ones(2), waits), (np.ones(2), waits)])
+        assert [m.not_yet_there for m in seen.messages] == [False, False, not waits, not waits]
+
+
+def test_all_requests_are_waited_for_and_a_swap_needs_one_buffer():
+    from mpi4py import MPI
+
+    def swaps(comm, array):
+        comm.Sendrecv_replace(array, dest=1 - comm.rank, source=1 - comm.rank)
+        room = np.empty_like(array)
+        requests = [comm.Irecv(room, 1 - comm.rank), comm.Isend(array, 1 - comm.rank)]
+        MPI.Request.Waitall(requests)
+        return [array.tolist(), room.tolist(), *MPI.Request.waitall([])]
+
+    original = MPI.Request
+    seen = rehearse(swaps, [(np.array([0]),), (np.array([1]),)])
+    assert seen.errors == [None, None]
+    assert seen.results == [[[1], [0]], [[0], [1]]]
+    assert all(message.waited and not message.changed for message in seen.messages)
+    assert MPI.Request is original
+
+
 def test_a_request_nobody_waits_for_and_a_message_nobody_receives():
     def forgetful(comm, array):
         if comm.rank == 0:
