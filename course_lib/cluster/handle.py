@@ -204,11 +204,11 @@ class Cluster:
 
     def _losses(self) -> str:
         try:
-            return _losses(self._names())
+            return _losses(self.learners_names())
         except ClusterError:  # it has ended, and nobody can be asked
             return _losses({})
 
-    def _names(self) -> dict[int, list[str] | None]:
+    def learners_names(self) -> dict[int, list[str] | None]:
         """The learner's names on each rank; None where nobody answers."""
         dead = self.status()["dead"]
         idle = [rank for rank in self.ids if rank not in {*dead, *self._busy(self.ids)}]
