@@ -11,6 +11,8 @@ import time
 import pytest
 from torch_mpi4py.observing import RankBoards
 
+from course_lib.teaching.lessons import exercise_cell
+from course_lib.teaching.solution_marks import unmarked
 from tests.cluster.hangs import FREE_WITHIN_S, IN_PLACE_WITHIN_S, RENEWED
 
 pytestmark = pytest.mark.timeout(270)
@@ -172,6 +174,18 @@ def test_after_a_shrink(checks, tmp_path, wait_until):
     """Rank 1 was rank 2, and rank 2 was rank 3."""
     answer = BEGIN + "    while comm.rank == 2: pass\n    return 6"
     takes_too_long(checks, answer, "rank 2", tmp_path, wait_until)
+    works(checks, [0, 20, 30])
+
+
+def test_a_lesson_s_answer_without_end_after_a_shrink(checks):
+    """In lesson 12 the exercise is checked after a shrink, and one of the survivors stays away."""
+    checks.must("deadline = 100")  # the first optimizer of a process imports for seconds
+    checks.must(unmarked(exercise_cell("12.go_on")))
+    assert "12.go_on: right." in checks.must("check('12.go_on')").text()
+    checks.must(f"deadline = {DEADLINE_S}")
+    checks.must("%%px\ndef go_on(*given):\n    while True: pass")
+    out = checks.must("check('12.go_on')").text()
+    assert out.startswith(f"12.go_on: not yet: your function did not finish within {DEADLINE_S} s")
     works(checks, [0, 20, 30])
 
 
