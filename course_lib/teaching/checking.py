@@ -75,7 +75,7 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
         return f"{exercise.id}: not attempted yet."
     text = verdict.text
     if verdict.line:
-        text = f"{text}. It happened in {verdict.line}"
+        text = f"{text.rstrip('.')}. It happened in {verdict.line}"
     return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
 
 

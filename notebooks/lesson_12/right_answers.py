@@ -31,7 +31,6 @@ def save_whole(path, write):
         "a descriptor, so a file without a name": """
 import os, tempfile
 def save_whole(path, write):
-
     fd, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(fd, 'wb') as f:
@@ -46,7 +45,6 @@ def save_whole(path, write):
         "written in memory first": """
 import os, io
 def save_whole(path, write):
-
     memory = io.BytesIO()
     write(memory)
     beside = path.parent / (path.name + '.tmp')
@@ -59,7 +57,6 @@ def save_whole(path, write):
         "names imported from os": """
 from os import fsync, replace
 def save_whole(path, write):
-
     part = path.parent / ("." + path.name)
     with part.open("wb") as f:
         write(f)
@@ -105,7 +102,6 @@ def rest_of_epoch(order, done, rank, world_size):
         "all tell all, and a rank of the world": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     size = dist.get_world_size(group)
     all_steps = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
     dist.all_gather(all_steps, torch.tensor([steps_done]), group=group)
@@ -120,7 +116,6 @@ def go_on(model, optimizer, steps_done, group):
         "everybody's state is gathered": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     mine = (steps_done, dist.get_rank(group), model.state_dict(), optimizer.state_dict())
     everyone = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group=group)
@@ -133,7 +128,6 @@ def go_on(model, optimizer, steps_done, group):
         "tensor by tensor": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     most = torch.tensor(steps_done)
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
     who = torch.tensor(dist.get_rank(group) if steps_done == most else 10**6)
@@ -147,7 +141,6 @@ def go_on(model, optimizer, steps_done, group):
     "12.best_interval": {
         "a search for the smallest loss": """
 def best_interval(save_s, lifetime_s, ranks):
-
     M = lifetime_s / ranks
     low, high = 1e-9, 1e15
     for _ in range(300):

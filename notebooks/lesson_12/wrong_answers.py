@@ -126,7 +126,6 @@ def rest_of_epoch(order, done, rank, world_size):
 """,
         "one-piece-each: of the same length, but for the last": """
 def rest_of_epoch(order, done, rank, world_size):
-
     rest = order[done:]
     size = -(-len(rest) // world_size)
     return rest[rank * size:(rank + 1) * size]
@@ -137,7 +136,6 @@ def rest_of_epoch(order, done, rank, world_size):
 """,
         "drops-the-last": """
 def rest_of_epoch(order, done, rank, world_size):
-
     rest = order[done:]
     return rest[:len(rest) // world_size * world_size][rank::world_size]
 """,
@@ -151,7 +149,6 @@ def rest_of_epoch(order, done, rank, world_size):
 """,
         "given-twice: padded in one piece each": """
 def rest_of_epoch(order, done, rank, world_size):
-
     rest = order[done:]
     size = -(-len(rest) // world_size)
     rest = rest + rest[:size * world_size - len(rest)]
@@ -230,7 +227,6 @@ def go_on(model, optimizer, steps_done, group):
         "a-rank-of-the-world": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     steps = [0] * dist.get_world_size(group)
     dist.all_gather_object(steps, steps_done, group=group)
     furthest = steps.index(max(steps))
@@ -243,7 +239,6 @@ def go_on(model, optimizer, steps_done, group):
         "counts-from-one": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     steps = [0] * dist.get_world_size(group)
     dist.all_gather_object(steps, steps_done, group=group)
     furthest = steps.index(max(steps))
@@ -256,7 +251,6 @@ def go_on(model, optimizer, steps_done, group):
         "forgets-the-optimizer: throws it away": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     steps = [0] * dist.get_world_size(group)
     dist.all_gather_object(steps, steps_done, group=group)
     furthest = steps.index(max(steps))
@@ -269,7 +263,6 @@ def go_on(model, optimizer, steps_done, group):
         "weights-of-no-step": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     for p in model.parameters():
         dist.all_reduce(p.data, group=group)
         p.data /= dist.get_world_size(group)
@@ -280,7 +273,6 @@ def go_on(model, optimizer, steps_done, group):
         "ranks-disagree": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 def go_on(model, optimizer, steps_done, group):
-
     steps = [0] * dist.get_world_size(group)
     dist.all_gather_object(steps, steps_done, group=group)
     furthest = steps.index(max(steps))
@@ -422,7 +414,6 @@ def save_whole(path, write):
         "fsync-too-late": """
 import os
 def save_whole(path, write):
-
     beside = path.with_name(path.name + '.partial')
     with open(beside, 'wb') as file:
         write(file)
@@ -433,7 +424,6 @@ def save_whole(path, write):
         "renames-the-half": """
 import os
 def save_whole(path, write):
-
     beside = path.with_name(path.name + '.partial')
     file = open(beside, 'wb')
     try:
@@ -447,7 +437,6 @@ def save_whole(path, write):
         "not-binary": """
 import os
 def save_whole(path, write):
-
     beside = path.with_name(path.name + '.partial')
     with open(beside, 'w') as file:
         write(file)
@@ -458,7 +447,6 @@ def save_whole(path, write):
         "not-a-file": """
 import os
 def save_whole(path, write):
-
     b = path.with_name("b")
     write(b)
     os.replace(b, path)
@@ -466,7 +454,6 @@ def save_whole(path, write):
         "no-fsync: names imported from os": """
 from os import fsync, replace
 def save_whole(path, write):
-
     part = path.parent / ("." + path.name)
     with part.open("wb") as f:
         write(f)
@@ -475,7 +462,6 @@ def save_whole(path, write):
         "no-fsync: from memory": """
 import io, os
 def save_whole(path, write):
-
     memory = io.BytesIO()
     write(memory)
     b = path.with_name("b")
@@ -485,7 +471,6 @@ def save_whole(path, write):
         "writes-in-place: from memory": """
 import io
 def save_whole(path, write):
-
     memory = io.BytesIO()
     write(memory)
     path.write_bytes(memory.getvalue())
