@@ -138,7 +138,9 @@ class _Tried:
 
     def _line(self, error: BaseException) -> str:
         own = self._lines(error)  # the deepest line that is the learner's
-        return f"line {own[-1].lineno}: `{own[-1].line}`" if own else ""
+        if not own:
+            return ""
+        return f"line {own[-1].lineno}" + (f": `{own[-1].line}`" if own[-1].line else "")
 
     def _lines(self, error: BaseException) -> list[traceback.FrameSummary]:
         code = getattr(self.function, "__code__", None)
