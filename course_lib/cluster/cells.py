@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipyparallel import error
@@ -36,8 +36,13 @@ _DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet
 _FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
 _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
+_MOVES_WITHIN_S = 0.5
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
 # IPython's name for the source of a cell, in the message of a SyntaxError.
+_STILL_MOVES = (
+    "All ranks were still exchanging messages, so none waits in vain. Either a loop there never "
+    "ends, or it needs more time."
+)
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
 
@@ -163,12 +168,15 @@ class Cell:
         except KeyboardInterrupt:
             self.end = "interrupted"
         if self.end != "done":
+            still_moves = self.end == "limit" and self._still_moves()
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
             self.late = unfinished(self._result, self.ranks)
             by = signum if self.end == "interrupted" else signal.SIGINT
             self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
+            if still_moves:
+                self.report = replace(self.report, diagnosis=_STILL_MOVES)
         self._result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
 
     def outcome(self) -> tuple[list[RankFailure], list[int]]:
@@ -223,6 +231,18 @@ class Cell:
     def _last_sign(self) -> float:
         """When something was last printed or a call of communication ended."""
         return max(self._printed_at, self._cluster.boards.last_movement(self._result._targets))
+
+    def _still_moves(self) -> bool:
+        """Whether each wait of now is soon over: then it does not matter who waits for whom."""
+        boards, engines = self._cluster.boards, self._result._targets
+        waits = {e: wait for e, wait in boards.waits(engines).items() if wait is not None}
+        until = time.perf_counter() + _MOVES_WITHIN_S
+        left = set(waits)
+        while left and boards.last_movement(engines) > until - 2 * _MOVES_WITHIN_S:
+            if time.perf_counter() > until or self._result.wait(0.01):
+                return False
+            left = {e for e in left if boards.waits([e])[e] == waits[e]}
+        return bool(waits) and not left
 
     def _note_printed(self, now: float) -> None:
         printed = self.output.printed()

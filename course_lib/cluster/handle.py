@@ -203,7 +203,7 @@ class Cluster:
     def _losses(self) -> str:
         """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
         try:
-            names = self._names()
+            names = self.learners_names()
         except ClusterError:  # it has ended, and nobody can be asked
             names = {}
         known = sorted({name for some in names.values() for name in some or ()})
@@ -214,7 +214,7 @@ class Cluster:
             parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
         return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
-    def _names(self) -> dict[int, list[str] | None]:
+    def learners_names(self) -> dict[int, list[str] | None]:
         """The learner's names on each rank; None where nobody answers."""
         dead = self.status()["dead"]
         idle = [rank for rank in self.ids if rank not in {*dead, *self._busy(self.ids)}]

@@ -186,9 +186,11 @@ def condition() -> Condition:
                     lost.append(name)
                 continue
             used = item if isinstance(item, dist.ProcessGroup) else _group_of(item)
-            if used not in process_group.live_groups or id(used) in _told:
-                continue  # nothing of ours, or lost before
-            if used is not default and _is_news(used):
+            ours = used in process_group.live_groups
+            # PyTorch's own, like gloo's, end with the default group, too.
+            if id(used) in _told or not (ours or used in dist.distributed_c10d._world.pg_map):
+                continue  # no group, or lost before
+            if ours and used is not default and _is_news(used):
                 lost.append(name)
             else:
                 stale.append(name)

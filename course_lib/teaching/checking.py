@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from course_lib.cluster.handle import Cluster
 
 _LAST_LINES = 8  # of what each rank printed
+_SAYS_SO_AFTER_S = 1.5
 
 
 class CheckError(RuntimeError):
@@ -43,15 +45,20 @@ def check(id: str, function: Callable | None = None) -> None:
         CheckError: if the exercise runs on the ranks and no cluster is running.
     """
     exercise = find(id)
-    if exercise.where == "engines":
-        verdict, printed = _on_the_ranks(exercise)
-    else:
-        here = sys._getframe(1).f_globals
-        function = here.get(exercise.function) if function is None else function
-        verdict, printed = _in_the_notebook(exercise, function)
+    here = sys._getframe(1).f_globals.get(exercise.function)
+    lost = ""
+    with _says_that_it_runs(exercise):
+        if exercise.where == "engines":
+            verdict, printed, lost = _on_the_ranks(exercise)
+        else:
+            verdict, printed = _in_the_notebook(exercise, here if function is None else function)
     print(sentence(exercise, verdict))
-    if printed and verdict.kind != "right":
-        print(f"Your function printed:\n{printed}".rstrip())
+    if verdict.kind != "right":
+        if printed:
+            print(f"Your function printed:\n{printed}".rstrip())
+        if function is None:
+            print(_misplaced(exercise, here), end="")
+    print(lost, end="")
 
 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
@@ -70,8 +77,53 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
         return f"{exercise.id}: not attempted yet."
     text = verdict.text
     if verdict.line:
-        text = f"{text}. It happened in {verdict.line}"
+        text = f"{text.rstrip('.')}. It happened in {verdict.line}"
     return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
+
+
+@contextlib.contextmanager
+def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
+    """Where a person watches, say in a line that is gone afterwards that a check takes longer."""
+    if os.environ.get("IPP_NONINTERACTIVE", "0") not in ("", "0"):
+        yield
+        return
+    text = f"{exercise.id}: the check runs, for {exercise.deadline:g} s at most"
+    stream, shown = sys.stdout, threading.Event()
+
+    def show() -> None:
+        shown.set()
+        print(text, end="", file=stream, flush=True)
+
+    timer = threading.Timer(_SAYS_SO_AFTER_S, show)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        if shown.is_set():
+            print(f"\r{' ' * len(text)}\r", end="", file=stream, flush=True)
+
+
+def _misplaced(exercise: Exercise, here: object) -> str:
+    """A line on a function that was defined where the exercise is not checked; mostly empty."""
+    from course_lib.cluster import ClusterError, current_cluster
+
+    name, on_ranks = f"`{exercise.function}`", exercise.where == "engines"
+    if on_ranks and run_check.is_learners(here):
+        return (
+            f"There is a {name} in the notebook, but this exercise is checked on the ranks: "
+            "write `%%px` in the first line of its cell, and run it again.\n"
+        )
+    cluster = None if on_ranks else current_cluster()
+    with contextlib.suppress(ClusterError):  # it may end while it is asked
+        names = cluster.learners_names() if cluster else {}
+        if any(exercise.function in known for known in names.values() if known):
+            return (
+                f"There is a {name} on the ranks, but this exercise is checked in the notebook: "
+                "leave out `%%px` in the first line of its cell, and run it again.\n"
+            )
+    return ""
 
 
 # ---- in the notebook --------------------------------------------------------------------------
@@ -118,14 +170,18 @@ def _time_limit(seconds: float) -> Iterator[None]:
 # ---- on the ranks -----------------------------------------------------------------------------
 
 
-def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
-    """Return what the ranks make of it together, and what the learner's function printed."""
-    from course_lib.cluster import current_cluster
+def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
+    """Return what the ranks make of it together, what was printed, and what has to be made again.
+
+    Raises:
+        ClusterError: if a rank has died, or the cluster has ended; it says what to do.
+    """
+    from course_lib.cluster import Cluster
     from course_lib.cluster.cells import Cell, Limit
     from course_lib.cluster.stop_button import StopButton, interruption
 
-    cluster = current_cluster()
-    if cluster is None:
+    cluster = Cluster.current  # also one with a dead rank
+    if cluster is None or not cluster.keeper.is_ours:
         raise CheckError(
             f"{exercise.id} runs on the ranks, and there is no cluster: run the cell with "
             "start_cluster() and then the one with your function"
@@ -135,16 +191,17 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str]:
         cell = Cell.of_function(cluster, Limit(exercise.deadline), run_check.run_on_rank, *names)
         cell.run(button)
         verdicts = _verdicts(exercise, cluster, cell)
+        interrupted = f"the check of {exercise.id} was interrupted on all ranks"
         if cell.stuck:
+            too_long = _too_long(exercise, cell.late).text
             advice = cluster.after_failure(cell.report, cell.stuck)
-            raise CheckError(f"{_too_long(exercise, cell.late).text}. {advice}")
-        if any(verdict.reset for verdict in verdicts):
-            cluster.reset_communication()
+            raise CheckError(f"{interrupted if cell.end == 'interrupted' else too_long}. {advice}")
+        with contextlib.redirect_stdout(io.StringIO()) as lost:
+            cluster.mend(out_of_step=any(verdict.reset for verdict in verdicts))
         if cell.end == "interrupted":
-            raise interruption(
-                f"the check of {exercise.id} was interrupted on all ranks; their variables are kept"
-            )
-    return together(verdicts), cell.output.text("stdout", _LAST_LINES)
+            message = f"{interrupted}; their variables are kept"
+            raise interruption(message, lost.getvalue().splitlines())
+    return together(verdicts), cell.output.text("stdout", _LAST_LINES), lost.getvalue()
 
 
 def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckResult]:

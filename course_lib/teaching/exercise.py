@@ -48,11 +48,16 @@ class Staged(Exception):
 
 @contextmanager
 def as_mistake(name: str, explanation: str) -> Iterator[None]:
-    """Whatever goes wrong inside is this one mistake: what went before was right."""
+    """Whatever goes wrong inside is this one mistake: what went before was right.
+
+    An exception of the learner's is shown before the explanation.
+    """
     try:
         yield
     except WrongAnswer as error:
-        raise WrongAnswer(name, f"{explanation} ({error})") from error.__cause__
+        raises = error.name == "it-raises"
+        first, then = (error, explanation) if raises else (explanation, error)
+        raise WrongAnswer(name, f"{first} ({then})") from error.__cause__
 
 
 class Exercise(NamedTuple):

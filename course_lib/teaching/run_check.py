@@ -61,9 +61,9 @@ def run(
     An exception of the function itself is the result, unless the check explains it, which is
     said by ``raise WrongAnswer(...) from error``.
     """
-    if function is None:
+    if not callable(function):
         return CheckResult("undefined")
-    if (getattr(function, "__module__", "") or "").partition(".")[0] in _NOT_THE_LEARNERS:
+    if not is_learners(function):
         text = "is the library's now, which another cell has imported under the same name"
         return CheckResult("undefined", text)
     check = getattr(importlib.import_module(module), checker)
@@ -88,6 +88,14 @@ def run(
         if tried.last is not None and tried.last in (error, error.__cause__):
             return tried.raised(error)
         return CheckResult("broken", traceback.format_exc())
+
+
+def is_learners(function: object) -> bool:
+    """Tell whether it is a function, and none of a library's, whole or in part."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    module = getattr(function, "__module__", "") or ""
+    return callable(function) and module.partition(".")[0] not in _NOT_THE_LEARNERS
 
 
 class _Tried:
@@ -130,7 +138,9 @@ class _Tried:
 
     def _line(self, error: BaseException) -> str:
         own = self._lines(error)  # the deepest line that is the learner's
-        return f"line {own[-1].lineno}: `{own[-1].line}`" if own else ""
+        if not own:
+            return ""
+        return f"line {own[-1].lineno}" + (f": `{own[-1].line}`" if own[-1].line else "")
 
     def _lines(self, error: BaseException) -> list[traceback.FrameSummary]:
         code = getattr(self.function, "__code__", None)

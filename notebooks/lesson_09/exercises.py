@@ -135,6 +135,12 @@ STALENESS_MISTAKES = (
         "it counts from version 0 every time. A worker fetches anew after each of its updates",
     ),
     Mistake(
+        "counts-workers",
+        lambda order: [len(set(order[v - s : v])) for v, s in enumerate(_staleness(order))],
+        "it counts how many *workers* have updated in between. One that updates twice makes two "
+        "versions",
+    ),
+    Mistake(
         "counts-own-updates",
         _own_updates,
         "it counts how often this worker has updated; what makes a gradient stale is how often "

@@ -43,23 +43,28 @@ def start_of(rank: int) -> float:
 def judge_gossip(seen: Observation) -> None:
     judge_first(seen)
     logs = [log for log in seen.logs if log]
-    if seen.hung and logs and all(log[0].call == "send" for log in logs):
+    if seen.hung and logs and all(event.kind == "send" for log in logs for event in log):
         raise WrongAnswer(
             "both-send-first",
-            "both ranks of a pair are stuck in `dist.send`. A large message leaves only when "
+            f"both ranks of a pair are stuck in {_first(logs)}. A large message leaves only when "
             "somebody receives it, and neither has got that far: a deadlock. Start the send with "
-            "`dist.isend`, or let the lower rank send first",
+            "`dist.isend` and wait for it after the receive, or let the lower rank send first",
         )
-    if seen.hung and logs and all(log[0].call == "recv" for log in logs):
+    if seen.hung and logs and all(event.kind == "recv" for log in logs for event in log):
         raise WrongAnswer(
             "both-receive-first",
-            "both ranks of a pair wait in `dist.recv`, and nobody has sent: a deadlock",
+            f"both ranks of a pair wait in {_first(logs)}, and nobody has sent: a deadlock",
         )
     judge_hang(seen)
     pairs = [(rank, rank + 1) for rank in range(0, len(seen.results) - 1, 2)]
     for pair in pairs:
         _judge_pair(seen, *pair)
     all_waited(seen)
+
+
+def _first(logs: list) -> str:
+    call = logs[0][0].call
+    return f"`dist.{call}`" if call in ("send", "recv") else f"the `wait()` of `dist.{call}`"
 
 
 def _judge_pair(seen: Observation, low: int, high: int) -> None:
@@ -84,14 +89,21 @@ def _judge_pair(seen: Observation, low: int, high: int) -> None:
             )
         elif isinstance(number, list):
             kept = [seen.results[r][0] for r in (low, high)]
-            raise WrongAnswer(
-                "mean-not-kept",
+            told = (
                 f"ranks {low} and {high} held {one:g} and {other:g} and returned "
-                f"{kept[0]} and {kept[1]}: not the mean of what both held *before*. Send the old "
-                "value, never one that is averaged already",
+                f"{kept[0]} and {kept[1]}"
             )
+            if number == [(own + mean) / 2]:
+                raise WrongAnswer(
+                    "mean-not-kept",
+                    f"{told}: not the mean of what both held *before*. Send the old value, never "
+                    "one that is averaged already",
+                )
+            raise WrongAnswer("wrong-value", f"{told}; their mean is {mean:g}")
         else:
-            raise WrongAnswer("returns-no-tensor", f"rank {rank} returned {number}")
+            raise WrongAnswer(
+                "returns-no-tensor", f"rank {rank} returned {number}, not a tensor like `value`"
+            )
         if after != [own]:
             raise WrongAnswer(
                 "changes-its-own",

@@ -47,6 +47,19 @@ def judge_first(seen: Observation) -> None:
     )
 
 
+def _judge_tags(log: list, who: str, tags: dict[str, tuple[int, int]]) -> None:
+    """Raise if a message has another tag than is sent, or received, on this side."""
+    for event in log:
+        if event.tag not in tags[event.kind]:
+            first, second = (f"{tag} ({WORDS[tag]})" for tag in tags[event.kind])
+            does = "sends" if event.kind == "send" else "receives"
+            raise WrongAnswer(
+                "wrong-tag",
+                f"{who} {does} with tag {event.tag}. What it {does} has the tags {first} and "
+                f"{second}; a message waits for a receive of its own tag",
+            )
+
+
 def attempted(function: Callable, *args) -> None:
     """Find out without any message whether the function is still the stub."""
     with recorded_messages(only=_NOWHERE):
@@ -113,13 +126,7 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
     log = [event for event in seen.logs[worker] if event.kind in ("send", "recv")]
     said = [event.tag for event in log if event.kind == "send"]
     who = f"worker {worker}"
-    strange = [event for event in log if event.tag not in WORDS]
-    if strange:
-        raise WrongAnswer(
-            "wrong-tag",
-            f"{who} uses tag {strange[0].tag}. The tags are 1 for hello, 2 for ready, 3 for the "
-            "gradient, 4 for the parameters; a message waits for a receive of its own tag",
-        )
+    _judge_tags(log, who, {"send": (HELLO, GRADIENT), "recv": (READY, PARAMETERS)})
     if GRADIENT in said and HELLO not in said[: said.index(GRADIENT)]:
         raise WrongAnswer(
             "no-hello",
@@ -158,6 +165,13 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
         raise WrongAnswer(
             "never-fetches", f"{who} hands gradients in, but never receives the new parameters"
         )
+    hellos = said.count(HELLO)
+    if hellos > ROUNDS or (seen.hung and seen.errors[worker] is None and hellos < ROUNDS):
+        raise WrongAnswer(
+            "wrong-number-of-rounds",
+            f"{who} says hello {hellos} times in {ROUNDS} rounds, so "
+            + ("nobody answers the last one" if hellos > ROUNDS else "the server waits for more"),
+        )
 
 
 def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
@@ -177,8 +191,10 @@ def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
         )
     if parameters != sent[-1]:
         raise WrongAnswer(
-            "computes-at-old-parameters",
-            f"{who} ends with {parameters} in `parameters`, but the server had sent {sent[-1]}",
+            "another-tensor",
+            f"{who} ends with {parameters} in `parameters`, but the server had sent {sent[-1]}. "
+            "`parameters = other` only gives the name to another tensor; receive into the one that "
+            "was given, or copy into it with `parameters.copy_(other)`",
         )
     hellos = [event.start for event in log if event.kind == "send" and event.tag == HELLO]
     if any(computed > hello for computed, hello in zip(times, hellos, strict=False)):
@@ -276,6 +292,8 @@ def judge_serve(seen: Observation) -> None:
 
 def _judge_listening(seen: Observation, log: list) -> None:
     heard = [event for event in log if event.kind == "recv" and event.tag == HELLO]
+    if any(event.any_source for event in heard):
+        _judge_tags(log, "the server", {"recv": (HELLO, GRADIENT), "send": (READY, PARAMETERS)})
     if not heard:
         raise WrongAnswer("nobody-listens", "the server never receives a hello (tag 1)")
     if not any(event.any_source for event in heard):
@@ -291,6 +309,7 @@ def _judge_listening(seen: Observation, log: list) -> None:
             "the server takes a gradient from any source. It has just told one worker that it is "
             "ready for *that one*: receive from it by name",
         )
+    _judge_answers(seen, log)
     if not any(event.kind == "send" and event.tag == READY for event in log):
         raise WrongAnswer(
             "no-answer", "a worker says hello and never hears that the server is ready (tag 2)"
@@ -302,6 +321,29 @@ def _judge_listening(seen: Observation, log: list) -> None:
             "all gradients are in, and the server still waits for a hello. `rounds` counts the "
             "gradients of all workers together",
         )
+
+
+def _judge_answers(seen: Observation, log: list) -> None:
+    """Raise if the server is ready for another worker than the one that said hello last."""
+    unanswered = None
+    for event in log:
+        if event.tag == HELLO and unanswered is not None and seen.hung:
+            raise WrongAnswer(
+                "collects-hellos",
+                f"the server has heard worker {unanswered}'s hello and listens for the next one "
+                "before it answers. So all wait for the straggler, who comes only when the others "
+                "are done. Serve each worker to the end before you listen again",
+            )
+        if event.tag == HELLO and event.finished:
+            unanswered = event.peer
+        elif event.tag == READY and unanswered not in (None, event.peer):
+            raise WrongAnswer(
+                "answers-another",
+                f"worker {unanswered} says hello, and the server is ready for worker {event.peer}. "
+                "The hello is always `[1.0]`; who said it is what `dist.recv` returns",
+            )
+        elif event.tag == READY:
+            unanswered = None
 
 
 def _judge_parameters(seen: Observation, log, lengths: list[int], parameters: list) -> None:

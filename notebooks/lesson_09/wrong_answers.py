@@ -120,6 +120,80 @@ def work(compute, parameters, rounds, group):
         losses.append(message[-1].item())
     return losses
 """,
+        "another-tensor": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(rounds):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=2)
+        dist.send(found, 0, group=group, tag=3)
+        new = torch.empty_like(parameters)
+        dist.recv(new, 0, group=group, tag=4)
+        parameters = new
+        losses.append(found[-1].item())
+    return losses
+""",
+        "wrong-tag: none for the parameters": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(rounds):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=2)
+        dist.send(found, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group)
+        losses.append(found[-1].item())
+    return losses
+""",
+        "wrong-tag: of another message": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(rounds):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=1)
+        dist.send(found, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group, tag=4)
+        losses.append(found[-1].item())
+    return losses
+""",
+        "wrong-number-of-rounds": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(rounds + 1):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=2)
+        dist.send(found, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group, tag=4)
+        losses.append(found[-1].item())
+    return losses
+""",
+        "wrong-number-of-rounds: too few": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(1, rounds):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=2)
+        dist.send(found, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group, tag=4)
+        losses.append(found[-1].item())
+    return losses
+""",
+        "wrong-losses: tensors": """
+def work(compute, parameters, rounds, group):
+    losses = []
+    for i in range(rounds):
+        found = compute(parameters)
+        dist.send(torch.ones(1), 0, group=group, tag=1)
+        dist.recv(torch.zeros(1), 0, group=group, tag=2)
+        dist.send(found, 0, group=group, tag=3)
+        dist.recv(parameters, 0, group=group, tag=4)
+        losses.append(found[-1])
+    return losses
+""",
     },
     "09.serve": {
         "fixed-order": """
@@ -238,6 +312,48 @@ def serve(parameters, update, rounds, group):
         served.append(worker)
     return served
 """,
+        "collects-hellos": """
+def serve(parameters, update, rounds, group):
+    served = []
+    hello, message = torch.zeros(1), torch.zeros(len(parameters) + 1)
+    W = dist.get_world_size(group) - 1
+    while len(served) < rounds:
+        workers = [dist.recv(hello, group=group, tag=1) for _ in range(W)]
+        for worker in workers:
+            dist.send(torch.ones(1), worker, group=group, tag=2)
+            dist.recv(message, worker, group=group, tag=3)
+            update(parameters, message[:-1])
+            dist.send(parameters, worker, group=group, tag=4)
+            served.append(worker)
+    return served
+""",
+        "answers-another": """
+def serve(parameters, update, rounds, group):
+    served = []
+    hello, message = torch.zeros(1), torch.zeros(len(parameters) + 1)
+    for i in range(rounds):
+        dist.recv(hello, group=group, tag=1)
+        worker = int(hello.item())
+        dist.send(torch.ones(1), worker, group=group, tag=2)
+        dist.recv(message, worker, group=group, tag=3)
+        update(parameters, message[:-1])
+        dist.send(parameters, worker, group=group, tag=4)
+        served.append(worker)
+    return served
+""",
+        "wrong-tag": """
+def serve(parameters, update, rounds, group):
+    served = []
+    hello, message = torch.zeros(1), torch.zeros(len(parameters) + 1)
+    for i in range(rounds):
+        worker = dist.recv(hello, group=group, tag=1)
+        dist.send(torch.ones(1), worker, group=group)
+        dist.recv(message, worker, group=group, tag=3)
+        update(parameters, message[:-1])
+        dist.send(parameters, worker, group=group, tag=4)
+        served.append(worker)
+    return served
+""",
     },
     "09.staleness": {
         "counts-its-own-update": """
@@ -288,6 +404,14 @@ def staleness(order):
         result.append(version - fetched.get(worker, 0))
         version += 1
         fetched[worker] = version
+    return result
+""",
+        "counts-workers": """
+def staleness(order):
+    last, result = {}, []
+    for v, w in enumerate(order):
+        result.append(len(set(order[last.get(w, -1) + 1:v])))
+        last[w] = v
     return result
 """,
     },
@@ -405,6 +529,35 @@ def gossip(value, partner, group):
     dist.recv(theirs, partner, group=group)
     sending.wait()
     return value + theirs / 2
+""",
+        "wrong-value": """
+def gossip(value, partner, group):
+    theirs = torch.empty_like(value)
+    sending = dist.isend(value, partner, group=group)
+    dist.recv(theirs, partner, group=group)
+    return (value - theirs) / 2
+""",
+        "both-send-first: waits at once": """
+def gossip(value, partner, group):
+    theirs = torch.empty_like(value)
+    dist.isend(value, partner, group=group).wait()
+    dist.recv(theirs, partner, group=group)
+    return (value + theirs) / 2
+""",
+        "both-receive-first: waits at once": """
+def gossip(value, partner, group):
+    theirs = torch.empty_like(value)
+    dist.irecv(theirs, partner, group=group).wait()
+    dist.send(value, partner, group=group)
+    return (value + theirs) / 2
+""",
+        "returns-no-tensor": """
+def gossip(value, partner, group):
+    theirs = torch.empty_like(value)
+    sending = dist.isend(value, partner, group=group)
+    dist.recv(theirs, partner, group=group)
+    sending.wait()
+    return torch.cat([value, theirs]).mean()
 """,
     },
 }

@@ -56,7 +56,7 @@ def check_rest_of_epoch(rest_of_epoch) -> str:
 
 def _as_list(share) -> list[int]:
     try:
-        return list(share)
+        return list(share.tolist() if hasattr(share, "tolist") else share)
     except TypeError:
         raise WrongAnswer(
             "not-a-list", f"return a list of samples, not {type(share).__name__}"
@@ -64,7 +64,7 @@ def _as_list(share) -> list[int]:
 
 
 def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: int, now: int):
-    rest = order[done:]
+    rest, left = order[done:], len(order) - done
     together = sorted(sample for share in shares for sample in share)
     if together == sorted(order):
         raise WrongAnswer(
@@ -86,12 +86,32 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
             f"`done` counts the samples of all ranks together, {done} here. You leave out so many "
             "on each rank",
         )
+    if shares == [order[rank::now][done // now :] for rank in range(now)] and done % now:
+        raise WrongAnswer(
+            "done-by-more-ranks",
+            f"of the {done} samples that are done you leave out {done // now} on each rank, as if "
+            f"the {now} ranks that there are now had done them. There were {before}: first take "
+            "away what is done, then share out the rest",
+        )
+    if shares == [list(range(done, len(order)))[rank::now] for rank in range(now)]:
+        raise WrongAnswer(
+            "places-not-samples",
+            f"it returns places in `order`, such as {done}; the sample there is `order[{done}]`, "
+            f"{order[done]}",
+        )
     twice = sorted(sample for sample in set(together) if together.count(sample) > 1)
     if twice and set(together) == set(rest):
         raise WrongAnswer(
             "given-twice",
             f"sample {twice[0]} comes {together.count(twice[0])} times, so it counts more "
             "than the others. Shares need not be equally long: nothing is to be padded",
+        )
+    even = left // now * now
+    if left % now and together == sorted(rest[:even]):
+        raise WrongAnswer(
+            "drops-the-last",
+            f"{left} samples are left, and the {now} ranks take {even} of them: nobody has the "
+            f"{left - even} at the end. Shares need not be equally long",
         )
     if together != sorted(rest):
         missing = sorted(set(rest) - set(together))
@@ -101,6 +121,13 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
             else (f"the shares have {len(together)} samples, and {len(rest)} are left")
         )
         raise WrongAnswer("not-what-is-left", text)
+    if [sample for share in shares for sample in share] == rest and all(shares):
+        raise WrongAnswer(
+            "one-piece-each",
+            f"rank 0 has the first {len(shares[0])} samples of what is left in one piece, rank 1 "
+            f"those after them. Then the first batch is not made of the next {now} samples of the "
+            "order: deal them out like cards",
+        )
     sizes = [len(share) for share in shares]
     if max(sizes) - min(sizes) > 1:
         raise WrongAnswer("unfair", f"the shares have {sizes} samples: not even within one")
@@ -190,9 +217,18 @@ def check_best_interval(best_interval) -> str:
 
 
 def _judge_interval(found: object, save: float, life: float, ranks: int) -> None:
-    right = math.sqrt(2 * save * life / ranks)
-    if not isinstance(found, (int, float)):
-        raise WrongAnswer("not-a-number", f"it returned a {type(found).__name__}, not seconds")
+    between = life / ranks
+    right = math.sqrt(2 * save * between)
+    try:
+        found = float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise WrongAnswer(
+            "not-a-number", f"it returned a {type(found).__name__}, not seconds"
+        ) from None
+
+    def lost(interval: float) -> float:
+        return save / interval + interval / (2 * between)
+
     usual = [
         (
             math.sqrt(2 * save * life),
@@ -221,14 +257,44 @@ def _judge_interval(found: object, save: float, life: float, ranks: int) -> None
             "minutes-not-seconds",
             "these are minutes; the function's name for its result is seconds",
         ),
+        (
+            save * between,
+            "half-not-root",
+            "`x ** 1 / 2` is half of x: the power comes first. Write `x ** 0.5` or `math.sqrt(x)`",
+        ),
+        (
+            2 * math.sqrt(save * between),
+            "two-outside-the-root",
+            "the factor 2 belongs under the root, together with the two times",
+        ),
+        (lost(right), "share-not-seconds", "this is the share of time that is lost at the best t"),
+        (
+            right - save,
+            "another-formula",
+            "that is Young's interval less the time of a save, as in Daly's first correction; "
+            "Young's is asked for",
+        ),
+        (
+            between / 2,
+            "forgets-the-save",
+            "that is half of the mean time between failures, however long a save takes. The "
+            "shorter a save, the oftener it pays",
+        ),
     ]
-    if math.isclose(found, right, rel_tol=1e-9):
+    # A search for the smallest loss finds its place to about 1e-8, the root of rounding; single
+    # precision gives 1e-7; the nearest mistake, whole seconds, is 5e-4 off.
+    if math.isclose(found, right, rel_tol=1e-6):
         return
     for value, mistake, explanation in usual:
         if math.isclose(found, value, rel_tol=1e-6):
             raise WrongAnswer(mistake, explanation)
+    told = f"for a save of {save:g} s, {ranks} ranks and a life of {life:g} s each, it returned"
+    if abs(found - right) < 1:
+        raise WrongAnswer("rounded", f"{told} {found:g} s: right, but rounded. Return all digits")
+    if not found > 0:
+        raise WrongAnswer("wrong-value", f"{told} {found:g} s, which is no time at all")
     raise WrongAnswer(
         "wrong-value",
-        f"for a save of {save:g} s, {ranks} ranks and a life of {life:g} s each, it returned "
-        f"{found:g} s; the best is {right:.4g} s",
+        f"{told} {found:g} s. With that {100 * lost(found):.3g}% of the time is lost, with the "
+        f"best {100 * lost(right):.3g}%",
     )

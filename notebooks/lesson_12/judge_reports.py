@@ -6,16 +6,20 @@ needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from course_lib.teaching.exercise import WrongAnswer
 
 from .hang_reports import BUGS, REPORTS
 
 __all__ = ["judge_diagnoses"]
 
+# By report: the bug, and the sets of ranks to change. Of two tags either may be changed.
 _RIGHT = {
-    "A": ("skipped collective", {2}),
-    "B": ("endless loop", {3}),
-    "C": ("wrong tag", {0, 1}),
+    "A": ("skipped collective", [{2}]),
+    "B": ("endless loop", [{3}]),
+    "C": ("wrong tag", [{0, 1}, {0}, {1}]),
 }
 
 
@@ -23,24 +27,34 @@ def judge_diagnoses(answer: object) -> None:
     """Raise :class:`WrongAnswer` for the first report that is read wrongly."""
     if not isinstance(answer, dict) or set(answer) != set(REPORTS):
         raise WrongAnswer("not-all-three", 'return a dict with the keys "A", "B" and "C"')
-    for report, diagnosis in answer.items():
-        if not (isinstance(diagnosis, tuple) and len(diagnosis) == 2):
+    for report in REPORTS:
+        diagnosis = answer[report]
+        if not (isinstance(diagnosis, tuple | list) and len(diagnosis) == 2):
             raise WrongAnswer("not-a-pair", f"report {report}: give `(bug, ranks)`")
         bug, ranks = diagnosis
-        if bug not in BUGS:
+        name = bug.strip().lower() if isinstance(bug, str) else bug
+        if name not in BUGS:
             raise WrongAnswer(
                 "unknown-bug", f"report {report}: {bug!r} is none of {', '.join(BUGS)}"
             )
-        _judge(report, bug, {ranks} if isinstance(ranks, int) else set(ranks))
+        _judge(report, name, _set_of_ranks(report, ranks))
+
+
+def _set_of_ranks(report: str, ranks: Any) -> set[int]:
+    found = {ranks} if isinstance(ranks, int) else set(ranks if isinstance(ranks, Iterable) else ())
+    if not found or not all(isinstance(rank, int) and 0 <= rank < 4 for rank in found):
+        text = f"report {report}: give the ranks as a set of numbers from 0 to 3, not {ranks!r}"
+        raise WrongAnswer("not-ranks", text)
+    return found
 
 
 def _judge(report: str, bug: str, ranks: set[int]) -> None:
     right, guilty = _RIGHT[report]
-    if (bug, ranks) == (right, guilty):
+    if bug == right and ranks in guilty:
         return
-    for known, (mistake, explanation) in _RECOGNISED[report].items():
-        if known == bug and (bug != right or ranks != guilty):
-            raise WrongAnswer(mistake, f"report {report}: {explanation}")
+    if bug in _RECOGNISED[report]:
+        mistake, explanation = _RECOGNISED[report][bug]
+        raise WrongAnswer(mistake, f"report {report}: {explanation}")
     raise WrongAnswer(
         "does-not-fit",
         f"report {report}: a {bug} would look different. Which rank is *not* waiting, or which "

@@ -42,7 +42,7 @@ def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     done = AHEAD if rank == size - 1 else BEHIND
     model, optimizer = _trained(done)
-    with _only(group):
+    with _only(group) as sources:
         answer = go_on(model, optimizer, done, group)
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise WrongAnswer("not-a-pair", f"it returned {_kind(answer)}, not `(ddp, step)`")
@@ -56,7 +56,12 @@ def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
             "another-model",
             "the DDP holds another model than it was given; the optimizer still moves the old one",
         )
-    return {"step": step, "weights": _which(_weights(model)), "momentum": _momentum_of(optimizer)}
+    return {
+        "step": step,
+        "weights": _which(_weights(model)),
+        "momentum": _momentum_of(optimizer),
+        "sources": sources,
+    }
 
 
 def judge_survivors(everyone: Findings) -> None:
@@ -65,9 +70,29 @@ def judge_survivors(everyone: Findings) -> None:
     weights = [found["weights"] for found in survivors]
     momenta = [found["momentum"] for found in survivors]
     steps = [found["step"] for found in survivors]
-    if len(set(weights)) > 1 or None in weights:
+    if AHEAD not in weights and any(len(survivors) - 1 in found["sources"] for found in survivors):
+        last = len(survivors) - 1
+        raise WrongAnswer(
+            "a-rank-of-the-world",
+            f"`src={last}` names rank {last} of the *world*, which is not rank {last} of the group "
+            f"and not the one furthest on. `group_src={last}` names the rank in the group",
+        )
+    if set(weights) == {None}:
+        raise WrongAnswer(
+            "weights-of-no-step",
+            "the survivors' weights are those of no step of the training: a mean, say, of replicas "
+            "that are a step apart. Take the whole state of the one furthest on",
+        )
+    if len(set(weights)) > 1:
         raise WrongAnswer(
             "replicas-differ", f"the survivors' weights are those of steps {_told(weights)}"
+        )
+    if set(momenta) == {None}:
+        raise WrongAnswer(
+            "forgets-the-optimizer",
+            f"all have the weights of step {weights[0]}, and a momentum that no step had: it was "
+            "lost or mixed. The optimizer's state belongs to the weights, and comes from the same "
+            "rank",
         )
     if len(set(momenta)) > 1 or momenta[0] != weights[0]:
         raise WrongAnswer(
@@ -81,6 +106,12 @@ def judge_survivors(everyone: Findings) -> None:
             "steps-differ",
             f"the replicas are equal, but return steps {_told(steps)}: each rank goes on with the "
             "number it had itself, so they would take their samples from different batches",
+        )
+    if steps[0] == AHEAD + 1 and weights[0] == AHEAD:
+        raise WrongAnswer(
+            "counts-from-one",
+            f"all return step {steps[0]} after {AHEAD} steps. The first step has the number 0, so "
+            f"the next one has the number {AHEAD}",
         )
     if steps[0] != weights[0]:
         raise WrongAnswer(
@@ -146,8 +177,9 @@ def _momentum_of(optimizer: torch.optim.Optimizer) -> int | None:
 
 
 @contextmanager
-def _only(group: dist.ProcessGroup) -> Iterator[None]:
-    """Let a call that would wait for the dead rank fail at once."""
+def _only(group: dist.ProcessGroup) -> Iterator[list[int]]:
+    """Let a call that would wait for the dead rank fail at once; note every ``src``."""
+    sources: list[int] = []
     originals = {name: getattr(dist, name) for name in _GROUP_CALLS}
     wrap = DistributedDataParallel.__init__
 
@@ -158,23 +190,26 @@ def _only(group: dist.ProcessGroup) -> Iterator[None]:
         wrap(self, *args, **kwargs)
 
     for name, original in originals.items():
-        setattr(dist, name, _guarded(name, original, group))
+        setattr(dist, name, _guarded(name, original, group, sources))
     DistributedDataParallel.__init__ = checked
     try:
-        yield
+        yield sources
     finally:
         DistributedDataParallel.__init__ = wrap
         for name, original in originals.items():
             setattr(dist, name, original)
 
 
-def _guarded(name: str, original, group: dist.ProcessGroup):
+def _guarded(name: str, original, group: dist.ProcessGroup, sources: list[int]):
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def call(*args, **kwargs):
-        if signature.bind(*args, **kwargs).arguments.get("group") is not group:
+        given = signature.bind(*args, **kwargs).arguments
+        if given.get("group") is not group:
             raise _dead_included(f"dist.{name}")
+        if isinstance(given.get("src"), int):
+            sources.append(given["src"])
         return original(*args, **kwargs)
 
     return call

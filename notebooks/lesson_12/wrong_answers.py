@@ -70,6 +70,16 @@ def name_the_bugs():
 def name_the_bugs():
     return {"A": ("skipped collective", {2})}
 """,
+        "not-ranks": """
+def name_the_bugs():
+    bugs = "skipped collective", "endless loop", "wrong tag"
+    return dict(zip("ABC", zip(bugs, ({"2"}, {3}, {0, 1}))))
+""",
+        "blames-the-waiting: and those who wait for the two": """
+def name_the_bugs():
+    bugs = "skipped collective", "endless loop", "wrong tag"
+    return dict(zip("ABC", zip(bugs, ({2}, {3}, {0, 1, 2, 3}))))
+""",
     },
     "12.rest_of_epoch": {
         "not-a-list": """
@@ -89,7 +99,7 @@ def rest_of_epoch(order, done, rank, world_size):
 def rest_of_epoch(order, done, rank, world_size):
     return order[rank::world_size][done:]
 """,
-        "other-batches": """
+        "one-piece-each": """
 def rest_of_epoch(order, done, rank, world_size):
     rest = order[done:]
     n = len(rest)
@@ -113,6 +123,36 @@ def rest_of_epoch(order, done, rank, world_size):
     rest = order[done:]
     rest = rest + rest[: -len(rest) % world_size]
     return rest[rank::world_size]
+""",
+        "one-piece-each: of the same length, but for the last": """
+def rest_of_epoch(order, done, rank, world_size):
+    rest = order[done:]
+    size = -(-len(rest) // world_size)
+    return rest[rank * size:(rank + 1) * size]
+""",
+        "other-batches": """
+def rest_of_epoch(order, done, rank, world_size):
+    return sorted(order[done:])[rank::world_size]
+""",
+        "drops-the-last": """
+def rest_of_epoch(order, done, rank, world_size):
+    rest = order[done:]
+    return rest[:len(rest) // world_size * world_size][rank::world_size]
+""",
+        "places-not-samples": """
+def rest_of_epoch(order, done, rank, world_size):
+    return list(range(done + rank, len(order), world_size))
+""",
+        "done-by-more-ranks": """
+def rest_of_epoch(order, done, rank, world_size):
+    return order[rank::world_size][done // world_size:]
+""",
+        "given-twice: padded in one piece each": """
+def rest_of_epoch(order, done, rank, world_size):
+    rest = order[done:]
+    size = -(-len(rest) // world_size)
+    rest = rest + rest[:size * world_size - len(rest)]
+    return rest[rank * size:(rank + 1) * size]
 """,
     },
     "12.go_on": {
@@ -183,6 +223,65 @@ def go_on(model, optimizer, steps_done, group):
         "it-raises": """
 def go_on(model, optimizer, steps_done, group):
     raise KeyError("step")
+""",
+        "a-rank-of-the-world": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def go_on(model, optimizer, steps_done, group):
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    furthest = steps.index(max(steps))
+    state = [model.state_dict(), optimizer.state_dict()]
+    dist.broadcast_object_list(state, src=furthest, group=group)
+    model.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
+    return DDP(model, process_group=group), max(steps)
+""",
+        "counts-from-one": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def go_on(model, optimizer, steps_done, group):
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    furthest = steps.index(max(steps))
+    state = [model.state_dict(), optimizer.state_dict()]
+    dist.broadcast_object_list(state, group_src=furthest, group=group)
+    model.load_state_dict(state[0])
+    optimizer.load_state_dict(state[1])
+    return DDP(model, process_group=group), max(steps) + 1
+""",
+        "forgets-the-optimizer: throws it away": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def go_on(model, optimizer, steps_done, group):
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    furthest = steps.index(max(steps))
+    state = [model.state_dict()]
+    dist.broadcast_object_list(state, group_src=furthest, group=group)
+    model.load_state_dict(state[0])
+    optimizer.state.clear()
+    return DDP(model, process_group=group), max(steps)
+""",
+        "weights-of-no-step": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def go_on(model, optimizer, steps_done, group):
+    for p in model.parameters():
+        dist.all_reduce(p.data, group=group)
+        p.data /= dist.get_world_size(group)
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    return DDP(model, process_group=group), max(steps)
+""",
+        "ranks-disagree": """
+from torch.nn.parallel import DistributedDataParallel as DDP
+def go_on(model, optimizer, steps_done, group):
+    steps = [0] * dist.get_world_size(group)
+    dist.all_gather_object(steps, steps_done, group=group)
+    furthest = steps.index(max(steps))
+    state = [model.state_dict(), optimizer.state_dict()]
+    if steps_done < max(steps):
+        dist.broadcast_object_list(state, group_src=furthest, group=group)
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(state[1])
+    return DDP(model, process_group=group), max(steps)
 """,
     },
     "12.save_whole": {
@@ -312,6 +411,70 @@ def save_whole(path, write):
         write(file)
     os.replace(beside, path)
 """,
+        "fsync-too-late": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + '.partial')
+    with open(beside, 'wb') as file:
+        write(file)
+        file.flush()
+        os.replace(beside, path)
+        os.fsync(file.fileno())
+""",
+        "renames-the-half": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + '.partial')
+    file = open(beside, 'wb')
+    try:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    finally:
+        file.close()
+        os.replace(beside, path)
+""",
+        "not-binary": """
+import os
+def save_whole(path, write):
+    beside = path.with_name(path.name + '.partial')
+    with open(beside, 'w') as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+""",
+        "not-a-file": """
+import os
+def save_whole(path, write):
+    b = path.with_name("b")
+    write(b)
+    os.replace(b, path)
+""",
+        "no-fsync: names imported from os": """
+from os import fsync, replace
+def save_whole(path, write):
+    part = path.parent / ("." + path.name)
+    with part.open("wb") as f:
+        write(f)
+    replace(part, path)
+""",
+        "no-fsync: from memory": """
+import io, os
+def save_whole(path, write):
+    memory = io.BytesIO()
+    write(memory)
+    b = path.with_name("b")
+    b.write_bytes(memory.getvalue())
+    b.replace(path)
+""",
+        "writes-in-place: from memory": """
+import io
+def save_whole(path, write):
+    memory = io.BytesIO()
+    write(memory)
+    path.write_bytes(memory.getvalue())
+""",
     },
     "12.best_interval": {
         "forgets-the-other-ranks": """
@@ -337,6 +500,35 @@ def best_interval(save_s, lifetime_s, ranks):
         "wrong-value": """
 def best_interval(save_s, lifetime_s, ranks):
     return lifetime_s / ranks
+""",
+        "half-not-root": """
+def best_interval(save_s, lifetime_s, ranks):
+    return (2 * save_s * lifetime_s / ranks) ** 1/2
+""",
+        "two-outside-the-root": """
+def best_interval(save_s, lifetime_s, ranks):
+    return 2 * (save_s * lifetime_s / ranks) ** 0.5
+""",
+        "share-not-seconds": """
+def best_interval(save_s, lifetime_s, ranks):
+    M = lifetime_s / ranks
+    t = (2 * save_s * M) ** 0.5
+    return save_s / t + t / (2 * M)
+""",
+        "forgets-the-save": """
+def best_interval(save_s, lifetime_s, ranks):
+    return lifetime_s / ranks / 2
+""",
+        "rounded": """
+def best_interval(save_s, lifetime_s, ranks):
+    return int((2 * save_s * lifetime_s / ranks) ** 0.5)
+""",
+        "another-formula": """
+def best_interval(save_s, lifetime_s, ranks):
+    return (2 * save_s * lifetime_s / ranks) ** 0.5 - save_s
+""",
+        "not-a-number": """
+def best_interval(*a): pass
 """,
     },
 }

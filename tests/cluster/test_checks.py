@@ -5,11 +5,15 @@ The tests share one kernel and one cluster, and run in this order; one of them k
 
 from __future__ import annotations
 
+import textwrap
 import time
 
 import pytest
+from torch_mpi4py.observing import RankBoards
 
-from tests.cluster.hangs import FREE_WITHIN_S, IN_PLACE_WITHIN_S
+from course_lib.teaching.lessons import exercise_cell
+from course_lib.teaching.solution_marks import unmarked
+from tests.cluster.hangs import FREE_WITHIN_S, IN_PLACE_WITHIN_S, RENEWED
 
 pytestmark = pytest.mark.timeout(270)
 
@@ -23,7 +27,7 @@ def total(comm):
 """
 ENDLESS = BEGIN + "    while comm.rank == 1: pass\n    return comm.allreduce(1)"
 ENDLESS_EVERYWHERE = BEGIN + "    while True: pass"
-WAITS = BEGIN + "    return comm.recv(source=comm.rank)"
+WAITS = BEGIN + "    comm.send(comm.recv(source=comm.rank ^ 1), dest=comm.rank ^ 1)"
 SET_UP = """
 import os, sys
 if {root!r} not in map(os.path.abspath, sys.path):
@@ -35,9 +39,19 @@ checking.find = lambda id: find(id)._replace(deadline=deadline)
 """
 
 
+GROUPS = """
+from datetime import timedelta
+pair = dist.new_group([1, 2])
+gloo_pair = dist.new_group([0, 1], backend="gloo", timeout=timedelta(seconds=30))
+rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+"""
+
+
 @pytest.fixture(scope="module")
-def checks(kernel, root):
+def checks(kernel, root, traces):
     """The kernel, whose four ranks know an exercise and have variables."""
+    (directory,) = traces.directories()
+    kernel.events = directory / "events"
     kernel.must(SET_UP.format(root=str(root), deadline=DEADLINE_S))
     kernel.must("cluster.init_process_group()")
     kernel.must(f"%%px\nimport sys\nsys.path.insert(0, {str(root)!r})\ntreasure = 10 * rank")
@@ -101,6 +115,41 @@ def test_stop_button_on_and_on(checks, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
+def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait_until):
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    inside = f"    if comm.rank == 1:{textwrap.indent(gate.cell, ' ' * 8)}    comm.barrier()"
+    checks.must("deadline = 100")
+    running = begins(checks, BEGIN + inside, folder, wait_until)
+    boards = RankBoards(checks.events)
+    wait_until(lambda: boards.is_stuck(1), IN_PLACE_WITHIN_S, "rank 1 is in C code")
+    began = time.monotonic()
+    checks.interrupt()
+    out = checks.finish(running)
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.traceback.startswith(
+        "CheckError: the check of 90.total was interrupted on all ranks. Rank 1 does not react to "
+        "signals and could not be freed. All other ranks are free again."
+    )
+    assert "Rank 1 does not react" in checks.run("check('90.total')").traceback
+    gate.open()
+    wait_until(lambda: not boards.is_busy(1), IN_PLACE_WITHIN_S, "rank 1 is back")
+    checks.must(f"deadline = {DEADLINE_S}")
+    assert RENEWED in checks.must("%px None").text()
+    works(checks, [0, 10, 20, 30])
+
+
+def test_what_has_to_be_made_again_is_named(checks, tmp_path, wait_until):
+    checks.must(f"%%px{GROUPS}")
+    checks.must(f"%%px\n{ENDLESS.format(folder=str(tmp_path))}")
+    out = checks.must("check('90.total')").text().splitlines()
+    assert out[0].startswith("90.total: not yet: your function did not finish"), out
+    again = "Make these again, they used the old ones: gloo_pair, pair, rows."
+    assert out[1:] == [f"{RENEWED}, and all variables are kept. {again}"]
+    checks.must(f"%%px{GROUPS}")
+    works(checks, [0, 10, 20, 30])
+
+
 def test_an_endless_answer(checks, tmp_path, wait_until):
     takes_too_long(checks, ENDLESS, "ranks 0, 1, 2, 3", tmp_path, wait_until)
     works(checks, [0, 10, 20, 30])
@@ -115,6 +164,8 @@ def test_a_rank_dies_in_the_answer(checks):
     out = checks.run("check('90.total')")
     assert time.monotonic() - began < FREE_WITHIN_S
     assert out.traceback.startswith("rank 1 died: ")
+    advice = "ClusterError: rank 1 has ended; cluster.shrink() goes on with the others"
+    assert checks.run("check('90.total')").traceback.startswith(advice)
     checks.must("cluster.shrink()")
     works(checks, [0, 20, 30])
 
@@ -126,8 +177,58 @@ def test_after_a_shrink(checks, tmp_path, wait_until):
     works(checks, [0, 20, 30])
 
 
+def test_a_lesson_s_answer_without_end_after_a_shrink(checks):
+    """In lesson 12 the exercise is checked after a shrink, and one of the survivors stays away."""
+    checks.must("deadline = 100")  # the first optimizer of a process imports for seconds
+    checks.must(unmarked(exercise_cell("12.go_on")))
+    assert "12.go_on: right." in checks.must("check('12.go_on')").text()
+    checks.must(f"deadline = {DEADLINE_S}")
+    checks.must("%%px\ndef go_on(*given):\n    while True: pass")
+    out = checks.must("check('12.go_on')").text()
+    assert out.startswith(f"12.go_on: not yet: your function did not finish within {DEADLINE_S} s")
+    works(checks, [0, 20, 30])
+
+
 def test_stop_button_after_a_shrink(checks, tmp_path, wait_until):
     is_stopped(checks, ENDLESS_EVERYWHERE, tmp_path, wait_until)
     works(checks, [0, 20, 30])
     error = checks.run("cluster.signal(2, [3])").error
     assert "the ranks are 0 to 2" in error["evalue"]
+
+
+# ---- where a person watches --------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(new_kernel, root):
+    """A kernel without a cluster, as if a person watched."""
+    kernel = new_kernel(watched=True)
+    kernel.must(SET_UP.format(root=str(root), deadline=DEADLINE_S))
+    return kernel
+
+
+def test_a_check_that_takes_long_says_so_until_it_has_ended(watched):
+    watched.must("import time\ndef double(x):\n    time.sleep(60)")
+    printed = watched.must("check('90.double')").text()
+    runs = f"90.double: the check runs, for {DEADLINE_S} s at most"
+    shown, blank, said = printed.split("\r")
+    assert (shown, blank) == (runs, " " * len(runs))
+    too_long = f"your function did not finish within {DEADLINE_S} s (does-not-finish)"
+    assert said == f"90.double: not yet: {too_long}\n"
+    watched.must("def double(x):\n    return 2 * x")
+    assert watched.must("check('90.double')").text() == "90.double: right. 4 became 8.\n"
+
+
+def test_stop_button_in_the_notebook(watched, tmp_path, wait_until):
+    watched.must("deadline = 100")
+    begun = f"    pathlib.Path({str(tmp_path)!r}, 'begun').touch()\n"
+    watched.must(f"import pathlib\ndef double(x):\n{begun}    while True: pass")
+    running = watched.begin("check('90.double')")
+    wait_until(lambda: list(tmp_path.iterdir()), IN_PLACE_WITHIN_S, "the check runs")
+    watched.interrupt()
+    began = time.monotonic()
+    out = watched.finish(running)
+    assert time.monotonic() - began < FREE_WITHIN_S
+    assert out.error["ename"] == "KeyboardInterrupt"
+    watched.must("def double(x):\n    return 2 * x")
+    assert "90.double: right." in watched.must("check('90.double')").text()

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 import time
 
@@ -160,6 +161,22 @@ def test_progress_may_be_given_more_time(hangs):
     out = hangs.run("%px comm.recv(source=rank)")
     assert hangs.must("print(cluster.limit); cluster.limit = 60").text() == "1 s\n"
     assert out.error["ename"] == "HangError"
+    assert_trains(hangs)
+
+
+def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
+    cell = """
+        x = torch.zeros(1)
+        while True:
+            if rank == 0:
+                dist.send(x, dist.recv(x, tag=1), tag=2)
+            else:
+                dist.send(x, 0, tag=1)
+                dist.recv(x, 0, tag=2)
+    """
+    out = hangs.run(f"%%px --limit 2\n{textwrap.dedent(cell)}")
+    assert "All ranks were still exchanging messages, so none waits in vain." in out.traceback
+    assert "-0.0 s" not in out.traceback
     assert_trains(hangs)
 
 

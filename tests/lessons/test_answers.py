@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 
@@ -9,7 +10,7 @@ import pytest
 
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
-from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell
+from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
 from course_lib.teaching.solution_marks import blanked, unmarked
 
 
@@ -75,3 +76,30 @@ def test_every_exercise_has_wrong_answers() -> None:
         id: len(names) for id, names in WRONG_ANSWERS.items()
     }
     assert all(len(names) >= 3 for names in WRONG_ANSWERS.values())
+
+
+@pytest.mark.parametrize("id", all_exercises())
+def test_no_other_cell_defines_an_exercise_s_function(id: str) -> None:
+    """Else `check` would say right of what the learner did not write."""
+    (source,) = NOTEBOOKS.glob(f"lesson_{id[:2]}/{id[:2]}_*.py")
+    cells = [cell for cell in read_source(source).cells if cell.cell_type == "code"]
+    others = [cell.source for cell in cells if cell.metadata.get("exercise") != id]
+    assert len(others) == len(cells) - 1
+    for code in others:
+        plain = re.sub(r"^ *[%!].*$", "", code, flags=re.MULTILINE)
+        assert find(id).function not in names_given(ast.parse(plain).body)
+
+
+def names_given(block: list[ast.stmt]) -> set[str]:
+    """Return the names that statements outside of functions give a value."""
+    found = set()
+    for statement in block:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            found.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.alias):
+                found.add((node.asname or node.name).partition(".")[0])
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +14,13 @@ from course_lib.teaching.solution_marks import unmarked
 from tests.lessons.test_answers import told
 
 MESSAGE = "a mistake of my own"
-# Who raises late: in lesson 12 rank 1 stays away, in lesson 09 rank 0 alone is the server.
-RANKS = {"09.serve": 0}
+# Who raises alone: the only server, or the root of the check; in lesson 12 rank 1 stays away.
+RANKS = {"01.handshake": 0, "02.broadcast": 0, "02.scatter": 0, "09.serve": 0}
 RANK = 2
 
 
-def with_exception(id: str, *, everywhere: bool) -> str:
-    """Return the solution with a raise in it: at once on all ranks, or late on one rank alone."""
+def with_exception(id: str, where: str) -> str:
+    """Return the solution with a raise in it: on all ranks, or on one in the middle or late."""
     exercise = find(id)
     tree = ast.parse(unmarked(exercise_cell(id)).removeprefix("%%px\n"))
     function = next(
@@ -27,10 +28,14 @@ def with_exception(id: str, *, everywhere: bool) -> str:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name == exercise.function
     )
-    condition = "True" if everywhere else _on_one_rank(function, exercise)
+    condition = "True" if where == "at once on all" else _on_one_rank(function, exercise)
     mistake = ast.parse(f"if {condition}:\n    raise ValueError({MESSAGE!r})").body[0]
-    if everywhere:
+    if where == "at once on all":
         function.body.insert(0, mistake)
+    elif where == "in the middle on one":
+        places = list(_on_every_rank_s_way(function.body))
+        block, index = places[len(places) // 2]
+        block.insert(index, mistake)
     else:
         _before_returns(function.body, mistake)
         if not isinstance(function.body[-1], ast.Return):
@@ -46,6 +51,15 @@ def _on_one_rank(function: ast.FunctionDef, exercise: Exercise) -> str:
     return f"{rank} == {RANKS.get(exercise.id, RANK)}"
 
 
+def _on_every_rank_s_way(block: list[ast.stmt]) -> Iterator[tuple[list[ast.stmt], int]]:
+    """Yield the places before statements that no condition keeps a rank from, after the first."""
+    for index, statement in enumerate(block):
+        if index > 0:
+            yield block, index
+        if isinstance(statement, ast.For | ast.While | ast.With):
+            yield from _on_every_rank_s_way(statement.body)
+
+
 def _before_returns(block: list[ast.stmt], mistake: ast.stmt) -> None:
     """Put ``mistake`` before each return of the function, but not of functions inside it."""
     for index in reversed(range(len(block))):
@@ -57,16 +71,16 @@ def _before_returns(block: list[ast.stmt], mistake: ast.stmt) -> None:
                 _before_returns(getattr(statement, name, []), mistake)
 
 
-@pytest.mark.parametrize("everywhere", [True, False], ids=["at once on all", "late on one"])
+@pytest.mark.parametrize("where", ["at once on all", "in the middle on one", "late on one"])
 @pytest.mark.parametrize("id", all_exercises())
-def test_an_exception_is_shown_first(cluster, capsys, id: str, everywhere: bool) -> None:
-    code = with_exception(id, everywhere=everywhere)
+def test_an_exception_is_shown_first(cluster, capsys, id: str, where: str) -> None:
+    code = with_exception(id, where)
     said = told(cluster, capsys, id, code).splitlines()[0]
     on_ranks = find(id).where == "engines"
     assert said.startswith(f"{id}: not yet: "), said
     assert said.endswith("(it-raises)"), said
     assert f"raised ValueError: {MESSAGE}" in said, said
-    if on_ranks and not everywhere:
+    if on_ranks and where != "at once on all":
         assert f"rank {RANKS.get(id, RANK)}" in said.partition(" raised ")[0], said
     line = next(line for line in code.splitlines() if MESSAGE in line).strip()
     numbers = [n for n, text in enumerate(code.splitlines(), 1) if text.strip() == line]

@@ -89,7 +89,7 @@ def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> N
         "    return comm.allreduce(0)",
         deadline=8,
     )
-    assert said == (
+    assert said.splitlines()[0] == (
         "90.total: not yet: on rank 1 your function raised KeyError: 'total'. "
         "It happened in line 3: `return {}['total']` (it-raises)"
     )
@@ -118,6 +118,38 @@ def test_a_function_of_the_library_is_not_the_learners(told) -> None:
     )
 
 
+def test_a_part_of_a_library_s_function_is_not_the_learners(told) -> None:
+    said = told("from functools import partial\ntotal = partial(partial(dist.barrier), None)")
+    assert "`total` is the library's now" in said
+
+
+def test_no_function_at_all(told) -> None:
+    assert "There is no function `total`: run the cell" in told("total = 3")
+
+
+def test_a_function_in_the_other_place_is_named(told, cluster, allow, capsys) -> None:
+    here = {"check": check}
+    exec("def total(comm): ...\ndef check_it(): check('90.total')", here)
+    told("def total(comm):\n    raise NotImplementedError")
+    here["check_it"]()
+    assert capsys.readouterr().out.splitlines() == [
+        "90.total: not attempted yet.",
+        "There is a `total` in the notebook, but this exercise is checked on the ranks: write "
+        "`%%px` in the first line of its cell, and run it again.",
+    ]
+    cluster.view.execute("def double(x): ...", silent=True)
+    exec("check('90.double')", here)
+    assert capsys.readouterr().out.splitlines() == [
+        "90.double: not attempted yet. There is no function `double`: run the cell that defines "
+        "it.",
+        "There is a `double` on the ranks, but this exercise is checked in the notebook: leave "
+        "out `%%px` in the first line of its cell, and run it again.",
+    ]
+    cluster.view.execute("del double", silent=True)
+    exec("check('90.double')", here)
+    assert "on the ranks" not in capsys.readouterr().out
+
+
 # Where a rank does end, it has longer for it.
 @pytest.mark.parametrize(
     ("code", "ranks", "deadline"),
@@ -137,7 +169,9 @@ def test_a_function_of_the_library_is_not_the_learners(told) -> None:
 )
 def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline) -> None:
     expected = f"your function did not finish within {deadline} s on {ranks} (does-not-finish)"
-    assert told(code, deadline) == f"90.total: not yet: {expected}"
+    said, renewed = told(code, deadline).splitlines()
+    assert said == f"90.total: not yet: {expected}"
+    assert renewed.startswith("Communication is renewed: comm and the default process group")
 
 
 def test_a_message_left_behind_disturbs_nobody(told) -> None:

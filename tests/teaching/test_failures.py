@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.exercise import WrongAnswer, as_mistake
 from course_lib.teaching.judges.failures import judge_errors, judge_failures
 from course_lib.teaching.turns import StuckError
 
@@ -46,3 +46,13 @@ def test_the_stub_is_no_mistake():
 def test_waiting_is_no_error_of_its_own():
     judge_errors([None, DeadlineError()])
     judge_failures([None, None])
+
+
+def test_an_exception_comes_before_what_the_check_makes_of_it() -> None:
+    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed", "not on 3 ranks"):
+        judge_errors([None, IndexError("list index out of range")])
+    assert wrong.value.name == "size-is-fixed"
+    assert str(wrong.value) == "rank 1 raised IndexError: list index out of range (not on 3 ranks)"
+    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed", "not on 3 ranks"):
+        raise WrongAnswer("wrong-sum", "it is 7")
+    assert str(wrong.value) == "not on 3 ranks (it is 7)"

@@ -152,7 +152,8 @@ class Event(NamedTuple):
             numbers: what the ranks are called since some have died, by their first numbers.
         """
         ranks = tuple(numbers.get(rank, rank) for rank in self.ranks)
-        return self._replace(ranks=ranks, end=self.end or now)
+        # It may have begun while the board was being read, after that moment.
+        return self._replace(ranks=ranks, end=self.end or max(now, self.start))
 
     def text(self) -> str:
         """Return ``recv from rank 0, tag 0, (3,) float32``, its ranks as ranks of the world."""
