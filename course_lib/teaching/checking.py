@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import run_check
+from . import record, run_check
 from .catalogue import find
 from .exercise import Exercise
 from .run_check import CheckResult, OutOfTimeError
@@ -47,6 +47,7 @@ def check(id: str, function: Callable | None = None) -> None:
         here = sys._getframe(1).f_globals
         function = here.get(exercise.function) if function is None else function
         verdict, printed = _in_the_notebook(exercise, function)
+    record.note(exercise.id, verdict.kind)
     print(sentence(exercise, verdict))
     if printed and verdict.kind != "right":
         print(f"Your function printed:\n{printed}".rstrip())

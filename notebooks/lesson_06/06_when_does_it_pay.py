@@ -27,7 +27,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, cost, figures, hint, solution
+from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
 from notebooks.lesson_06 import scaling
 from notebooks.lesson_06.figures import predicted_lines
 

@@ -33,7 +33,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from course_lib.training.data import load
 from course_lib.training.models import MLP
 from course_lib.parallel import data_parallel

@@ -29,7 +29,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from notebooks.lesson_12.figures import loss_across_deaths, saving_interval
 
 # %% tags=["nbval-ignore-output"]
