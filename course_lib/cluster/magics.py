@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import signal
+import tokenize
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython.core.error import UsageError
+from IPython.core.inputtransformer2 import make_tokens_by_line
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.rank_states import FREED, name_ranks
@@ -26,6 +28,7 @@ from .stop_button import StopButton, interruption
 if TYPE_CHECKING:
     from .handle import Cluster
 
+_CELL_MAGIC = re.compile(r"(%%\w+).*")
 _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
@@ -197,7 +200,32 @@ def _signal_number(given: Any) -> int:
     return given or 0
 
 
+def require_first_line(lines: list[str]) -> list[str]:
+    """Return a cell's lines as they are.
+
+    Raises:
+        ClusterError: if a cell magic stands where IPython would take it for a line magic.
+    """
+    if lines and lines[0].startswith("%%"):
+        return lines  # below the magic anything may stand
+    for tokens in make_tokens_by_line(lines):  # what is in a string begins no line of these
+        first = next((t for t in tokens if t.type not in (tokenize.INDENT, tokenize.DEDENT)), None)
+        found = first and _CELL_MAGIC.match(first.line[first.start[1] :])
+        if found:
+            raise ClusterError(
+                f"`{found[1]}` has to stand in the first line of its cell, above comments too: "
+                f"move the line `{found[0].rstrip()}` to the top"
+            )
+    return lines
+
+
+# So IPython does not call it to see whether what somebody types is complete.
+require_first_line.has_side_effects = True  # type: ignore[attr-defined]
+
+
 def activate(shell: Any, cluster: Cluster) -> None:
     """Make ``%px`` and ``%%px`` run on ``cluster``, and Tab complete names of its ranks."""
     shell.magics_manager.register(CourseMagics(shell, cluster))
+    if require_first_line not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(require_first_line)
     complete_on_engines(shell, cluster)

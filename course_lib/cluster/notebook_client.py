@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ClusterError, StartError
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, python, tail
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, no_room, python, tail
 
 _POLL_S = 0.02
 _ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
@@ -114,7 +114,7 @@ class NotebookClient:
             if status["state"] == "ready":
                 return
             if status["state"] != "starting":
-                raise StartError(f"the cluster did not start: {status['error']}")
+                raise StartError(f"the cluster did not start: {status['error']}{no_room()}")
             if time.monotonic() > deadline:
                 raise StartError(f"the cluster did not start: {status['progress']}")
             time.sleep(_POLL_S)

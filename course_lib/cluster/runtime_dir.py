@@ -27,6 +27,7 @@ _LONGEST_BASE = 60
 _SHARED_MEMORY = launch.SHARED_MEMORY
 # By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
 _SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
+_LEAST_SHARED_MIB = 32  # four ranks do not start with 12
 _YOUNG_S = 1.0
 CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
 """Names the directory of the cluster in all of its processes, and in what the ranks start."""
@@ -166,6 +167,19 @@ def sweep_segments() -> None:
         if path.parent != _SHARED_MEMORY:
             with contextlib.suppress(OSError):  # it is not empty
                 path.parent.rmdir()
+
+
+def no_room() -> str:
+    """What a failed start is probably due to if there is little room for shared memory."""
+    if not _SHARED_MEMORY.is_dir():
+        return ""
+    free = shutil.disk_usage(_SHARED_MEMORY).free >> 20
+    if free >= _LEAST_SHARED_MIB:
+        return ""
+    return (
+        f"\n\n{_SHARED_MEMORY} has {free} MiB free, which is too little for ranks: remove what is "
+        "left there, or give the container more (docker run --shm-size=1g)"
+    )
 
 
 def base() -> Path:

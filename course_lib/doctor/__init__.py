@@ -29,6 +29,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "kernel": packages.kernel,
     "user": machine.user,
     "cores": machine.cores,
+    "memory": machine.memory,
     "shared memory": machine.shared_memory,
     "temporary files": machine.disk,
     "ports": machine.ports,

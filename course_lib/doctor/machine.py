@@ -9,15 +9,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
+
 from .examination import Finding, fail, ok, warn
 
-__all__ = ["cores", "disk", "ports", "python", "shared_memory", "user"]
+__all__ = ["cores", "disk", "memory", "ports", "python", "shared_memory", "user"]
 
 RANKS = 4  # of most lessons
 _OLDEST, _NEWEST = (3, 11), (3, 13)
 _MIB = 2**20
-_SEGMENTS_MIB = 64  # what the shared segments of four ranks take, measured: 20 to 40 MiB
+# The shared segments of four ranks, measured: they take 5 to 15 MiB and do not start with 12.
+_SEGMENTS_MIB = 32
 _COMFORTABLE_MIB = 256
+# Measured for lesson 00: notebook and four ranks take 1.5 GiB; its kernel was killed with 1.1.
+_LEAST_GIB, _AMPLE_GIB = 1.5, 3.0
+_GROUPS = Path("/sys/fs/cgroup")
 
 
 def python() -> Finding:
@@ -44,6 +50,9 @@ def cores() -> Finding:
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
     n = len(usable)
+    for text in _limits_of_the_container("cpu.max", "cpu.cfs_quota_us"):
+        quota, *period = map(int, text.split())
+        n = max(1, min(n, round(quota / (period[0] if period else 100_000))))
     if n >= RANKS:
         return ok(f"{n} cores, one thread for each of {RANKS} ranks")
     if n >= 2:
@@ -52,6 +61,45 @@ def cores() -> Finding:
         "1 core; every lesson runs, but none can show a speed-up",
         "Give the virtual machine or container 2 cores or more.",
     )
+
+
+def memory() -> Finding:
+    """Look for the memory that the notebook and its ranks need."""
+    limits = [int(text) for text in _limits_of_the_container("memory.max", "memory.limit_in_bytes")]
+    free = min([psutil.virtual_memory().available, *limits]) / 2**30
+    seen = f"{free:.1f} GiB free"
+    fix = (
+        "End other programs and other notebooks' kernels (Kernel > Shut Down All Kernels), or give "
+        "the virtual machine or container more (docker run --memory=4g)"
+    )
+    if free < _LEAST_GIB:
+        return fail(f"{seen}, too little for a notebook and {RANKS} ranks", f"{fix}.")
+    if free < _AMPLE_GIB:
+        return warn(f"{seen}, enough for one notebook with {RANKS} ranks", f"For more: {fix}.")
+    return ok(seen)
+
+
+def _limits_of_the_container(name: str, old_name: str) -> list[str]:
+    """Return what limits this process's control groups and those above them, as their files say.
+
+    ``old_name``: the file's in version 1 of control groups.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except FileNotFoundError:  # not on Linux
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and old_name.partition(".")[0] not in controllers.split(","):
+            continue
+        root = _GROUPS / controllers
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):
+            file = folder / (old_name if controllers else name)
+            if folder.is_relative_to(root) and file.is_file():
+                found.append(file.read_text())
+    return [text for text in found if not text.startswith(("max", "-1"))]
 
 
 def user() -> Finding:

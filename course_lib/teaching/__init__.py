@@ -2,12 +2,13 @@
 
 In notebooks::
 
-    from course_lib.teaching import check, compare, figures, hint, solution
+    from course_lib.teaching import check, compare, figures, hint, progress, solution
 
 ====================================== ==========================================================
 :func:`check`, :func:`hint`,           an exercise is judged, and help is offered
 :func:`solution`
 :func:`compare`                        a prediction beside what came out
+:func:`progress`, :mod:`.record`       which exercises are solved, tried and skipped
 :mod:`.figures`, :func:`timeline`      pictures, and one lane a rank from the event log
 :mod:`.cost`                           what a message and an all-reduce will cost
 :mod:`.exercise`, :mod:`.catalogue`    how a check is written, and found in a lesson's room
@@ -26,12 +27,13 @@ write a new lesson.
 from importlib import import_module
 from typing import Any
 
-__all__ = ["check", "compare", "figures", "hint", "solution", "timeline"]
+__all__ = ["check", "compare", "figures", "hint", "progress", "solution", "timeline"]
 
 _HOMES = {
     "check": "checking",
     "compare": "comparison",
     "hint": "help",
+    "progress": "record",
     "solution": "help",
     "timeline": "timelines",
 }

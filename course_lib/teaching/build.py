@@ -95,6 +95,11 @@ def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SE
             ``raises-exception``.
         nbclient.exceptions.CellTimeoutError: if a cell takes too long.
     """
+    client_of(notebook, folder, cell_seconds).execute()
+
+
+def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
+    """Return what executes ``notebook``, in a kernel that it ends with all that was started."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
     from nbclient import NotebookClient
@@ -122,7 +127,7 @@ def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SE
         resources={"metadata": {"path": str(folder)}},
     )
     client.owns_km = True  # and ends the kernel with everything it has started
-    client.execute()
+    return client
 
 
 def problems(notebook: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_mpi4py.rank_states import rank_list
 
-from . import run_check
+from . import record, run_check
 from .catalogue import find
 from .exercise import Exercise
 from .run_check import CheckResult, OutOfTimeError
@@ -52,6 +52,7 @@ def check(id: str, function: Callable | None = None) -> None:
             verdict, printed, lost = _on_the_ranks(exercise)
         else:
             verdict, printed = _in_the_notebook(exercise, here if function is None else function)
+    record.note(exercise.id, verdict.kind)
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
         if printed:

@@ -32,7 +32,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from notebooks.lesson_00.figures import labelled_images
 
 # %% tags=["nbval-ignore-output"]
@@ -131,8 +131,12 @@ def neighbours(rank, world_size):
 check("00.neighbours")
 
 # %% [markdown]
-# If you are stuck, run `hint("00.neighbours")` in a new cell: there are three hints, each one stronger. `solution("00.neighbours")` shows a worked solution. You may also skip an exercise: no later cell needs it.
-#
+# If you are stuck, run `hint("00.neighbours")` in a new cell: there are three hints, each one stronger. `solution("00.neighbours")` shows a worked solution. You may also skip an exercise: no later cell needs it. `progress()` keeps account: for every lesson it shows how many exercises you have solved, and which you have tried or skipped.
+
+# %% tags=["nbval-ignore-output"]
+progress()
+
+# %% [markdown]
 # ## 3. When a rank raises an error
 #
 # **Predict.** Rank 2 raises an error in the next cell. How many of the four ranks print their line?
@@ -488,6 +492,7 @@ print(f"marked {len(share)} of {len(test)} papers")
 # | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; the same variables |
 # | look at the ranks at any time | `cluster.report()` | the same report |
 # | begin again | `cluster.restart()` | fresh ranks |
+# | see what you have done | `progress()` | exercises solved, tried and skipped, of all lessons |
 #
 # The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you find them as you left them.
 #

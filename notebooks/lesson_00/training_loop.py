@@ -6,6 +6,8 @@ The history of a run is plain lists, which figures and later cells read.
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import nn
+from tqdm import tqdm
 
 from course_lib.training.data import DataSet
 from course_lib.training.loops import accuracy, batches, device_of
@@ -77,6 +80,8 @@ def train(
 ) -> History:
     """Train with cross-entropy in this process alone, on the device of the model.
 
+    A person who watches sees a bar that grows with the epochs, and the loss.
+
     Args:
         model: gives logits (N, classes).
         optimizer: over the model's parameters.
@@ -94,7 +99,9 @@ def train(
     """
     history = History(label=label)
     device = device_of(model)
-    for epoch in range(epochs):
+    options = {"unit": "epoch", "leave": False, "file": sys.stdout, "disable": not _is_watched()}
+    bar = tqdm(range(epochs), label, **options)
+    for epoch in bar:
         start = time.perf_counter()
         total_loss = 0.0
         for chosen in batches(len(training), batch_size, seed=seed + epoch):
@@ -117,7 +124,13 @@ def train(
             seconds=seconds,
             samples=len(training),
         )
+        bar.set_postfix(loss=f"{history.loss[-1]:.3f}")
     return history
+
+
+def _is_watched() -> bool:
+    """Whether a person looks on, and nobody compares the output with an earlier one."""
+    return os.environ.get("IPP_NONINTERACTIVE", "0") in ("", "0")
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)

@@ -28,7 +28,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, cost, figures, hint, solution
+from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
 from notebooks.lesson_03 import choosing
 from notebooks.lesson_03.figures import all_reduce_steps
 

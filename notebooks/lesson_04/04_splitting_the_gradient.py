@@ -28,7 +28,7 @@
 # %%
 import torch
 
-from course_lib.teaching import check, compare, hint, solution
+from course_lib.teaching import check, compare, hint, progress, solution
 from notebooks.lesson_04.figures import computational_graph, split_gradient
 
 # %% [markdown]

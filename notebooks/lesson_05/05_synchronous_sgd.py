@@ -27,7 +27,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from notebooks.lesson_05.figures import measured_beside_published
 
 # %% tags=["nbval-ignore-output"]

@@ -27,7 +27,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, cost, figures, hint, solution
+from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
 from notebooks.lesson_06 import scaling
 from notebooks.lesson_06.figures import predicted_lines
 
@@ -212,36 +212,15 @@ if rank < 2:
 prediction = None
 
 # %% tags=["nbval-ignore-output"]
-import numpy as np
+from notebooks.lesson_06 import two_ranks
 
-print(f"{'T_comp (ms)':>42} T_sync {'predicted':>19}   measured speed-up")
-print("            parameters batch  alone   both   (ms)  ratio     S1    S2  median  middle half")
-rows = []
-for name, parameters, batch, rounds in cluster.view["measured"][0]:
-    alone, comp, sync, together = np.array(rounds).T
-    low, found, high = np.percentile(2 * alone / together, [25, 50, 75])
-    ratio, step = np.median(sync / comp), np.median((comp + sync) / alone)
-    rows.append((name, batch, ratio, step, low, found, high))
-    times = " ".join(f"{1e3 * np.median(seconds):6.2f}" for seconds in (alone, comp, sync))
-    row = f"{name:10} {parameters:11,} {batch:5} {times} {ratio:6.2f}"
-    predicted = f"{scaling.speed_up(2, 1.0, ratio):6.2f} {2 / step:5.2f}"
-    print(f"{row} {predicted} {found:7.2f}  {low:.2f} to {high:.2f}")
-compare(prediction, max(rows, key=lambda row: row[2])[:2])
+two_against_one = [two_ranks.Gain.of(*found) for found in cluster.view["measured"][0]]
+print(two_ranks.table(two_against_one))
+largest = max(two_against_one, key=lambda gain: gain.ratio)
+compare(prediction, (largest.network, largest.batch))
 
 # %% tags=["nbval-ignore-output"]
-_, _, _, steps, low, found, high = zip(*rows, strict=True)
-figures.measured_and_predicted(
-    steps,
-    found,
-    lambda step: 2 / step,
-    spread=list(zip(low, high, strict=True)),
-    xlabel="(T_comp of both + T_sync) / T_comp of one alone",
-    ylabel="speed-up of 2 ranks over 1",
-    title="Three networks, two batch sizes",
-    alt="Speed-up of two ranks over one against T_comp of both ranks plus T_sync, over T_comp of "
-    "one alone, logarithmic axes: six measured points, each with a bar for the middle half of its "
-    "rounds, and the predicted line, which falls straight and is 1 where the horizontal axis says 2.",
-)
+two_ranks.picture(two_against_one)
 
 # %% [markdown]
 # All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It takes $T_\text{comp}$ to be the same alone and together, and the table shows that it is not: two ranks of one machine share its memory and its caches, the slower one counts, and a busy machine does not always have two free cores. So take both as measured: a step of two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
@@ -329,32 +308,28 @@ with_4 = [epochs_over(bandwidth, dist.group.WORLD) for bandwidth in bandwidths]
 assert comp >= 0.010
 
 # %% tags=["nbval-ignore-output"]
+from notebooks.lesson_06.figures import where_it_pays
+
 comp, bandwidths = cluster.view["comp"][0], cluster.view["bandwidths"][0]
-found = {2: cluster.view["with_2"][0], 4: cluster.view["with_4"][0]}
-speed_up = {r: [r * comp / step for _, step in pairs] for r, pairs in found.items()}
+sync_and_step = {2: cluster.view["with_2"][0], 4: cluster.view["with_4"][0]}
+speed_up = {r: [r * comp / step for _, step in pairs] for r, pairs in sync_and_step.items()}
 
 
-def predicted_speed_up(ranks):
-    return lambda mb: scaling.speed_up(
-        ranks, COMP, sync_seconds(ranks, GRADIENT_BYTES, LATENCY, 1e6 * mb)
-    )
+def predicted_speed_up(ranks, bandwidth):
+    sync = sync_seconds(ranks, GRADIENT_BYTES, LATENCY, bandwidth)
+    return scaling.speed_up(ranks, COMP, sync)
 
 
-figures.measured_and_predicted(
-    [bandwidth / 1e6 for bandwidth in bandwidths],
-    {"2 ranks": speed_up[2], "4 ranks": speed_up[4], "1 rank": [1.0] * len(bandwidths)},
-    {"2 ranks": predicted_speed_up(2), "4 ranks": predicted_speed_up(4), "1 rank": lambda _: 1.0},
-    xlabel="bandwidth of the emulated link (MB/s)",
-    ylabel="speed-up over 1 rank",
-    title="Where the lines cross that of one rank, it begins to pay",
-)
+where_it_pays(bandwidths, speed_up, predicted_speed_up)
 
 # %% [markdown]
 # Where do the measured points cross 1, and what is the measured $T_\text{sync}/T_\text{comp}$ there? We interpolate between the two points beside the crossing.
 
 # %% tags=["nbval-ignore-output"]
+import numpy as np
+
 for ranks, boundary in ((2, boundary_2), (4, boundary_4)):
-    ratios = np.array([sync / comp for sync, _ in found[ranks]])
+    ratios = np.array([sync / comp for sync, _ in sync_and_step[ranks]])
     gains = np.log(speed_up[ranks])  # they rise with the bandwidth
     ratio = np.exp(np.interp(0.0, gains, np.log(ratios)))
     bandwidth = np.exp(np.interp(0.0, gains, np.log(bandwidths)))
@@ -364,7 +339,7 @@ for ranks, boundary in ((2, boundary_2), (4, boundary_4)):
     )
     formula = [sync_seconds(ranks, GRADIENT_BYTES, LATENCY, each) for each in bandwidths]
     least = [COMP + seconds for seconds in formula]  # no overlap so far, and no short cut
-    assert all(step >= bound for (_, step), bound in zip(found[ranks], least, strict=True))
+    assert all(step >= bound for (_, step), bound in zip(sync_and_step[ranks], least, strict=True))
 assert speed_up[4][0] < 1 < speed_up[4][-1]
 assert speed_up[2][0] < 1
 
@@ -779,22 +754,14 @@ figures.timeline(
 # And for many ranks? *Predicted*, for three kinds of delays with the same mean of 10 ms: always equal, a bell curve with a deviation of 1 ms, and the one above.
 
 # %%
+from notebooks.lesson_06.figures import slowest_of_many
+
 many = [2**k for k in range(17)]
 bell = [scaling.expected_slowest_normal(r, 0.010, 0.001) / 0.010 for r in many]
 exponential = [scaling.expected_slowest_exponential(r, 0.005, 0.005) / 0.010 for r in many]
 assert 1.3 < bell[many.index(1024)] < 1.35
 assert exponential[many.index(1024)] > 4
-predicted_lines(
-    many,
-    {"exponential delays": exponential, "bell curve": bell, "all equal": [1.0] * len(many)},
-    xlabel="ranks R",
-    ylabel="slowest / mean",
-    yscale="linear",
-    title="How much longer a step takes than its mean (predicted)",
-    alt="Expected slowest of R ranks over the mean, for R up to 65,536 on a logarithmic axis: "
-    "exponential delays rise in a straight line to 6.3, the bell curve to 1.4, equal times stay "
-    "at 1.",
-)
+slowest_of_many(many, {"exponential delays": exponential, "bell curve": bell})
 
 # %% [markdown]
 # Rare long delays hurt; small fluctuations hardly do. The exponential grows like $\ln R$ for ever, the bell curve like $\sqrt{2 \ln R}$. A rank that is *always* slow is another case: it simply sets the pace.
@@ -1033,6 +1000,7 @@ prediction = None
 
 # %%
 from notebooks.lesson_06 import extrapolation
+from notebooks.lesson_06.figures import what_breaks_first
 
 job = extrapolation.Job(
     batch=32,
@@ -1052,24 +1020,7 @@ assert [what.split()[0] for what, _ in order] == ["batch", "latency", "failures"
 Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000)))
 
 # %%
-far = [extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)]
-predicted_lines(
-    [point.ranks for point in far],
-    {
-        "step, flat ring": [point.ring_efficiency for point in far],
-        "step, two levels": [point.two_level_efficiency for point in far],
-        "samples that count": [point.sample_efficiency for point in far],
-        "time without failures": [point.availability for point in far],
-    },
-    xlabel="ranks R",
-    ylabel="fraction that is left",
-    yscale="linear",
-    title="What breaks first (predicted)",
-    alt="Four fractions over 8 to 131,072 ranks, logarithmic axis. The samples that count fall to "
-    "one half at 632 ranks and near zero at 10,000; the step with a flat ring falls to one half "
-    "near 10,000; time without failures falls to two thirds at 131,072; the step with two levels "
-    "stays above 0.7.",
-)
+what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 
 # %% [markdown]
 # 1. **The batch** breaks first, at some hundred ranks. This is no matter of networks at all: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks for something else than data: lesson 10.

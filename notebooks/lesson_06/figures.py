@@ -6,7 +6,8 @@ many powers of ten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -26,17 +27,22 @@ from course_lib.teaching.figures.curves import (
     draw,
     finish_axes,
     log_ticks,
+    measured_and_predicted,
 )
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK
 
 if TYPE_CHECKING:  # it would bring torch and simpy into every figure
+    from .extrapolation import Far
     from .network_simulation import Simulated
 
 __all__ = [
     "efficiencies",
     "predicted_lines",
     "simulated_beside_formula",
+    "slowest_of_many",
+    "what_breaks_first",
+    "where_it_pays",
 ]
 
 STYLES = ("-", "--", "-.", ":")
@@ -99,6 +105,78 @@ def predicted_lines(
         axes.legend(loc="best", frameon=True, edgecolor=RULE)
 
     return draw(plot, alt, height=3.7)
+
+
+def where_it_pays(
+    bandwidths: Series,
+    speed_up: Mapping[int, Series],
+    predicted: Callable[[int, float], float],
+) -> Figure:
+    """Plot measured speed-ups over predicted ones, and the line that they have to cross.
+
+    ``bandwidths``: bytes/s. ``speed_up``: from a number of ranks to one number for each bandwidth.
+    ``predicted``: a function of a number of ranks and a bandwidth.
+    """
+
+    def of_mb(ranks: int, bandwidth_mb: float) -> float:
+        return predicted(ranks, 1e6 * bandwidth_mb)
+
+    points = {f"{ranks} ranks": values for ranks, values in speed_up.items()}
+    lines = {f"{ranks} ranks": partial(of_mb, ranks) for ranks in speed_up}
+    return measured_and_predicted(
+        [bandwidth / 1e6 for bandwidth in bandwidths],
+        points | {"1 rank": [1.0] * len(bandwidths)},
+        lines | {"1 rank": lambda _: 1.0},
+        xlabel="bandwidth of the emulated link (MB/s)",
+        ylabel="speed-up over 1 rank",
+        title="Where the lines cross that of one rank, it begins to pay",
+    )
+
+
+def slowest_of_many(ranks: Series, slowest: Mapping[str, Series]) -> Figure:
+    """Plot how many times its mean a step takes that waits for the slowest rank.
+
+    ``slowest``: from a kind of delay to one number for each number of ranks.
+    """
+    ends = "; ".join(f"{kind}, {values[-1]:.2g}" for kind, values in slowest.items())
+    return predicted_lines(
+        ranks,
+        {**slowest, "all equal": [1.0] * len(ranks)},
+        xlabel="ranks R",
+        ylabel="slowest / mean",
+        yscale="linear",
+        title="How much longer a step takes than its mean (predicted)",
+        alt=f"Expected slowest of R ranks over the mean, a logarithmic axis for R: rising lines "
+        f"that end at {ranks[-1]:,} ranks ({ends}), and a level one at 1.",
+    )
+
+
+def what_breaks_first(far: Sequence[Far]) -> Figure:
+    """Plot, over the number of ranks, what each limit by itself leaves of the efficiency."""
+    lines = {
+        "step, flat ring": [point.ring_efficiency for point in far],
+        "step, two levels": [point.two_level_efficiency for point in far],
+        "samples that count": [point.sample_efficiency for point in far],
+        "time without failures": [point.availability for point in far],
+    }
+    ranks = [point.ranks for point in far]
+    ends = "; ".join(f"{what}, {values[-1]:.2f}" for what, values in lines.items())
+    halved = {
+        what: next(r for r, left in zip(ranks, values, strict=True) if left < 0.5)
+        for what, values in lines.items()
+        if min(values) < 0.5
+    }
+    halves = "; ".join(f"{what}, from {r:,} ranks on" for what, r in halved.items())
+    return predicted_lines(
+        ranks,
+        lines,
+        xlabel="ranks R",
+        ylabel="fraction that is left",
+        yscale="linear",
+        title="What breaks first (predicted)",
+        alt=f"Four fractions over {ranks[0]:,} to {ranks[-1]:,} ranks, logarithmic axis. Below "
+        f"one half: {halves}. What is left at {ranks[-1]:,} ranks: {ends}.",
+    )
 
 
 def efficiencies(

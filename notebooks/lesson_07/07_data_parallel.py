@@ -33,7 +33,7 @@ import sys
 import torch
 import torch.nn.functional as F
 
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from course_lib.training.data import load
 from course_lib.training.models import MLP
 from course_lib.parallel import data_parallel
@@ -187,6 +187,8 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 # | replicate: copy the parameters | *add up* the gradients of the copies |
 #
 # The last line is the rule of lesson 04: whoever is used several times gets the sum of the gradients.
+#
+# Going back uses up the graph. Run the next cell twice and it fails: *backward through the graph a second time*. To see it again, take the whole step again, from the cell in section 1 that makes the model.
 
 # %%
 loss.backward()  # on the master: from the loss to the gathered outputs
@@ -236,14 +238,15 @@ check("07.mean_loss")
 prediction = None
 
 # %%
-before = [parameter.detach().clone() for parameter in model.parameters()]
+before = [[own.detach().clone() for own in replica.parameters()] for replica in replicas]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 optimizer.step()
 
-replicas_moved = any(worst(r.parameters(), before) > 0 for r in replicas[1:])
-compare(prediction, replicas_moved)
-assert worst(model.parameters(), before) > 0
-assert not replicas_moved
+pairs = zip(replicas, before, strict=True)
+master_moved, *others_moved = (worst(r.parameters(), was) > 0 for r, was in pairs)
+compare(prediction, any(others_moved))
+assert master_moved
+assert not any(others_moved)
 
 # %% [markdown]
 # Only the master moved. The replicas are stale now, and nobody mends them: they are thrown away, and the next step begins with new copies. That is why *replicate* belongs to every step, and it is the most expensive habit of DataParallel.
@@ -451,11 +454,11 @@ n = sum(parameter.nbytes for parameter in large.parameters())
 x, y = batch_256[0].nbytes, 256 * 10 * 4  # 10 outputs of 4 bytes a sample
 counted = {}
 for p in (2, 4, 8, 16):
-    log = logged_step(sixteen[:p])
-    counted[p] = log.bytes_out(0) + log.bytes_in(0)
-    assert log.bytes_out(0) == (p - 1) * n + (p - 1) * (x + y) // p
-    assert log.bytes_in(0) == (p - 1) * n + (p - 1) * y // p
-    assert log.bytes_in(1) + log.bytes_out(1) == 2 * n + (x + 2 * y) // p
+    copied = logged_step(sixteen[:p])
+    counted[p] = copied.bytes_out(0) + copied.bytes_in(0)
+    assert copied.bytes_out(0) == (p - 1) * n + (p - 1) * (x + y) // p
+    assert copied.bytes_in(0) == (p - 1) * n + (p - 1) * y // p
+    assert copied.bytes_in(1) + copied.bytes_out(1) == 2 * n + (x + 2 * y) // p
 
 # %%
 compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
@@ -464,12 +467,12 @@ compare(prediction, round(counted[8] / 1e6), within=0.1, unit="MB")
 # The formula holds to the byte, counted from the tensors that were copied. Here is every device, for `p` = 4:
 
 # %%
-log = logged_step(devices)
+copied = logged_step(devices)
 print("device   out (bytes)    in (bytes)")
 for i in range(4):
-    print(f"{i:6} {log.bytes_out(i):13,} {log.bytes_in(i):13,}")
-assert log.bytes_out(0) == 3 * log.bytes_in(1) == sum(log.bytes_in(i) for i in (1, 2, 3))
-assert log.bytes_in(0) == 3 * log.bytes_out(1) == sum(log.bytes_out(i) for i in (1, 2, 3))
+    print(f"{i:6} {copied.bytes_out(i):13,} {copied.bytes_in(i):13,}")
+assert copied.bytes_out(0) == 3 * copied.bytes_in(1) == sum(copied.bytes_in(i) for i in (1, 2, 3))
+assert copied.bytes_in(0) == 3 * copied.bytes_out(1) == sum(copied.bytes_out(i) for i in (1, 2, 3))
 
 # %% [markdown]
 # The master carries what the three others carry together. How does that compare with an all-reduce? In a *ring*, every device sends to its right neighbour only, and always a `1/p` part of the gradient: `p - 1` rounds to add up, `p - 1` rounds to hand round what is complete. Here it is, on the same devices:
@@ -498,13 +501,13 @@ in_a_ring = {}
 numbers = n // 4 + -(n // 4) % 16  # so many that 2, 4, 8 and 16 divide it
 for p in (2, 4, 8, 16):
     buffers = [torch.full((numbers,), r + 1.0, device=sixteen[r].place) for r in range(p)]
-    log = Log()
-    ring_all_reduce(buffers, sixteen[:p], log)
+    copied = Log()
+    ring_all_reduce(buffers, sixteen[:p], copied)
     for buffer in buffers:
         assert (buffer == p * (p + 1) // 2).all()  # 1 + 2 + ... + p, exactly, everywhere
     for r in range(p):
-        assert log.bytes_out(r) == log.bytes_in(r) == 2 * (p - 1) * 4 * numbers // p
-    in_a_ring[p] = log.bytes_out(0) + log.bytes_in(0)
+        assert copied.bytes_out(r) == copied.bytes_in(r) == 2 * (p - 1) * 4 * numbers // p
+    in_a_ring[p] = copied.bytes_out(0) + copied.bytes_in(0)
 
 # %%
 print("devices | through the master | through each device of a ring   (MB, in and out)")

@@ -28,7 +28,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -1140,6 +1140,8 @@ check("08.resume")
 
 # %% [markdown]
 # Stuck? `hint("08.resume")`, `solution("08.resume")`. On GPUs add `map_location=device`, or every rank loads its tensors onto the GPU that rank 0 saved them from.
+#
+# The last cell removes the folder that checkpoints were written to. To go back to a cell that uses `folder`, run the one that makes it first, and then all cells from there on.
 
 # %%
 # %%px

@@ -28,7 +28,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from notebooks.lesson_09.figures import histogram, sequence
 
 # %% tags=["nbval-ignore-output"]

@@ -29,7 +29,7 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution
+from course_lib.teaching import check, compare, figures, hint, progress, solution
 from notebooks.lesson_12.figures import loss_across_deaths, saving_interval
 
 # %% tags=["nbval-ignore-output"]
@@ -890,6 +890,8 @@ check("12.name_the_bugs")
 
 # %% [markdown]
 # Stuck? `hint("12.name_the_bugs")`, `solution("12.name_the_bugs")`.
+#
+# The last cell removes the folder that checkpoints were written to. To go back to a cell that uses `folder`, run the one that makes it first, and then all cells from there on.
 
 # %%
 # %%px

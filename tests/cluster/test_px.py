@@ -180,6 +180,51 @@ def test_a_failing_cell_is_caught_as_ipyparallel_errors_are(kernel):
     assert kernel.must(textwrap.dedent(code)).text() == "ZeroDivisionError 0 4 []\n"
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "# a comment\n%%px --limit 5\nprint(rank)",
+        "x = 1\n\n%%px --limit 5\nprint(rank)",
+        "if True:\n    %%px --limit 5\n    print(rank)",
+        "text = '''\n%%px\n'''\n%%px --limit 5  ",
+        "%matplotlib inline\n!echo it's\n%%px --limit 5\nprint(rank)",
+    ],
+)
+def test_px_below_the_first_line_is_told_to_move(kernel, cell):
+    error = kernel.run(cell).error
+    assert error["ename"] == "ClusterError"
+    assert error["evalue"] == (
+        "`%%px` has to stand in the first line of its cell, above comments too: "
+        "move the line `%%px --limit 5` to the top"
+    )
+    assert error["traceback"] == [f"ClusterError: {error['evalue']}"]
+
+
+def test_any_other_cell_magic_is_told_to_move(kernel):
+    error = kernel.run("# how long?\n%%time\n1 + 1").error
+    assert error["evalue"].endswith("move the line `%%time` to the top")
+    typed = kernel.must(r"print(get_ipython().check_complete('# how long?\n%%time\n'))").text()
+    assert "complete" in typed, "nothing is said while somebody types"
+
+
+@pytest.mark.parametrize(
+    ("cell", "printed"),
+    [
+        ("\n\n  %%px --targets 0\n  print(rank)", "rank 0 | 0\n"),
+        ("text = '''\n%%px\n'''\nprint(text)", "\n%%px\n\n"),
+        ('print(f"""a\n%%px {1}\n""")', "a\n%%px 1\n\n"),
+        ("print(7\n% 4)", "3\n"),
+        ("# %%px\nprint(1)", "1\n"),
+        ("%%capture said\n%%px\nprint(1)", ""),
+        ("%%px --targets 0\n%%capture said\nprint(1)", ""),
+        ("print('%%px')", "%%px\n"),
+        ("print(5 \\\n% 3)", "2\n"),
+    ],
+)
+def test_what_only_looks_like_a_magic_is_left_alone(kernel, cell, printed):
+    assert kernel.must(cell).text() == printed
+
+
 def test_names_on_the_ranks_complete_with_tab(kernel):
     kernel.must("%px only_on_the_ranks = torch.ones(2)")
     kernel.must("from course_lib.cluster import completion; completion._WITHIN_S = 30")

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from course_lib.doctor import CHECKS, FAIL, OK, WARN, machine, mpi, packages
@@ -176,6 +178,67 @@ def test_full_shared_memory() -> None:
     assert found.status == FAIL
     assert "0 MiB free" in found.seen
     assert "--shm-size" in found.fix
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no such limit on this system")
+def test_one_core() -> None:
+    program = """
+import os
+from course_lib.doctor import machine
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+print(machine.cores())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True
+    )
+    assert "status='WARN', seen='1 core; every lesson runs" in ended.stdout
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str, str], None]:
+    """A function that limits what this process belongs to, or the group above, by a file."""
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+
+    def limit(name: str, old_name: str, text: str) -> None:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            group = tmp_path / controllers / path.strip("/")
+            group.mkdir(parents=True, exist_ok=True)
+            if not controllers:
+                (group / name).write_text(f"{text}\n")
+            elif old_name.partition(".")[0] in controllers.split(","):
+                (tmp_path / controllers / old_name).write_text(f"{text.split()[0]}\n")
+
+    return limit
+
+
+needs_groups = pytest.mark.skipif(
+    not Path("/proc/self/cgroup").exists(), reason="no control groups on this system"
+)
+
+
+@needs_groups
+def test_a_container_with_part_of_the_cores(limited) -> None:
+    names = "cpu.max", "cpu.cfs_quota_us"
+    limited(*names, "50000 100000")
+    found = machine.cores()
+    assert found.status == WARN
+    assert found.seen.startswith("1 core;")
+
+
+@needs_groups
+@pytest.mark.parametrize(
+    ("gib", "status"), [(1, FAIL), (2, WARN), (None, OK)], ids=["little", "just enough", "no limit"]
+)
+def test_memory_of_a_container(limited, monkeypatch, gib: float | None, status: str) -> None:
+    ample = psutil.virtual_memory()._replace(available=8 * 2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: ample)  # however little this machine has
+    if gib is not None:
+        limited("memory.max", "memory.limit_in_bytes", str(gib * 2**30))
+    found = machine.memory()
+    assert found.status == status
+    assert found.seen.startswith(f"{gib or 8}.0 GiB free")
+    assert ("docker run --memory" in found.fix) == (status != OK)
 
 
 def test_temporary_files_that_cannot_be_written(tmp_path: Path) -> None:

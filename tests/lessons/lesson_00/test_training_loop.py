@@ -30,6 +30,23 @@ def test_training_learns_the_digits_and_repeats_exactly() -> None:
     assert torch.equal(weights, again)
 
 
+def test_a_bar_grows_for_a_person_and_for_nobody_else(monkeypatch, capsys) -> None:
+    run_once()
+    assert capsys.readouterr() == ("", "")
+    for watched in ("", "0", None):
+        if watched is None:
+            monkeypatch.delenv("IPP_NONINTERACTIVE")
+        else:
+            monkeypatch.setenv("IPP_NONINTERACTIVE", watched)
+        _, history = run_once()
+        shown, errors = capsys.readouterr()
+        assert errors == ""
+        first, *_, blank, end = shown.removeprefix("\r").split("\r")
+        assert first.startswith("one process:   0%|          | 0/4 [")
+        assert all(f"loss={loss:.3f}" in shown for loss in history.loss)
+        assert blank.strip() == end == "", "nothing of it stays"
+
+
 def test_history_adds_up_phases_and_time() -> None:
     history = History(label="x")
     history.record(loss=2.0, accuracy=0.1, seconds=0.5, samples=10)

@@ -1,0 +1,93 @@
+"""Keeps which exercises a learner has solved and tried, and shows it by :func:`progress`.
+
+The record is ``workspace/.progress``, with an empty file for each thing that happened, such as
+``01.shift.tried``. So there is no content that two notebooks could overwrite or that could be
+damaged or half written, and what is left of an exercise that is no more does no harm. Cells that
+run outside of the workspace, say while a lesson is built, are no learner's: their record ends
+with the kernel.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from .lessons import sources
+from .workspace import WORKSPACE
+
+# As the kernel starts in the notebook's folder; a cell may go elsewhere later.
+_FOLDER = WORKSPACE / ".progress" if Path.cwd().is_relative_to(WORKSPACE) else None
+_STATES = {"right": "solved"} | dict.fromkeys(("wrong", "raised", "freed", "out of time"), "tried")
+_EXERCISE = re.compile(r'^# %%.*\bexercise="([^"]+)"', re.MULTILINE)
+_HEADERS = ("lesson", "solved", "tried, not yet right", "skipped")
+
+_of_this_kernel: set[str] = set()
+
+
+def note(id: str, kind: str) -> None:
+    """Record what a check of exercise ``id`` found, by the kind of its result.
+
+    A check works without a record, too: if none can be written, a line says why.
+    """
+    if kind not in _STATES:  # nothing was tried yet, or the check itself failed
+        return
+    name = f"{id}.{_STATES[kind]}"
+    _of_this_kernel.add(name)
+    if _FOLDER is None:
+        return
+    try:
+        _FOLDER.mkdir(exist_ok=True)
+        (_FOLDER / name).touch()
+    except OSError as error:
+        print(f"(progress() will not know of this once the kernel has ended: {error})")
+
+
+class Progress(NamedTuple):
+    """For each lesson its name, how many exercises are solved, which are tried and skipped."""
+
+    summary: str
+    rows: list[tuple[str, str, str, str]]
+
+    def __repr__(self) -> str:
+        table = [_HEADERS, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "\n".join([self.summary, "", *lines])
+
+    def _repr_html_(self) -> str:
+        """Return a table in which a screen reader can name the lesson and column of a cell."""
+        head = "".join(f'<th scope="col">{title}</th>' for title in _HEADERS)
+        rows = ""
+        for lesson, *cells in self.rows:
+            texts = "".join(f"<td>{html.escape(text)}</td>" for text in cells)
+            rows += f'<tr><th scope="row">{html.escape(lesson)}</th>{texts}</tr>'
+        caption = f"<caption>{self.summary}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def progress() -> Progress:
+    """Return a table of all lessons: exercises solved, tried and not yet right, and skipped.
+
+    Solved stays solved. Skipped is what you have not tried, although you did a later exercise of
+    the same lesson.
+    """
+    known = set(_of_this_kernel)
+    if _FOLDER is not None and _FOLDER.is_dir():
+        known |= {path.name for path in _FOLDER.iterdir()}
+    rows, solved, total = [], 0, 0
+    for source in sources():
+        ids = _EXERCISE.findall(source.read_text(encoding="utf-8"))
+        right = [id for id in ids if f"{id}.solved" in known]
+        tried = [id for id in ids if f"{id}.tried" in known and id not in right]
+        last = max((ids.index(id) for id in right + tried), default=0)
+        skipped = [id for id in ids[:last] if id not in right + tried]
+        count = f"{len(right)} of {len(ids)}"
+        rows.append((source.stem.replace("_", " "), count, _names(tried), _names(skipped)))
+        solved, total = solved + len(right), total + len(ids)
+    return Progress(f"{solved} of {total} exercises solved", rows)
+
+
+def _names(ids: list[str]) -> str:
+    return ", ".join(id.partition(".")[2] for id in ids) or "none"

@@ -1,0 +1,67 @@
+"""Of the cells that are run again, those fail whose names later cells have used otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+LESSON = """\
+# %%
+from course_lib.cluster import start_cluster
+
+cluster = start_cluster(n=2)
+
+# %%
+number = 4
+
+# %%
+assert number == 4
+
+# %%
+# %%px
+total = comm.allreduce(1)
+
+# %%
+# %%px
+assert total == 2
+
+# %% tags=["raises-exception"]
+number / 0
+
+# %%
+number = "another"
+print(len(number))
+
+# %%
+# %%px
+total = "another"
+
+# %%
+try:
+    numbers.append(1)
+except NameError:
+    numbers = []
+assert not numbers
+"""
+
+
+@pytest.fixture
+def rerun_cells(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(root / "tools"))
+    import rerun_cells
+
+    return rerun_cells
+
+
+@pytest.mark.timeout(300)
+def test_each_cell_finds_the_names_of_the_end(rerun_cells, tmp_path: Path) -> None:
+    source = tmp_path / "lesson_90" / "90_short.py"
+    source.parent.mkdir()
+    source.write_text(LESSON)
+    assert rerun_cells.failing_again(source) == [
+        "90_short.py, cell 3: AssertionError:",
+        "90_short.py, cell 5: rank 1: AssertionError",
+        "90_short.py, cell 9: AssertionError:",
+    ]
