@@ -71,6 +71,8 @@ class AllReduce:
         on_group: whether it was on the group watched for.
         sent, waited, waited_last: the phase in which it was called, and in which somebody first
             and last waited for its end; None: nobody has.
+        told: whether somebody may know of its end without waiting: by its future, or by having
+            asked whether it has ended.
     """
 
     nbytes: int
@@ -78,6 +80,7 @@ class AllReduce:
     sent: object
     waited: object = None
     waited_last: object = None
+    told: bool = False
 
 
 @contextmanager
@@ -124,6 +127,15 @@ class _WatchedWork:
             self._call.waited = self._phase()
         self._call.waited_last = self._phase()
         return self._work.wait(*args)
+
+    def get_future(self) -> Any:
+        self._call.told = True
+        return self._work.get_future()
+
+    def is_completed(self) -> bool:
+        ended = self._work.is_completed()
+        self._call.told |= ended
+        return ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
