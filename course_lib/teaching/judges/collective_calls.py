@@ -7,6 +7,7 @@ Two ways to see the calls: the log of an :class:`~course_lib.teaching.message_lo
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,8 +130,18 @@ class _WatchedWork:
         return self._work.wait(*args)
 
     def get_future(self) -> Any:
+        """Return its future, which notes who waits for it; it is not seen to whom it is told."""
         self._call.told = True
-        return self._work.get_future()
+        future = self._work.get_future()
+        wait, asker = future.wait, threading.get_ident()
+
+        def noted() -> Any:
+            if threading.get_ident() == asker:  # callbacks wait on a thread of their own
+                self._call.waited = self._call.waited or self._phase()
+            return wait()
+
+        future.wait = noted
+        return future
 
     def is_completed(self) -> bool:
         ended = self._work.is_completed()
