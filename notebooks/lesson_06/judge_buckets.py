@@ -1,8 +1,7 @@
 """Whether communication overlaps is known by when it was asked for, not by a clock.
 
-The judge of lesson 06's buckets. Gradients are whole numbers, so that a mean is right to the
-last bit, and the sizes of the parameters are such that each way to fill buckets gives other
-messages.
+The judge of lesson 06's buckets. Gradients are whole numbers, and the sizes of the parameters are
+such that each way to fill buckets gives other messages.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.exercise import WrongAnswer, as_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
-
-from .watched_all_reduces import AllReduce, watched_all_reduces
+from course_lib.teaching.judges.watched_all_reduces import AllReduce, watched_all_reduces
 
 __all__ = ["BUCKET_BYTES", "judge_buckets", "try_buckets"]
 
-# Elements of the parameters in the order of forward. Backward reaches them from the last: 10
+# The parameters in the order of forward. Backward reaches them from the last: 10 elements
 # (40 bytes), 6 + 4 (40 bytes), and 8 + 1 (36 bytes), which nothing but `finish` can send.
-ELEMENTS = (1, 8, 4, 6, 10)
+SHAPES = ((1,), (2, 4), (4,), (3, 2), (5, 2))
+ELEMENTS = [torch.Size(shape).numel() for shape in SHAPES]
 BUCKET_BYTES = 40
 BUCKETS = [40, 40, 36]
 FORWARD_BUCKETS = [52, 64]
@@ -30,14 +29,17 @@ STEPS = 2
 
 
 def gradients_of(rank: int, step: int) -> list[torch.Tensor]:
-    """Return multiples of 12: means over 2, 3 or 4 ranks are exact."""
-    scale = 12.0 * (rank + 1) * (step + 1)
-    return [scale * (torch.arange(float(n)) % 3 + 1 + i) for i, n in enumerate(ELEMENTS)]
+    """Return whole numbers, of which no rank's own is a mean or a largest one over p."""
+    scale = 12.0 * (2 * rank + 5) * (step + 1)
+    return [
+        scale * (torch.arange(float(n)) % 3 + 1 + i).view(shape)
+        for i, (n, shape) in enumerate(zip(ELEMENTS, SHAPES, strict=True))
+    ]
 
 
-def try_buckets(bucketed_sync, group: dist.ProcessGroup) -> dict[str, Any]:
+def try_buckets(bucketed_sync: Any, group: dist.ProcessGroup) -> dict[str, Any]:
     """Run two backward passes with the learner's hooks, and note what was sent and when."""
-    parameters = [nn.Parameter(torch.zeros(n)) for n in ELEMENTS]
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     phase, found = "start", []
     rank = dist.get_rank(group)
     with watched_all_reduces(group, lambda: phase) as calls:
@@ -50,9 +52,9 @@ def try_buckets(bucketed_sync, group: dist.ProcessGroup) -> dict[str, Any]:
                 parameter.grad = torch.zeros_like(parameter)
                 total = total + (parameter * gradient).sum()
             phase = ("backward", step)
-            total.backward()
+            bucketed_sync.call(total.backward)
             phase = ("finish", step)
-            finish()
+            bucketed_sync.call(finish)
             phase = "after"
             found.append([parameter.grad.clone() for parameter in parameters])
     return {"calls": calls, "found": found, "returned": ""}
@@ -76,10 +78,15 @@ def judge_buckets(everyone: Findings, p: int) -> None:
             "forgets-the-group", "an all-reduce without `group=group` works on the whole world"
         )
     first = [call for call in calls if call.sent[1] == 0]
+    if not first:
+        raise WrongAnswer(
+            "hooks-too-late",
+            "in the first of two backward passes nothing is sent, in the second something is. Hang "
+            "the hooks before you return `finish`",
+        )
     _judge_messages(first)
     _judge_waiting(first)
-    for rank in range(p):
-        _judge_values(everyone[rank]["found"][0], rank, p)
+    _judge_values([found["found"][0] for found in everyone[:p]], p)
     _judge_second_step(everyone, calls, first, p)
 
 
@@ -117,10 +124,17 @@ def _judge_messages(first: list[AllReduce]) -> None:
             "the buckets are filled in the order of the list. Backward makes the *last* gradients "
             "first; take them as the hooks are called",
         )
+    if sum(sizes) > sum(BUCKETS):
+        raise WrongAnswer(
+            "sends-again",
+            f"messages of {sizes} bytes for {sum(BUCKETS)} bytes of gradients: what has left is "
+            "sent again. Empty the list of those that wait when a bucket leaves",
+        )
     if sizes != BUCKETS:
         raise WrongAnswer(
             "wrong-buckets",
-            f"messages of {sizes} bytes; with buckets of {BUCKET_BYTES} bytes they are {BUCKETS}",
+            f"messages of {sizes} bytes; a bucket that leaves as soon as it holds {BUCKET_BYTES} "
+            f"bytes or more makes them {BUCKETS}",
         )
 
 
@@ -131,7 +145,7 @@ def _judge_waiting(first: list[AllReduce]) -> None:
             "the messages leave in time, but the hook waits for them, and backward stands still "
             "so long. Use `async_op=True`, and wait in `finish`",
         )
-    if not all(call.waited for call in first):
+    if not all(call.waited or call.told for call in first):
         raise WrongAnswer(
             "never-waits",
             "`finish` does not wait for all the handles. The sums may not be there yet when it "
@@ -139,27 +153,48 @@ def _judge_waiting(first: list[AllReduce]) -> None:
         )
 
 
-def _judge_values(found: list[torch.Tensor], rank: int, p: int, step: int = 0) -> None:
+def _judge_values(found: list[list[torch.Tensor]], p: int, step: int = 0) -> None:
     shares = [gradients_of(r, step) for r in range(p)]
     total = [sum(column) for column in zip(*shares, strict=True)]
-    if all(torch.equal(f, t / p) for f, t in zip(found, total, strict=True)):
+    mean = [t / p for t in total]
+    if all(_same(f, mean) for f in found):
         return
-    if all(torch.equal(f, t) for f, t in zip(found, total, strict=True)):
+    if all(_same(f, total) for f in found):
         raise WrongAnswer("sum-not-mean", "the gradients are the sums over the ranks: divide")
-    if all(torch.equal(f, own) for f, own in zip(found, shares[rank], strict=True)):
+    if all(_same(f, [m / p for m in mean]) for f in found):
+        raise WrongAnswer(
+            "divides-twice", "the gradients are the means, divided by the number of ranks once more"
+        )
+    if all(_same(f, own) for f, own in zip(found, shares, strict=True)):
         raise WrongAnswer(
             "gradients-not-replaced",
             "the sums are made, but `.grad` is what it was. `torch.cat` makes a copy: its parts "
             "have to go back into the gradients",
         )
-    wrong = next(
-        i for i, (f, t) in enumerate(zip(found, total, strict=True)) if not torch.equal(f, t / p)
-    )
+    rank = next(r for r, f in enumerate(found) if not _same(f, mean))
+    wrong = next(i for i, f in enumerate(found[rank]) if not _same([f], [mean[i]]))
+    if not found[rank][wrong].any():
+        raise WrongAnswer(
+            "sent-before-complete",
+            f"on rank {rank} the gradient of parameter {wrong} is what it was before backward, 0: "
+            "it was sent too early. The hooks of `register_hook` come before `.grad` is complete, "
+            "those of `register_post_accumulate_grad_hook` after it",
+        )
     raise WrongAnswer(
         "wrong-value",
-        f"on rank {rank} the gradient of parameter {wrong} begins {found[wrong][:3].tolist()}, "
-        f"and the mean is {(total[wrong] / p)[:3].tolist()}",
+        f"on rank {rank} the gradient of parameter {wrong} begins {_begins(found[rank][wrong])}, "
+        f"and the mean is {_begins(mean[wrong])}",
     )
+
+
+def _same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    # The last bit is open: whoever multiplies by 1/3 instead of dividing by 3 is right, too.
+    pairs = zip(found, wanted, strict=True)
+    return all(f.shape == w.shape and torch.allclose(f, w, rtol=1e-6, atol=0) for f, w in pairs)
+
+
+def _begins(tensor: torch.Tensor) -> list[float]:
+    return tensor.flatten()[:3].tolist()
 
 
 def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
@@ -167,11 +202,8 @@ def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
     text = "the first step is right, but the second is not. What has to be empty again by then?"
     if sizes != [call.nbytes for call in first]:
         raise WrongAnswer("works-once", f"{text} It sent messages of {sizes} bytes")
-    for rank in range(p):
-        try:
-            _judge_values(everyone[rank]["found"][1], rank, p, step=1)
-        except WrongAnswer as wrong:
-            raise WrongAnswer("works-once", f"{text} {wrong.explanation}") from wrong.__cause__
+    with as_mistake("works-once", text):
+        _judge_values([found["found"][1] for found in everyone[:p]], p, step=1)
     if any(call.waited_last == ("finish", 1) for call in first):
         raise WrongAnswer(
             "never-forgets-handles",

@@ -7,9 +7,10 @@ function that makes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.formulas import Mistake, judge_formula
+from course_lib.teaching.judges.formulas import Mistake, judge_formula, plain
 
 __all__ = ["judge_efficiency", "judge_epoch", "judge_fewest", "judge_waiting"]
 
@@ -20,6 +21,7 @@ def _epoch(samples, batch, comp, sync, ranks):
     return samples / (ranks * batch) * (comp + (sync if ranks > 1 else 0))
 
 
+# Steps are whole numbers in all cases: whether the last, shorter one is counted is left open.
 _EPOCH_CASES = ((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4), (4096, 32, 3, 7, 8))
 
 _EPOCH_MISTAKES = (
@@ -51,6 +53,12 @@ _EPOCH_MISTAKES = (
         "it pays N/B times T_sync: once for each rank's batch, or as if the batch B were cut into "
         "R parts. Every rank has B samples of its own, and all synchronise at the same time: "
         "N/(R B) steps, one T_sync in each",
+    ),
+    Mistake(
+        "sync-of-each-pair",
+        lambda n, b, c, s, r: n / (r * b) * (c + (r - 1) * s),
+        "it pays R - 1 times T_sync in each step. T_sync is the time until *all* ranks are "
+        "synchronised, not of one rank with another",
     ),
 )
 
@@ -87,6 +95,10 @@ def _two_machines(ranks):  # 4 ranks each: between them the link is slow
     return 1.5 if ranks <= 4 else 30.0
 
 
+def _powers_of_two(ranks):  # for other numbers the library has only a slow algorithm
+    return 0.9 if ranks in (4, 8, 16) else 9.5
+
+
 _FEWEST_CASES = (
     (1.0, _two_and_a_half, 100),
     (1.0, _three, 100),
@@ -95,6 +107,7 @@ _FEWEST_CASES = (
     (2.0, _ring, 100),
     (1.0, _slow_ring, 100),
     (1.0, _two_machines, 100),
+    (1.0, _powers_of_two, 10),
 )
 
 
@@ -157,6 +170,18 @@ _FEWEST_MISTAKES = (
         "pay, all above do. Here 3 and 4 ranks pay, 5 to 31 do not. Try R = 2, 3, 4, ... in turn",
     ),
     Mistake(
+        "gives-up",
+        lambda c, s, m: 2 if s(2) / c < 1 else None,
+        "it gives up where R = 2 does not pay. Go on to the next R, and return None only *after* "
+        "the loop",
+    ),
+    Mistake(
+        "compares-with-one",
+        lambda c, s, m: _fewest(c, s, m, lambda r, ratio: ratio < 1),
+        "it compares T_sync with T_comp alone, which is the condition for two ranks. R ranks save "
+        "R - 1 times T_comp",
+    ),
+    Mistake(
         "best-not-fewest",
         _best,
         "it returns the R with the largest speed-up. Asked for is the smallest that pays at all",
@@ -164,8 +189,22 @@ _FEWEST_MISTAKES = (
 )
 
 
+def _why_not_fewest(case: tuple, given: Any) -> str:
+    comp, sync_of, most = case
+    fewest = _fewest(*case)
+    if given is None:
+        ratio = f"{sync_of(fewest):g} / {comp:g}"
+        return f"{fewest} ranks pay, since T_sync / T_comp = {ratio} is less than {fewest} - 1"
+    if isinstance(given, (list, tuple)) or given not in range(2, most + 1):
+        return f"return one whole number from 2 to {most}, or None where none pays"
+    ratio = f"T_sync / T_comp = {sync_of(given):g} / {comp:g}"
+    if not sync_of(given) / comp < given - 1:
+        return f"{given} ranks do not pay: {ratio} is not less than {given} - 1"
+    return f"{given} ranks pay, but fewer do, too. Try every R from 2 on"
+
+
 def judge_fewest(fewest_ranks: Callable) -> None:
-    judge_formula(fewest_ranks, _fewest, _FEWEST_MISTAKES, _FEWEST_CASES)
+    judge_formula(fewest_ranks, _fewest, _FEWEST_MISTAKES, _FEWEST_CASES, _why_not_fewest)
 
 
 # ---- stragglers -------------------------------------------------------------------------------
@@ -181,9 +220,9 @@ def _totals(times):
 
 
 _WAITING_CASES = (
-    ([[1, 1, 2], [2, 1, 1], [1, 3, 1]],),
-    ([[4, 1], [1, 1]],),
-    ([[2, 2, 2, 6]],),
+    ([[1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [1.0, 3.0, 1.0]],),
+    ([[4.0, 1.0], [1.0, 1.0]],),
+    ([[2.0, 2.0, 2.0, 6.0]],),
 )
 
 _WAITING_MISTAKES = (
@@ -227,19 +266,68 @@ _WAITING_MISTAKES = (
         "a step lasts as long as its slowest rank *for each of the R ranks*: together they spend "
         "R times that",
     ),
+    Mistake(
+        "over-one-rank",
+        lambda t: len(t[0]) * _waiting(t),
+        "it divides the waiting of all ranks by the time of one. All R ranks together spend R "
+        "times the slowest's",
+    ),
+    Mistake(
+        "steps-for-ranks",
+        lambda t: _waiting([*zip(*t, strict=True)]),
+        "it takes the maximum over the steps of each rank. `times[step][rank]`: the first index "
+        "is the step, and the ranks wait for each other inside of one",
+    ),
+    Mistake(
+        "longest-of-all-steps",
+        lambda t: 1 - sum(map(sum, t)) / (len(t) * len(t[0]) * max(map(max, t))),
+        "it takes the longest of all steps for every step. Each step is as long as its own slowest "
+        "rank",
+    ),
+    Mistake(
+        "only-the-first-step",
+        lambda t: _waiting(t[:1]),
+        "this is the share of the first step alone. Does the `return` stand inside of the loop?",
+    ),
+    Mistake(
+        "only-the-last-step",
+        lambda t: _waiting(t[-1:]),
+        "this is the share of the last step alone. Add up the seconds of all steps",
+    ),
+    Mistake(
+        "only-the-quickest",
+        lambda t: sum(max(step) - min(step) for step in t) / sum(map(max, t)),
+        "it counts the waiting of the quickest rank of each step alone. The others that are not "
+        "the slowest wait, too",
+    ),
 )
 
 
+def _why_not_waiting(case: tuple, given: Any) -> str:
+    (times,) = case
+    if isinstance(given, (list, tuple)):
+        return "return one number, for all ranks and steps together"
+    slowest = [max(step) for step in times]
+    return (
+        f"the steps last {slowest} s, for each of {len(times[0])} ranks. They compute "
+        f"{sum(map(sum, times)):g} s in all, and wait for the rest"
+    )
+
+
 def judge_waiting(waiting_share: Callable) -> None:
-    judge_formula(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES)
+    judge_formula(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES, _why_not_waiting)
 
 
 # ---- a published efficiency -------------------------------------------------------------------
 
 
+def _ratio(efficiency):
+    return 1 / efficiency - 1
+
+
 def _efficiency(base_ranks, base_rate, ranks, rate):
     efficiency = (rate / ranks) / (base_rate / base_ranks)
-    return efficiency, 1 / efficiency - 1
+    return efficiency, _ratio(efficiency)
 
 
 _EFFICIENCY_CASES = ((8, 1_000, 256, 28_800), (1, 100, 4, 200), (4, 900, 16, 2_400))
@@ -279,11 +367,34 @@ _EFFICIENCY_MISTAKES = (
         lambda b, s, r, t: (100 * _efficiency(b, s, r, t)[0], _efficiency(b, s, r, t)[1]),
         "the efficiency is in per cent. Return it as a fraction, 0.9 for 90 %",
     ),
+    Mistake(
+        "per-cent",
+        lambda b, s, r, t: (100 * _efficiency(b, s, r, t)[0], _ratio(100 * t / r / (s / b))),
+        "the efficiency is in per cent. Return it as a fraction, 0.9 for 90 %, from which the "
+        "ratio follows",
+    ),
+    Mistake(
+        "wrong-order",
+        lambda b, s, r, t: _efficiency(b, s, r, t)[::-1],
+        "both numbers are right, but the efficiency comes first",
+    ),
 )
 
 
+def _why_not_efficiency(case: tuple, given: Any) -> str:
+    efficiency, ratio = _efficiency(*case)
+    if abs(given[0] - efficiency) < 1e-5:
+        return (
+            f"the efficiency is right, but T_sync / T_comp is {ratio:.6g}. How does it follow from "
+            "e = T_comp / (T_comp + T_sync)?"
+        )
+    if abs(given[1] - ratio) < 1e-5:
+        return "the ratio is right, the efficiency is not: samples/s per rank, over the baseline's"
+    return ""
+
+
 def judge_efficiency(read_efficiency: Callable) -> None:
-    given = read_efficiency(*_EFFICIENCY_CASES[0])
+    given = plain(read_efficiency(*_EFFICIENCY_CASES[0]))
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise WrongAnswer(
             "not-two-numbers",
@@ -295,4 +406,6 @@ def judge_efficiency(read_efficiency: Callable) -> None:
             "the first number is the speed-up over the baseline. The efficiency also divides by "
             "how many times more ranks there are",
         )
-    judge_formula(read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES)
+    judge_formula(
+        read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES, _why_not_efficiency
+    )

@@ -63,6 +63,22 @@ def epoch_seconds(samples, batch, comp, sync, ranks):
 def epoch_seconds(samples, batch, comp, sync, ranks):
     return batch / samples * comp
 """,
+        "sync-of-each-pair": """
+def epoch_seconds(samples, batch, comp, sync, ranks):
+    return samples / (ranks * batch) * (comp + (ranks - 1) * sync)
+""",
+        "sync-not-shared: the batch is cut": """
+def epoch_seconds(samples, batch, comp, sync, ranks):
+    return samples / batch * (comp / ranks + (sync if ranks > 1 else 0))
+""",
+        "off-by-a-factor": """
+def epoch_seconds(samples, batch, comp, sync, ranks):
+    return 1000 * samples / (ranks * batch) * (comp + (sync if ranks > 1 else 0))
+""",
+        "returns-nothing": """
+def epoch_seconds(samples, batch, comp, sync, ranks):
+    print(samples / (ranks * batch) * (comp + (sync if ranks > 1 else 0)))
+""",
     },
     "06.fewest_ranks": {
         "counts-equality": """
@@ -129,6 +145,41 @@ def fewest_ranks(comp, sync_of, most):
         middle = (low + high) // 2
         low, high = (low, middle) if pays(middle) else (middle + 1, high)
     return low
+""",
+        "gives-up": """
+def fewest_ranks(comp, sync_of, most):
+    for r in range(2, most + 1):
+        if sync_of(r) / comp < r - 1:
+            return r
+        else:
+            return None
+""",
+        "compares-with-one": """
+def fewest_ranks(comp, sync_of, most):
+    for r in range(2, most + 1):
+        if sync_of(r) < comp:
+            return r
+    return None
+""",
+        "wrong-value: powers of two": """
+def fewest_ranks(comp, sync_of, most):
+    r = 2
+    while r <= most:
+        if sync_of(r) / comp < r - 1:
+            return r
+        r *= 2
+    return None
+""",
+        "wrong-value: 0 for None": """
+def fewest_ranks(comp, sync_of, most):
+    for r in range(2, most + 1):
+        if sync_of(r) < (r - 1) * comp:
+            return r
+    return 0
+""",
+        "wrong-value: a list": """
+def fewest_ranks(comp, sync_of, most):
+    return [r for r in range(2, most + 1) if sync_of(r) < (r - 1) * comp]
 """,
     },
     "06.bucketed_sync": {
@@ -214,6 +265,36 @@ def bucketed_sync(parameters, bucket_bytes, group):
         parameter.register_post_accumulate_grad_hook(hook)
     return finish
 """,
+        "divides-twice": _bucketed(
+            "[p.grad.flatten() for p in waiting])",
+            "[p.grad.flatten() for p in waiting]) / dist.get_world_size(group)",
+        ),
+        "sent-before-complete": _bucketed(
+            "parameter.register_post_accumulate_grad_hook(hook)",
+            "parameter.register_hook(lambda gradient, parameter=parameter: hook(parameter))",
+        ),
+        "hooks-too-late": _bucketed(
+            "    for parameter in parameters:\n"
+            "        parameter.register_post_accumulate_grad_hook(hook)\n    return finish\n",
+            "    return finish\n",
+        ).replace(
+            "        sent.clear()\n",
+            "        sent.clear()\n        for parameter in parameters:\n"
+            "            parameter.register_post_accumulate_grad_hook(hook)\n",
+        ),
+        "sends-again": _bucketed("        waiting.clear()\n", ""),
+        "wrong-value: the largest": _bucketed(
+            "group=group, async_op", "op=dist.ReduceOp.MAX, group=group, async_op"
+        ),
+        "it-raises: gradients of another shape": _bucketed(
+            "parameter.grad.copy_(part.view_as(parameter))", "parameter.grad = part"
+        ),
+        "it-raises: the list of those that wait, not a copy": _bucketed("list(waiting)", "waiting"),
+        "wrong-buckets: more than full": _bucketed(">= bucket_bytes", "> bucket_bytes"),
+        "sends-after-backward: elements for bytes": _bucketed("p.nbytes for", "p.numel() for"),
+        "never-waits: but for the last": _bucketed("            handle.wait()\n", "").replace(
+            "        for handle, flat", "        sent[-1][0].wait()\n        for handle, flat"
+        ),
     },
     "06.waiting_share": {
         "slowest-rank-of-all": """
@@ -249,6 +330,48 @@ def waiting_share(times):
         "wrong-value": """
 def waiting_share(times):
     return 0.5
+""",
+        "over-one-rank": """
+def waiting_share(times):
+    waiting = sum(max(s) - t for s in times for t in s)
+    return waiting / sum(map(max, times))
+""",
+        "steps-for-ranks": """
+def waiting_share(times):
+    steps = len(times)
+    spent = steps * sum(max(s[r] for s in times) for r in range(len(times[0])))
+    return (spent - sum(map(sum, times))) / spent
+""",
+        "longest-of-all-steps": """
+def waiting_share(times):
+    top = max(max(s) for s in times)
+    n = len(times) * len(times[0])
+    return (n * top - sum(map(sum, times))) / (n * top)
+""",
+        "only-the-first-step": """
+def waiting_share(times):
+    for s in times:
+        return sum(max(s) - t for t in s) / (len(s) * max(s))
+""",
+        "only-the-last-step": """
+def waiting_share(times):
+    for s in times:
+        share = sum(max(s) - t for t in s) / (len(s) * max(s))
+    return share
+""",
+        "only-the-quickest": """
+def waiting_share(times):
+    return sum(max(s) - min(s) for s in times) / sum(map(max, times))
+""",
+        "off-by-a-factor": """
+def waiting_share(times):
+    spent = sum(len(s) * max(s) for s in times)
+    return 100 * (1 - sum(map(sum, times)) / spent)
+""",
+        "wrong-value: one for each rank": """
+def waiting_share(times):
+    spent = sum(map(max, times))
+    return [1 - sum(s[r] for s in times) / spent for r in range(len(times[0]))]
 """,
     },
     "06.read_efficiency": {
@@ -293,6 +416,21 @@ def read_efficiency(base_ranks, base_rate, ranks, rate):
         "speed-up: with another ratio": """
 def read_efficiency(base_ranks, base_rate, ranks, rate):
     return rate / base_rate, ranks / base_ranks
+""",
+        "per-cent: in both numbers": """
+def read_efficiency(base_ranks, base_rate, ranks, rate):
+    e = 100 * rate / ranks / (base_rate / base_ranks)
+    return e, 1 / e - 1
+""",
+        "wrong-order": """
+def read_efficiency(base_ranks, base_rate, ranks, rate):
+    e = rate / ranks / (base_rate / base_ranks)
+    return 1 / e - 1, e
+""",
+        "wrong-value: only the ratio": """
+def read_efficiency(base_ranks, base_rate, ranks, rate):
+    e = rate / ranks / (base_rate / base_ranks)
+    return e, e / (1 - e)
 """,
     },
 }

@@ -19,7 +19,7 @@ from course_lib.teaching.judges.failures import judge_errors
 from course_lib.teaching.turns import Turns
 
 THREADS = 4
-_READS, _WRITES_UNLOCKED = 1, 2  # places in the queue, behind everybody else
+_READS, _WRITES_UNLOCKED, _TURNED_AWAY = 1, 2, 3  # places in the queue, behind everybody else
 
 
 class Lock:
@@ -28,6 +28,7 @@ class Lock:
     def __init__(self) -> None:
         self.turns: Turns
         self.used = self._asked = 0
+        self.turned_away: set[int] = set()  # who has found it closed, and did not wait
         self._holder: int | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -36,6 +37,9 @@ class Lock:
                 "locked-twice",
                 "a thread closes the lock that it has closed itself: it would wait for ever",
             )
+        # Whoever holds it never does so for long: only a time-out of 0 can pass.
+        if (not blocking or timeout == 0) and self.locked():
+            return False
         mine, self._asked = self._asked, self._asked + 1
         self.turns.wait(lambda: self._holder is None and self.used == mine)
         self.used += 1
@@ -43,10 +47,16 @@ class Lock:
         return True
 
     def release(self) -> None:
+        if self._holder is None:
+            raise RuntimeError("release unlocked lock")  # as threading's does
         self._holder = None
 
     def locked(self) -> bool:
-        return self._holder is not None
+        if self._holder is None:
+            return False
+        self.turned_away.add(self.turns.running)
+        self.turns.wait(lambda: True, place=_TURNED_AWAY)  # it may ask again
+        return True
 
     def mine(self) -> int | None:
         """Which time it is closed, if by the thread that asks."""
@@ -65,6 +75,7 @@ class Shared:
     def __init__(self, lock: Lock) -> None:
         self.value = torch.zeros(2, dtype=torch.float64)
         self.pairs: list[tuple[int | None, int | None]] = []
+        self.writers: set[int] = set()
         self.reads = 0
         self._lock = lock
         self._at_read: dict[int, int | None] = {}
@@ -82,6 +93,7 @@ class Shared:
         if hold is None:  # a thread that is unlucky: the others come first
             turns.wait(lambda: True, place=_WRITES_UNLOCKED)
         self.value = value
+        self.writers.add(turns.running)
         self.pairs.append((self._at_read.get(turns.running), hold))
 
 
@@ -134,9 +146,17 @@ def _judge_adding(shared: Shared, lock: Lock) -> None:
             "nothing was written back. `shared.read()` returns a copy: adding to it in place "
             "changes nothing for the others, `shared.write(...)` does",
         )
+    if lock.turned_away - shared.writers:
+        thread = min(lock.turned_away - shared.writers)
+        raise WrongAnswer(
+            "goes-away",
+            f"thread {thread} finds the lock closed and goes away: its gradient is lost. `with "
+            "lock:` waits until it is open",
+        )
     if len(shared.pairs) != THREADS:
         raise WrongAnswer(
-            "not-one-write-each", f"{THREADS} threads wrote {len(shared.pairs)} times"
+            "not-one-write-each",
+            f"{THREADS} threads wrote {len(shared.pairs)} times. Each has to add its gradient once",
         )
     found, wanted = shared.value.tolist(), everything.tolist()
     lost = f"the sum is {found}, not {wanted}" if found != wanted else "the sum is right by luck"

@@ -77,6 +77,35 @@ def scatter_evenly(batch, p):
     size, rest = divmod(len(batch), p)
     return [s.clone() for s in torch.split(batch, [size] * (p - rest) + [size + 1] * rest)]
 """,
+        "another-shape": """
+import torch
+def scatter_evenly(batch, p):
+    k, m = divmod(len(batch), p)
+    sizes = [k + (r < m) for r in range(p)]
+    return [c.clone() if len(c) else torch.tensor([]) for c in batch.split(sizes)]
+""",
+        "another-shape: cut along the last dimension": """
+import torch
+def scatter_evenly(batch, p):
+    return [c.clone() for c in torch.tensor_split(batch, p, dim=-1)]
+""",
+        "another-type": """
+import torch
+def scatter_evenly(batch, p):
+    return [torch.Tensor(c.tolist()) for c in batch.tensor_split(p)]
+""",
+        "samples-twice": """
+import torch
+def scatter_evenly(batch, p):
+    k = -(-len(batch) // p)
+    idx = torch.arange(k * p) % len(batch)
+    return [batch[idx[r*k:(r+1)*k]] for r in range(p)]
+""",
+        "too-many-shards": """
+import torch
+def scatter_evenly(batch, p):
+    return [c.clone() for c in batch.split(len(batch) // p)]
+""",
     },
     "07.mean_loss": {
         "mean-of-means": """
@@ -106,6 +135,13 @@ def mean_loss(losses, sizes):
         "wrong-gradient": """
 def mean_loss(losses, sizes):
     whole = sum(loss * size for loss, size in zip(losses, sizes) if size) / sum(sizes)
+    means = [loss for loss, size in zip(losses, sizes) if size]
+    plain = sum(means) / len(means)
+    return plain + (whole - plain).detach()
+""",
+        "no-gradient: of all shards but the first": """
+def mean_loss(losses, sizes):
+    whole = sum(loss * size for loss, size in zip(losses, sizes) if size) / sum(sizes)
     return losses[0] + (whole - losses[0]).detach()
 """,
         "first-shard-only": """
@@ -115,6 +151,37 @@ def mean_loss(losses, sizes):
         "not-one-loss": """
 def mean_loss(losses, sizes):
     return losses
+""",
+        "no-gradient: a new tensor": """
+import torch
+def mean_loss(losses, sizes):
+    total = sum(loss.item() * size for loss, size in zip(losses, sizes) if size)
+    return torch.tensor(total / sum(sizes), requires_grad=True)
+""",
+        "no-gradient: rounded down": """
+def mean_loss(losses, sizes):
+    return sum(l * s for l, s in zip(losses, sizes) if s) // sum(sizes)
+""",
+        "no-gradient: losses of 0 left out": """
+def mean_loss(losses, sizes):
+    return sum(l * s for l, s in zip(losses, sizes) if s and l) / sum(sizes)
+""",
+        "goes-back-itself": """
+def mean_loss(losses, sizes):
+    m = sum(l * s for l, s in zip(losses, sizes) if s) / sum(sizes)
+    m.backward()
+    return m
+""",
+        "changes-its-input": """
+def mean_loss(losses, sizes):
+    total = losses[0]
+    for l, s in zip(losses, sizes):
+        total += l * s
+    return total / sum(sizes)
+""",
+        "wrong-value: only positive losses": """
+def mean_loss(losses, sizes):
+    return sum(l * s for l, s in zip(losses, sizes) if l > 0) / sum(sizes)
 """,
     },
     "07.update": {
@@ -189,6 +256,64 @@ def update(model, replicas, optimizer):
                 own.grad = other.grad if own.grad is None else own.grad + other.grad
     optimizer.step()
 """,
+        "a-step-for-each": """
+def update(model, replicas, optimizer):
+    for r in replicas[1:]:
+        for a, b in zip(model.parameters(), r.parameters()):
+            if b.grad is not None:
+                a.grad = b.grad if a.grad is None else a.grad + b.grad
+        optimizer.step()
+""",
+        "a-step-for-each: of one replica alone": """
+def update(model, replicas, optimizer):
+    for r in replicas:
+        for a, b in zip(model.parameters(), r.parameters()):
+            a.grad = b.grad
+        optimizer.step()
+""",
+        "averages-parameters": """
+import torch
+def update(model, replicas, optimizer):
+    optimizer.step()
+    with torch.no_grad():
+        for a, *b in zip(model.parameters(), *(r.parameters() for r in replicas[1:])):
+            a.copy_((a + sum(b)) / len(replicas))
+""",
+        "frozen-moved: zeros for None": """
+import torch
+def update(model, replicas, optimizer):
+    for a, *b in zip(model.parameters(), *(r.parameters() for r in replicas[1:])):
+        total = torch.zeros_like(a) if a.grad is None else a.grad
+        for q in b:
+            if q.grad is not None:
+                total = total + q.grad
+        a.grad = total
+    optimizer.step()
+""",
+        "gradients-missing: the last one only": """
+def update(model, replicas, optimizer):
+    for r in replicas[1:]:
+        for a, b in zip(model.parameters(), r.parameters()):
+            if b.grad is not None:
+                a.grad = b.grad
+    optimizer.step()
+""",
+        "gradients-missing: of one replica only": """
+def update(model, replicas, optimizer):
+    for a, b in zip(model.parameters(), replicas[1].parameters()):
+        if b.grad is not None:
+            a.grad = b.grad if a.grad is None else a.grad + b.grad
+    optimizer.step()
+""",
+        "clears-before-the-step": """
+def update(model, replicas, optimizer):
+    for r in replicas[1:]:
+        for a, b in zip(model.parameters(), r.parameters()):
+            if b.grad is not None:
+                a.grad = b.grad if a.grad is None else a.grad + b.grad
+    optimizer.zero_grad()
+    optimizer.step()
+""",
     },
     "07.master_bytes": {
         "counts-itself": bytes_of(
@@ -210,14 +335,30 @@ def master_bytes(model, inputs, outputs, p):
     return others * numbers + x + y, y + others * numbers
 """,
         "that-of-a-ring": bytes_of("2 * others * parameters // p", "2 * others * parameters // p"),
-        "parameters-only": bytes_of("others * (parameters + buffers)", "others * trained"),
+        "forgets-the-inputs: and the outputs": bytes_of(
+            "others * (parameters + buffers)", "others * trained"
+        ),
         "out-and-in-swapped": bytes_of(RIGHT_IN, RIGHT_OUT),
         "wrong-for-other-p": bytes_of(
             "3 * (parameters + buffers) + inputs.nbytes * 3 // 4 + outputs.nbytes * 3 // 4",
             "outputs.nbytes * 3 // 4 + 3 * trained",
         ),
         "not-two-numbers": bytes_of().replace("return", "return 0,"),
-        "one-of-two-is-wrong": bytes_of(into="y"),
+        "one-of-two-is-wrong": bytes_of(into="y + 2 * others * trained"),
+        "forgets-the-gradients": bytes_of(into="y"),
+        "forgets-the-inputs": bytes_of("others * (parameters + buffers) + y"),
+        "forgets-the-outputs": bytes_of(into="others * trained"),
+        "forgets-the-frozen": bytes_of("others * (trained + buffers) + x + y"),
+        "forgets-the-buffers: the section's formula": bytes_of(
+            "others * parameters + x + y", "others * parameters + y"
+        ),
+        "always-four-bytes: the section's formula": bytes_of(
+            "(others * parameters + x + y) * 4 // inputs.element_size()",
+            "(others * parameters + y) * 4 // inputs.element_size()",
+        ),
+        "gradients-of-buffers": bytes_of(into="y + others * (trained + buffers)"),
+        "inputs-come-back": bytes_of(into="x + y + others * trained"),
+        "one-replica": bytes_of("parameters + buffers + x + y", "y + trained"),
         "always-four-bytes": """
 def master_bytes(model, inputs, outputs, p):
     weights = 4 * sum(t.numel() for t in [*model.parameters(), *model.buffers()])
@@ -289,6 +430,40 @@ def accumulate(shared, compute, lock):
     gradient = compute()
     with lock:
         shared.write(gradient)
+""",
+        "goes-away": """
+def accumulate(shared, compute, lock):
+    g = compute()
+    if lock.acquire(blocking=False):
+        shared.write(shared.read() + g)
+        lock.release()
+""",
+        "goes-away: asks whether it is closed": """
+def accumulate(shared, compute, lock):
+    g = compute()
+    if not lock.locked():
+        with lock:
+            shared.write(shared.read() + g)
+""",
+        "not-one-write-each": """
+def accumulate(shared, compute, lock):
+    g = compute()
+    with lock:
+        shared.write(shared.read() + g)
+        shared.write(shared.read() + g)
+""",
+        "it-raises: opened twice": """
+def accumulate(shared, compute, lock):
+    g = compute()
+    with lock:
+        shared.write(shared.read() + g)
+        lock.release()
+""",
+        "wrong-value": """
+def accumulate(shared, compute, lock):
+    g = compute()
+    with lock:
+        shared.write(shared.read() - g)
 """,
     },
 }

@@ -7,6 +7,9 @@ right answer differs from a wrong one by more than rounding.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch_mpi4py.traffic_matrix import Count
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 
 MICRO_BATCHES, SAMPLES = 4, 2
 
@@ -38,27 +42,35 @@ def loss_function(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(batches) -> torch.Tensor:
-    return sum((targets * inputs).mean(dim=0) for inputs, targets in batches) / len(batches)
+    """Return the gradient of the weights and, last, of the bias."""
+    of_each = (
+        torch.cat([(targets * inputs).mean(dim=0), targets.mean(dim=0)])
+        for inputs, targets in batches
+    )
+    return sum(of_each) / len(batches)
 
 
 def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     """Run two optimizer steps of the learner's ``accumulate`` and note what they took."""
     rank = dist.get_rank(group)
-    linear = nn.Linear(2, 1, bias=False, dtype=torch.float64)
-    nn.init.zeros_(linear.weight)
+    linear = nn.Linear(2, 1, dtype=torch.float64)  # two parameters, one bucket
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
     ddp = DistributedDataParallel(linear, process_group=group)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
-    counts = {"no_sync": 0, "steps": 0, "largest": 0, "graphs": 0, "open": 0}
+    counts = {"no_sync": 0, "entered": 0, "steps": 0, "largest": 0, "graphs": 0, "open": 0}
     linear.register_forward_hook(functools.partial(_note_forward, counts))
-    _count_calls(ddp, "no_sync", counts, "no_sync")
-    _count_calls(optimizer, "step", counts, "steps")
-    rounds, weights = [], []
+    _count_no_sync(ddp, counts)
+    optimizer.register_step_post_hook(functools.partial(_count_step, counts))
+    rounds, own, weights = [], [], []
     for step in range(2):
-        with Traffic(group) as traffic:
+        # Of all groups: DDP's here is as large as the world, on which a learner may call `dist`.
+        with Traffic() as traffic, watched_all_reduces(group, lambda: "inside") as all_reduces:
             accumulate(ddp, optimizer, loss_function, micro_batches(rank, step))
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
-        weights.append(linear.weight.detach().flatten().clone())
-    return {"rounds": rounds, "weights": weights, **counts}
+        own.append(len(all_reduces))
+        weights.append(torch.cat([p.detach().flatten() for p in linear.parameters()]))
+    return {"rounds": rounds, "own": own, "weights": weights, **counts}
 
 
 def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
@@ -74,14 +86,25 @@ def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch
         outputs.register_hook(gone_back)
 
 
-def _count_calls(thing: object, name: str, counts: dict, key: str) -> None:
-    original = getattr(thing, name)
+def _count_step(counts: dict, *_: object) -> None:
+    counts["steps"] += 1
 
-    def call(*args, **kwargs):
-        counts[key] += 1
-        return original(*args, **kwargs)
 
-    setattr(thing, name, call)
+def _count_no_sync(ddp: DistributedDataParallel, counts: dict) -> None:
+    """Count how often ``no_sync()`` is called, and how often a ``with`` enters it."""
+    original = ddp.no_sync
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        counts["entered"] += 1
+        with original():
+            yield
+
+    def no_sync() -> AbstractContextManager:
+        counts["no_sync"] += 1
+        return entered()
+
+    ddp.no_sync = no_sync
 
 
 def judge_accumulation(everyone: Findings, p: int) -> None:
@@ -97,8 +120,21 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
     if rounds[0] == 0:
         raise WrongAnswer(
             "never-synchronises",
-            "no all-reduce at all on the group. The last backward must run outside of `no_sync()`: "
+            "no all-reduce at all. The last backward must run outside of `no_sync()`: "
             "then DDP averages what has been added up",
+        )
+    if rounds[0] > 1 and found["own"][0]:
+        raise WrongAnswer(
+            "own-all-reduces",
+            f"it calls `dist.all_reduce` itself, {found['own'][0]} times in a step: once for each "
+            "parameter, or more. DDP does it in buckets, if the last backward runs outside of "
+            "`no_sync()`",
+        )
+    if rounds[0] > 1 and found["no_sync"] and not found["entered"]:
+        raise WrongAnswer(
+            "no-sync-not-entered",
+            f"{rounds[0]} all-reduces for {MICRO_BATCHES} micro-batches: to call `ddp.no_sync()` "
+            "does nothing yet. It works inside of `with ddp.no_sync():`",
         )
     if rounds[0] > 1 and found["no_sync"]:
         raise WrongAnswer(
@@ -141,6 +177,7 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
             "only the last micro-batch counts: `zero_grad()` throws away what the others added",
         )
     if not _equal(got, gradient):
+        _name_the_step(got, gradient, p)
         raise WrongAnswer(
             "wrong-value", f"the weights moved by {got.tolist()}, not by {gradient.tolist()}"
         )
@@ -157,6 +194,41 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
             f"the step is right, but one `backward` goes back through {found['graphs']} "
             "micro-batches, so what each of them computed is kept until then: as much memory as "
             "for one large batch. Call `backward` after each",
+        )
+
+
+def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
+    """Raise the mistake that makes the step ``got`` of the right one, if it is one of these."""
+    of_each = [
+        sum(_gradient(micro_batches(rank, 0)[index : index + 1]) for rank in range(p)) / p
+        for index in range(MICRO_BATCHES)
+    ]
+    if _equal(got, gradient / p):
+        raise WrongAnswer(
+            "divides-by-the-ranks",
+            f"the step is {p} times too short: DDP averages over the ranks by itself. Divide by "
+            "the number of micro-batches alone",
+        )
+    if _equal(got, gradient + of_each[-1] * (1 - 1 / MICRO_BATCHES)):
+        raise WrongAnswer(
+            "last-not-divided",
+            f"the last micro-batch counts {MICRO_BATCHES} times: its loss has to be divided, too",
+        )
+    for many in range(1, MICRO_BATCHES):
+        for chosen in itertools.combinations(range(MICRO_BATCHES), many):
+            if _equal(got, sum(of_each[index] for index in chosen) / MICRO_BATCHES):
+                numbers = ", ".join(str(index + 1) for index in chosen)
+                raise WrongAnswer(
+                    "micro-batches-missing",
+                    f"of micro-batches 1 to {MICRO_BATCHES} only {numbers} are in the step. "
+                    "`zero_grad()` belongs before the first; each needs a backward",
+                )
+    factor = (got[0] / gradient[0]).item()
+    if _equal(got, factor * gradient):
+        raise WrongAnswer(
+            "wrong-length",
+            f"the step has the right direction, but is {factor:.4g} times as long as it should "
+            f"be. There are {MICRO_BATCHES} micro-batches, and each loss is a mean",
         )
 
 

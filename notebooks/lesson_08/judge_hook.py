@@ -1,7 +1,7 @@
 """A communication hook is judged by what its future holds, and by when somebody waits for it.
 
-The judge behind the check of lesson 08 about a hook in bfloat16. Gradients are whole numbers, so
-that a right answer is right to the last bit.
+The judge behind the check of lesson 08 about a hook in bfloat16. Gradients, their sums and means
+are whole numbers that bfloat16 holds exactly.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 from course_lib.teaching.message_log import portable
 
 
@@ -41,13 +42,16 @@ def gradient_of(rank: int) -> torch.Tensor:
 
 def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
     """Run one backward pass with the learner's ``hook`` and note what it did."""
-    values, errors = [], []
+    values, errors, phase = [], [], "backward"
     ddp = DistributedDataParallel(_Parameters(), process_group=group)
 
     def watched(group, bucket):
-        buffer = bucket.buffer()
+        nonlocal phase
+        buffer, phase = bucket.buffer(), "hook"
         try:
-            values.append(_outcome(hook(group, bucket), buffer))
+            future = hook(group, bucket)
+            phase = "check"  # which has to wait, unlike the hook
+            values.append(_outcome(hook, future, buffer))
         except Exception as error:  # an error inside DDP's backward would end the reducer
             errors.append(portable(error))
         done = torch.futures.Future()
@@ -56,24 +60,29 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
 
     ddp.register_comm_hook(group, watched)
     rank = dist.get_rank(group)
-    with recorded(group) as calls:
+    with recorded(group) as calls, watched_all_reduces(group, lambda: phase) as all_reduces:
         ddp(gradient_of(rank)).backward()
     return {
         "calls": calls,
-        "waited": any(call.waited for call in calls if call.call == "all_reduce"),
+        "waited": any(call.waited == "hook" for call in all_reduces),
         "values": values,
         "error": errors[0] if errors else None,
     }
 
 
-def _outcome(future: object, buffer: torch.Tensor) -> object:
+def _outcome(hook: Any, future: object, buffer: torch.Tensor) -> object:
     """Return what the hook's future holds: dtype and numbers, or its kind if it is no tensor."""
-    if not isinstance(future, torch.futures.Future):
-        return f"{type(future).__name__} instead of a future"
-    value = future.wait()
+    if future is None:
+        return "None instead of a future. Is there a `return`?"
+    if not isinstance(future, torch.Future):
+        if hasattr(future, "get_future"):
+            return "the handle of the all-reduce instead of its future, `get_future()`"
+        return f"a {type(future).__name__} instead of a future"
+    value = hook.call(future.wait)
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if not isinstance(value, torch.Tensor):
-        return f"future of a {type(value).__name__}"
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        return f"a future of {kind}"
     return value.dtype, tuple(value.shape) == tuple(buffer.shape), value.detach().clone()
 
 
@@ -87,6 +96,12 @@ def judge_hook(everyone: Findings, p: int) -> None:
         need_group(calls)
         for value in found["values"]:
             _judge_hook_value(rank, value, mean, p)
+        if len(calls) > 1 and sum(call.nbytes for call in calls) == 2 * 16:
+            raise WrongAnswer(
+                "too-many-collectives",
+                f"the mean is right, but a bucket took {len(calls)} calls. `bucket.buffer()` holds "
+                "all its gradients in one tensor, for one all-reduce",
+            )
         if calls[0].nbytes != 2 * 16 or len(calls) != 1:
             names = ", ".join(f"{event.call} of {event.nbytes} bytes" for event in calls)
             raise WrongAnswer(
@@ -105,7 +120,7 @@ def judge_hook(everyone: Findings, p: int) -> None:
 def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> None:
     if isinstance(value, str):
         raise WrongAnswer(
-            "no-future", f"the hook has to return a future of one tensor; it returned a {value}"
+            "no-future", f"the hook has to return a future of one tensor; it returned {value}"
         )
     dtype, fits, numbers = value
     if not fits:
@@ -130,9 +145,22 @@ def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> N
             f"the future's tensor is {str(dtype).removeprefix('torch.')}. DDP puts it into float32 "
             "gradients: turn it back at the end",
         )
-    if not torch.equal(numbers, expected):
+    if not _close(numbers, expected):
+        own = torch.cat([gradient_of(rank)] * 2)
+        if any(_close(numbers, gradient) for gradient in (own, own / p)):
+            raise WrongAnswer(
+                "own-gradient",
+                f"the future on rank {rank} holds that rank's own gradient. The result of the "
+                "all-reduce is in the tensor that was sent, and in `done.value()[0]`",
+            )
         raise WrongAnswer(
             "wrong-value",
             f"rank {rank}'s gradient begins {numbers[:3].tolist()}, the mean is "
             f"{expected[:3].tolist()}",
         )
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # What travels is exact in bfloat16. The last bit of float32 is open: whoever multiplies by
+    # 1/3 instead of dividing by 3 is right, too.
+    return torch.allclose(one, other, rtol=1e-6, atol=0)

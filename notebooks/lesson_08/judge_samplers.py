@@ -7,6 +7,8 @@ checkpoint brings back.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,25 @@ from torch_mpi4py import world
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
-from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+from course_lib.teaching.judges.collective_calls import (
+    need_group,
+    need_one_all_reduce,
+    watched_all_reduces,
+)
+from course_lib.teaching.judges.failures import in_one_line, was_kept_waiting
+from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
 from course_lib.teaching.message_log import portable
 
 # ---- accuracy over a padded test set ------------------------------------------------------------
 
 
 def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
-    """Return what each of ``p`` ranks got right of ``samples``, padded, and the true fraction."""
-    truth = torch.tensor([i % 3 == 0 for i in range(samples)])
+    """Return what each of ``p`` ranks got right of ``samples``, padded, and the true fraction.
+
+    Which ones are right is chosen so that each usual mistake gives another fraction: of the two
+    samples that are repeated, 0 and 1, only the second in a small test set, both in a large one.
+    """
+    truth = torch.tensor([i % 9 != (0 if samples < 100 else 5) for i in range(samples)])
     padded = [list(DistributedSampler(range(samples), p, r, shuffle=False)) for r in range(p)]
     return [truth[indices] for indices in padded], truth.sum().item() / samples
 
@@ -36,9 +47,10 @@ def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
 def try_accuracy(global_accuracy, samples: int, group: dist.ProcessGroup) -> dict[str, Any]:
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     right = accuracy_case(samples, p)[0][rank]
-    with recorded(group) as log:
+    with recorded(group) as log, watched_all_reduces(group, lambda: "inside") as all_reduces:
         result = global_accuracy(right, samples, group)
-    return {"result": result, "calls": log}
+        waited = all(call.waited or call.told for call in all_reduces)
+    return {"result": result, "calls": log, "waited": waited}
 
 
 def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
@@ -49,37 +61,58 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
     for rank, found in enumerate(everyone[:p]):
         result, calls = found["result"], found["calls"]
         need_group(calls)
+        if isinstance(result, int) and result == round(truth * samples):
+            raise WrongAnswer(
+                "count-not-fraction",
+                f"rank {rank} returned {result}: so many are right. Divide by the {samples} there "
+                "are",
+            )
         if not isinstance(result, float):
-            kind = type(result).__name__
-            raise WrongAnswer("not-a-float", f"rank {rank} returned a {kind}, not a Python float")
+            raise WrongAnswer(
+                "not-a-float", f"rank {rank} returned {result!r}, which is no Python float"
+            )
         if not calls:
             raise WrongAnswer(
                 "no-communication",
                 f"rank {rank} returned {result:.4g}, and asked nobody. Its own samples are only a "
                 "part of the test set",
             )
-        if abs(result - truth) < 1e-6:
+        if not found["waited"]:
+            raise WrongAnswer(
+                "never-waits",
+                "the all-reduce is asked for with `async_op=True`, and nobody waits for it: its "
+                "tensor may still hold this rank's own number when it is read",
+            )
+        if _is(result, truth):
             continue
-        if calls[0].call == "reduce" and abs(everyone[0]["result"] - truth) < 1e-6:
+        if samples > 100 and calls[0].nbytes <= 2:  # with fewer samples it was right
+            raise WrongAnswer(
+                "too-few-bits",
+                f"with {samples} samples rank {rank} returned {result:.4g}, not {truth:.4g}: so "
+                f"large a count does not fit into the {8 * calls[0].nbytes} bits of a number that "
+                "is added up",
+            )
+        if calls[0].call == "reduce" and _is(everyone[0]["result"], truth):
             raise WrongAnswer(
                 "only-rank-0",
                 f"rank 0 returned the right fraction, but rank {rank} {result:.4g}. `dist.reduce` "
                 "leaves the sum with one rank, `dist.all_reduce` with all of them",
             )
-        if abs(result - sum(rights) / padded) < 1e-6:
+        if _is(result, sum(rights) / padded):
             raise WrongAnswer(
                 "counts-duplicates",
                 f"rank {rank} returned {result:.4g}; the test set has {truth:.4g}. The sampler "
                 f"filled up {samples} samples to {padded}, so {padded - samples} count twice",
             )
-        if abs(result - sum(rights) / samples) < 1e-6:
+        if _is(result, sum(rights) / samples):
             raise WrongAnswer(
                 "duplicates-in-the-numerator",
                 f"rank {rank} returned {result:.4g}, not {truth:.4g}: it divides by the {samples} "
                 f"samples there are, but counts the right ones among {padded}",
             )
+        _name_the_accuracy(rank, result, truth, samples, shares)
         whole = sum(int(share[: samples // p].sum()) for share in shares)
-        if abs(result - whole / samples) < 1e-6 or abs(result - whole / (samples // p * p)) < 1e-6:
+        if _is(result, whole / samples) or _is(result, whole / (samples // p * p)):
             raise WrongAnswer(
                 "drops-real-samples",
                 f"rank {rank} returned {result:.4g}, not {truth:.4g}: it leaves out the last entry "
@@ -93,6 +126,57 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
             "gathers-everything",
             f"right, but the all_reduce moves {calls[0].nbytes} bytes. A single number is enough",
         )
+
+
+def _is(result: float, fraction: float) -> bool:
+    # Counts in float32 are exact, their fraction is to seven digits; one sample more of the
+    # larger test set is 3e-4.
+    return abs(result - fraction) < 1e-6
+
+
+def _name_the_accuracy(rank: int, result: float, truth: float, samples: int, shares: list) -> None:
+    """Raise the mistake that gives ``result``, if it is one of these."""
+    p, entries = len(shares), len(shares[0])
+    padded, right = p * entries, round(truth * samples)
+    told = f"rank {rank} returned {result:.4g}, not {truth:.4g}"
+    more = round(result * samples) - right
+    if 0 < more < padded - samples and _is(result, (right + more) / samples):
+        raise WrongAnswer(
+            "counts-duplicates",
+            f"{told}: of the {padded - samples} repeats it still counts {more}",
+        )
+    in_blocks = sum(
+        int(share[: max(0, min(entries, samples - r * entries))].sum())
+        for r, share in enumerate(shares)
+    )
+    own = [share[: -(-(samples - r) // p)] for r, share in enumerate(shares)]
+    any_rank = int(torch.stack(shares).any(dim=0).sum())
+    names = {
+        "per-cent": (100 * truth, "it is in per cent. Return a fraction, between 0 and 1"),
+        "duplicates-in-the-denominator": (
+            right / padded,
+            f"it counts the right ones without repeats, but divides by {padded} entries instead of "
+            f"{samples} samples",
+        ),
+        "mean-of-means": (
+            sum(float(share.double().mean()) for share in own) / p,
+            "it is the mean of the ranks' own fractions. Without repeats not all ranks have "
+            "equally many samples: add up counts, and divide once",
+        ),
+        "in-blocks": (
+            in_blocks / samples,
+            f"it takes rank r for the one with the samples from r * {entries} on. The sampler "
+            "deals them out in turn: entry k of rank r is sample r + k * p",
+        ),
+        "adds-booleans": (
+            any_rank / samples,
+            "added up, booleans say only whether *any* rank is right. Count first, then add up "
+            "numbers",
+        ),
+    }
+    for name, (fraction, explanation) in names.items():
+        if _is(result, fraction):
+            raise WrongAnswer(name, f"{told}: {explanation}")
 
 
 # ---- resume -----------------------------------------------------------------------------------
@@ -123,14 +207,23 @@ def _replica(seed: int):
     return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=0.9)
 
 
-SAVED_AT = 3
+SAVED_AT, GOES_ON = 3, 2
+_UNSET = 55  # seed of a fresh start's generator
 
 
-def try_resume(resume) -> Findings:
-    """Save a run after three steps, let the learner's ``resume`` load it, and look closely."""
+def judge_resume(resume) -> None:
+    """Save a run after three steps, let the learner's ``resume`` load it, and go on with both."""
+    before = torch.get_rng_state()
+    try:
+        _judge_going_on(*_judged_restoring(resume))
+    finally:
+        torch.set_rng_state(before)
+
+
+def _judged_restoring(resume) -> tuple[tuple, tuple]:
+    """Return the run that was saved and the one resumed, each model, optimizer and generator."""
     comm = world()
     rank = comm.rank
-    before = torch.get_rng_state()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(comm.bcast(folder if rank == 0 else None, root=0)) / "checkpoint.pt"
         ddp, optimizer = _replica(seed=0)
@@ -147,15 +240,27 @@ def try_resume(resume) -> Findings:
             torch.save(saved, path)
         comm.barrier()
         fresh, fresh_optimizer = _replica(seed=7)
-        torch.manual_seed(55)
+        torch.manual_seed(_UNSET)
         try:
-            step = resume(path, fresh, fresh_optimizer)
+            with _short_deadline():
+                step = resume(path, fresh, fresh_optimizer)
             found = {"step": step, **_restored(fresh, fresh_optimizer, saved, rank)}
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}
-        everyone = comm.allgather(found)
-    torch.set_rng_state(before)
-    return everyone
+        _judge_restored(comm.allgather(found))
+    return (ddp, optimizer, states[rank]), (fresh, fresh_optimizer, torch.get_rng_state())
+
+
+@contextmanager
+def _short_deadline() -> Iterator[None]:
+    """Let a collective of the whole world that not all ranks call end soon."""
+    group = dist.group.WORLD
+    before = group.timeout
+    group.set_timeout(TIMEOUT)
+    try:
+        yield
+    finally:
+        group.set_timeout(before)
 
 
 def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
@@ -166,15 +271,39 @@ def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
         torch.equal(state[i]["momentum_buffer"], wanted[i]["momentum_buffer"]) for i in wanted
     )
     rng = torch.get_rng_state()
-    own = torch.equal(rng, saved["rng"][rank])
+    whose = [r for r, state in enumerate(saved["rng"]) if torch.equal(rng, state)]
+    untouched = torch.equal(rng, torch.Generator().manual_seed(_UNSET).get_state())
     return {
         "weights": weights,
         "momentum": momentum,
-        "rng": "own" if own else "first" if torch.equal(rng, saved["rng"][0]) else "other",
+        "rng": whose[0] if whose else "untouched" if untouched else "another",
     }
 
 
-def judge_resume(everyone: Findings) -> None:
+def _judge_going_on(saved: tuple, resumed: tuple) -> None:
+    """Raise unless both runs make the same steps from here on, to the bit."""
+    ends, difference = [], ""
+    for ddp, optimizer, state in (saved, resumed):
+        torch.set_rng_state(state)
+        try:
+            with _short_deadline():
+                _train(ddp, optimizer, range(SAVED_AT, SAVED_AT + GOES_ON))
+        except Exception as error:  # in what the learner's function has left behind
+            difference = f"the next step raises {in_one_line(error)}"
+        ends.append([parameter.detach().clone() for parameter in ddp.parameters()])
+    if not difference and not all(map(torch.equal, *ends)):
+        difference = f"{GOES_ON} steps later the weights are not those of the run that went on"
+    for found in world().allgather(difference):
+        if found:
+            raise WrongAnswer(
+                "goes-on-differently",
+                f"all numbers are back, but {found}. Is the model in training mode, and does the "
+                "optimizer know its momentum as that of its parameters? "
+                "`optimizer.load_state_dict` sees to it",
+            )
+
+
+def _judge_restored(everyone: Findings) -> None:
     for found in everyone:
         text = str(found.get("error"))
         if "Missing key" in text and "module." in text:
@@ -183,6 +312,15 @@ def judge_resume(everyone: Findings) -> None:
                 "the names do not fit: DDP's own `state_dict` has `module.` before each name, the "
                 "checkpoint has not. Load into `ddp.module`",
             ) from found["error"]
+    waiting = [r for r, found in enumerate(everyone) if was_kept_waiting(found.get("error"))]
+    done = [r for r, found in enumerate(everyone) if "error" not in found]
+    if waiting and len(waiting) + len(done) == len(everyone):
+        raise WrongAnswer(
+            "it-hangs",
+            f"rank {waiting[0]} waits in a collective call, {_waits_in(everyone[waiting[0]])}, for "
+            f"ranks that never make it: on {len(done)} of {len(everyone)} ranks, {done[0]} among "
+            "them, `resume` ended without it. What one rank calls, all must call",
+        )
     judge_findings(everyone)
     lacking = [rank for rank, found in enumerate(everyone) if not found["weights"]]
     if lacking and 0 not in lacking:
@@ -203,23 +341,50 @@ def judge_resume(everyone: Findings) -> None:
             "the weights are back, but the optimizer begins without its momentum, and its first "
             "steps will differ. Load its state too",
         )
-    kinds = [found["rng"] for found in everyone]
-    if "other" in kinds:
-        raise WrongAnswer(
-            "forgets-the-generator",
-            "weights and momentum are back, but dropout will draw other masks than the run that "
-            "was not interrupted: restore the random state",
-        )
-    if "first" in kinds[1:]:
+    for rank, found in enumerate(everyone):
+        if found["rng"] == "untouched":
+            raise WrongAnswer(
+                "forgets-the-generator",
+                "weights and momentum are back, but dropout will draw other masks than the run "
+                "that was not interrupted: restore the random state",
+            )
+        if found["rng"] == "another":
+            raise WrongAnswer(
+                "another-generator",
+                f"rank {rank} set its random state, but not to what was saved; or something has "
+                "drawn from it since. `torch.manual_seed` begins anew, `torch.set_rng_state` goes "
+                "on",
+            )
+    whose = [found["rng"] for found in everyone]
+    if whose[1:] and set(whose) == {0}:
         raise WrongAnswer(
             "same-masks-everywhere",
             "every rank took rank 0's random state, so all will drop the same units. Rank r's "
             'own state is `checkpoint["rng"][r]`',
         )
-    steps = {found["step"] for found in everyone}
-    if steps != {SAVED_AT}:
-        raise WrongAnswer(
-            "wrong-step",
-            f"it returned {sorted(map(str, steps))[0]}. The checkpoint counts the steps that were "
-            f"*done*, {SAVED_AT}, which is also the number of the next one, counted from 0",
-        )
+    for rank, found in enumerate(whose):
+        if found != rank:
+            raise WrongAnswer(
+                "another-ranks-generator",
+                f"rank {rank} took the random state of rank {found}. Its own is "
+                f'`checkpoint["rng"][{rank}]`',
+            )
+    for rank, found in enumerate(everyone):
+        if found["step"] is None:
+            raise WrongAnswer("wrong-step", f"it returned nothing on rank {rank}: return the step")
+        if not isinstance(found["step"], int):
+            kind = type(found["step"]).__name__
+            raise WrongAnswer(
+                "wrong-step", f"it returned a {kind}. Return the number of the next step"
+            )
+        if found["step"] != SAVED_AT:
+            raise WrongAnswer(
+                "wrong-step",
+                f"it returned {found['step']}. The checkpoint counts the steps that were *done*, "
+                f"{SAVED_AT}, which is also the number of the next one, counted from 0",
+            )
+
+
+def _waits_in(found: dict[str, Any]) -> str:
+    """Return the name of the call that was given up, which begins the error's text."""
+    return f"`{str(found['error']).partition(':')[0]}`"

@@ -35,6 +35,44 @@ def train_epochs(loader, sampler, epochs, step):
         for batch in loader:
             step(batch)
 """,
+        "not-a-batch": """
+def train_epochs(loader, sampler, epochs, step):
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch in sampler:
+            step(batch)
+""",
+        "keeps-its-share": """
+def train_epochs(loader, sampler, epochs, step):
+    import random
+    for epoch in range(epochs):
+        batches = list(loader)
+        random.shuffle(batches)
+        for batch in batches:
+            step(batch)
+""",
+        "goes-through-once": """
+def train_epochs(loader, sampler, epochs, step):
+    batches = list(loader)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch in batches:
+            step(batch)
+""",
+        "ranks-shuffle-apart: rank times epoch": """
+def train_epochs(loader, sampler, epochs, step):
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch * (sampler.rank + 1))
+        for batch in loader:
+            step(batch)
+""",
+        "set-epoch-too-late: for each batch": """
+def train_epochs(loader, sampler, epochs, step):
+    for epoch in range(epochs):
+        for batch in loader:
+            sampler.set_epoch(epoch)
+            step(batch)
+""",
     },
     "08.global_accuracy": {
         "counts-duplicates": """
@@ -117,6 +155,77 @@ def global_accuracy(right, samples, group):
     count = (right & (r + p * torch.arange(len(right)) < samples)).sum()
     dist.reduce(count, dst=0, group=group)
     return count.item() / samples
+""",
+        "mean-of-means": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    own = right[torch.arange(len(right)) * p + r < samples]
+    t = own.double().mean()
+    dist.all_reduce(t, group=group)
+    return t.item() / p
+""",
+        "in-blocks": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r * len(right) + torch.arange(len(right)) < samples)).sum()
+    dist.all_reduce(n, group=group)
+    return n.item() / samples
+""",
+        "adds-booleans": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    good = (right & (r + p * torch.arange(len(right)) < samples))
+    dist.all_reduce(good, group=group)
+    return good.sum().item() / samples
+""",
+        "per-cent": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum()
+    dist.all_reduce(n, group=group)
+    return 100 * n.item() / samples
+""",
+        "duplicates-in-the-denominator": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum()
+    dist.all_reduce(n, group=group)
+    return n.item() / (len(right) * p)
+""",
+        "count-not-fraction": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum()
+    dist.all_reduce(n, group=group)
+    return n.item()
+""",
+        "never-waits": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum()
+    dist.all_reduce(n, group=group, async_op=True)
+    return n.item() / samples
+""",
+        "counts-duplicates: one of them": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) <= samples)).sum()
+    dist.all_reduce(n, group=group)
+    return n.item() / samples
+""",
+        "too-few-bits": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum().to(torch.uint8)
+    dist.all_reduce(n, group=group)
+    return n.item() / samples
+""",
+        "too-few-bits: float16": """
+def global_accuracy(right, samples, group):
+    r, p = dist.get_rank(group), dist.get_world_size(group)
+    n = (right & (r + p * torch.arange(len(right)) < samples)).sum().half()
+    dist.all_reduce(n, group=group)
+    return n.item() / samples
 """,
     },
     "08.accumulate": {
@@ -203,7 +312,7 @@ def accumulate(ddp, optimizer, loss_function, batches):
             (loss_function(ddp(x), y) / len(batches)).backward()
     (loss_function(ddp(inputs), targets) / len(batches)).backward()
 """,
-        "wrong-value": """
+        "last-not-divided": """
 def accumulate(ddp, optimizer, loss_function, batches):
     optimizer.zero_grad()
     *first, (inputs, targets) = batches
@@ -225,6 +334,57 @@ def accumulate(ddp, optimizer, loss_function, batches):
     optimizer.zero_grad()
     losses = [loss_function(ddp(inputs), targets) for inputs, targets in batches]
     (sum(losses) / len(batches)).backward()
+    optimizer.step()
+""",
+        "micro-batches-missing": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    with ddp.no_sync():
+        for x, y in batches[:-1]:
+            optimizer.zero_grad()
+            (loss_function(ddp(x), y) / len(batches)).backward()
+    x, y = batches[-1]
+    (loss_function(ddp(x), y) / len(batches)).backward()
+    optimizer.step()
+""",
+        "own-all-reduces": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    with ddp.no_sync():
+        for x, y in batches:
+            (loss_function(ddp(x), y) / len(batches)).backward()
+    for p in ddp.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+    optimizer.step()
+""",
+        "divides-by-the-ranks": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    n = len(batches) * dist.get_world_size()
+    with ddp.no_sync():
+        for x, y in batches[:-1]:
+            (loss_function(ddp(x), y) / n).backward()
+    x, y = batches[-1]
+    (loss_function(ddp(x), y) / n).backward()
+    optimizer.step()
+""",
+        "wrong-length": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    with ddp.no_sync():
+        for x, y in batches[:-1]:
+            (loss_function(ddp(x), y) / (len(batches) - 1)).backward()
+    x, y = batches[-1]
+    (loss_function(ddp(x), y) / (len(batches) - 1)).backward()
+    optimizer.step()
+""",
+        "no-sync-not-entered": """
+def accumulate(ddp, optimizer, loss_function, batches):
+    optimizer.zero_grad()
+    for i, (x, y) in enumerate(batches):
+        if i < len(batches) - 1:
+            ddp.no_sync()
+        (loss_function(ddp(x), y) / len(batches)).backward()
     optimizer.step()
 """,
     },
@@ -292,6 +452,50 @@ def bfloat16_hook(group, bucket):
     work = dist.all_reduce(compressed, group=group, async_op=True)
     return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]))
 """,
+        "waits-in-the-hook: for the future": """
+def bfloat16_hook(group, bucket):
+    g = bucket.buffer()
+    w = g.to(torch.bfloat16) / dist.get_world_size(group)
+    work = dist.all_reduce(w, group=group, async_op=True)
+    f = work.get_future()
+    f.wait()
+    return f.then(lambda d: g.copy_(d.value()[0]))
+""",
+        "too-many-collectives": """
+def bfloat16_hook(group, bucket):
+    ws = [g.to(torch.bfloat16) / dist.get_world_size(group) for g in bucket.gradients()]
+    works = [dist.all_reduce(w, group=group, async_op=True) for w in ws]
+    f = torch.futures.collect_all([w.get_future() for w in works])
+    return f.then(lambda d: torch.cat([w.flatten().float() for w in ws]))
+""",
+        "own-gradient": """
+def bfloat16_hook(group, bucket):
+    g = bucket.buffer()
+    work = dist.all_reduce(g.to(torch.bfloat16), group=group, async_op=True)
+    g /= dist.get_world_size(group)
+    return work.get_future().then(lambda d: g)
+""",
+        "no-future: the handle": """
+def bfloat16_hook(group, bucket):
+    w = bucket.buffer().to(torch.bfloat16) / dist.get_world_size(group)
+    return dist.all_reduce(w, group=group, async_op=True)
+""",
+        "no-future: nothing": """
+def bfloat16_hook(group, bucket):
+    g = bucket.buffer()
+    w = g.to(torch.bfloat16) / dist.get_world_size(group)
+    work = dist.all_reduce(w, group=group, async_op=True)
+    work.get_future().then(lambda d: g.copy_(d.value()[0]))
+""",
+        "it-raises: in the callback": """
+def bfloat16_hook(group, bucket):
+    g = bucket.buffer()
+    w = g.to(torch.bfloat16) / dist.get_world_size(group)
+    work = dist.all_reduce(w, group=group, async_op=True)
+    def back(d):
+        return g.copy_(d.value()[1])
+    return work.get_future().then(back)
+""",
     },
     "08.resume": {
         "module-prefix": """
@@ -348,6 +552,64 @@ def resume(path, ddp, optimizer):
     optimizer.load_state_dict(checkpoint["optimizer"])
     torch.set_rng_state(checkpoint["rng"][dist.get_rank()])
     return checkpoint["step"] + 1
+""",
+        "it-hangs": """
+def resume(path, ddp, optimizer):
+    if dist.get_rank() == 0:
+        dist.barrier()
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.set_rng_state(c['rng'][dist.get_rank()])
+    return c['step']
+""",
+        "another-generator": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.manual_seed(dist.get_rank())
+    return c['step']
+""",
+        "another-ranks-generator": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.set_rng_state(c['rng'][dist.get_rank() - 1])
+    return c['step']
+""",
+        "wrong-step: the whole checkpoint": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.set_rng_state(c['rng'][dist.get_rank()])
+    return c
+""",
+        "wrong-step: nothing": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.set_rng_state(c['rng'][dist.get_rank()])
+""",
+        "goes-on-differently": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.load_state_dict(c['optimizer'])
+    torch.set_rng_state(c['rng'][dist.get_rank()])
+    ddp.eval()
+    return c['step']
+""",
+        "goes-on-differently: momentum by number": """
+def resume(path, ddp, optimizer):
+    c = torch.load(path)
+    ddp.module.load_state_dict(c['model'])
+    optimizer.state = c['optimizer']['state']
+    torch.set_rng_state(c['rng'][dist.get_rank()])
+    return c['step']
 """,
     },
 }

@@ -85,3 +85,20 @@ def test_an_exception_is_shown_first(cluster, capsys, id: str, where: str) -> No
     line = next(line for line in code.splitlines() if MESSAGE in line).strip()
     numbers = [n for n, text in enumerate(code.splitlines(), 1) if text.strip() == line]
     assert any(f"It happened in line {n}: `" in said for n in numbers), said
+
+
+@pytest.mark.parametrize("inner", ["hook", "finish"])
+def test_an_exception_in_what_it_returns_is_shown_with_its_line(cluster, capsys, inner) -> None:
+    id = "06.bucketed_sync"
+    tree = ast.parse(unmarked(exercise_cell(id)).removeprefix("%%px\n"))
+    function = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == inner
+    )
+    function.body[:0] = ast.parse(
+        f"if dist.get_rank() == {RANK}:\n    raise ValueError({MESSAGE!r})"
+    ).body
+    code = ast.unparse(ast.fix_missing_locations(tree))
+    said = told(cluster, capsys, id, code).splitlines()[0]
+    assert f"rank {RANK} raised ValueError: {MESSAGE}" in said, said
+    number = next(n for n, text in enumerate(code.splitlines(), 1) if MESSAGE in text)
+    assert f"It happened in line {number}: `" in said, said

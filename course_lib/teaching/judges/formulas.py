@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..exercise import WrongAnswer
+
+# A number in float32 has seven digits, and a difference of two of them one or two fewer.
+_SAME = 1e-5
 
 
 class Mistake(NamedTuple):
@@ -18,14 +22,20 @@ class Mistake(NamedTuple):
 
 
 def judge_formula(
-    function: Callable, right: Callable, mistakes: Sequence[Mistake], cases: Sequence[tuple]
+    function: Callable,
+    right: Callable,
+    mistakes: Sequence[Mistake],
+    cases: Sequence[tuple],
+    why: Callable[[tuple, Any], str] | None = None,
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
     Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
-    does an array or a tensor.
+    does an array or a tensor. Of a wrong value that no mistake explains ``why(case, given)`` may
+    say what is wrong with it.
     """
-    given = [plain(function(*case)) for case in cases]
+    # A copy for each call: a function that sorts or empties what it is given spoils nothing.
+    given = [plain(function(*copy.deepcopy(case))) for case in cases]
     wanted = [right(*case) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
     if not wrong:
@@ -36,9 +46,30 @@ def judge_formula(
         # A mistake that gives the right answers in all cases would explain nothing.
         if all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True)):
             raise WrongAnswer(name, f"{told}: {explanation}")
-    if given[first] is None:
+    # Where None may be right, one that is not says nothing of a forgotten `return`.
+    if given[first] is None and (None not in wanted or all(g is None for g in given)):
         raise WrongAnswer("returns-nothing", f"{told}. Is there a `return` on every path?")
+    factor = _factor(given, wanted)
+    if factor is not None:
+        raise WrongAnswer(
+            "off-by-a-factor",
+            f"{told}, not {_rounded(wanted[first])}: in every case {factor:.6g} times what is "
+            "asked for",
+        )
+    reason = why(cases[first], given[first]) if why else ""
+    if reason:
+        raise WrongAnswer("wrong-value", f"{told}: {reason}")
     raise WrongAnswer("wrong-value", f"{told}, not {_rounded(wanted[first])}")
+
+
+def _factor(given: list[Any], wanted: list[Any]) -> float | None:
+    """Return by which factor all numbers are wrong, None if there is no such factor."""
+    try:
+        factors = [float(g) / w for g, w in zip(given, wanted, strict=True) if w != 0 or g != 0]
+    except (TypeError, ValueError, ZeroDivisionError):
+        return None
+    same = all(_same(factor, factors[0]) for factor in factors)
+    return factors[0] if same and factors[0] and len(factors) > 1 else None
 
 
 def plain(value: Any) -> Any:
@@ -54,7 +85,7 @@ def _same(one: Any, other: Any) -> bool:
     if one is None or other is None:
         return one is other
     try:
-        return math.isclose(float(one), float(other), rel_tol=1e-9, abs_tol=1e-12)
+        return math.isclose(float(one), float(other), rel_tol=_SAME, abs_tol=1e-12)
     except (TypeError, ValueError):
         return False
 

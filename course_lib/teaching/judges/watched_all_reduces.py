@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
-
-__all__ = ["AllReduce", "watched_all_reduces"]
 
 
 @dataclass
@@ -22,6 +21,8 @@ class AllReduce:
         on_group: whether it was on the group watched for.
         sent, waited, waited_last: the phase in which it was called, and in which somebody first
             and last waited for its end; None: nobody has.
+        told: whether somebody may know of its end without waiting: by its future, or by having
+            asked whether it has ended.
     """
 
     nbytes: int
@@ -29,6 +30,7 @@ class AllReduce:
     sent: object
     waited: object = None
     waited_last: object = None
+    told: bool = False
 
 
 @contextmanager
@@ -75,6 +77,25 @@ class _WatchedWork:
             self._call.waited = self._phase()
         self._call.waited_last = self._phase()
         return self._work.wait(*args)
+
+    def get_future(self) -> Any:
+        """Return its future, which notes who waits for it; it is not seen to whom it is told."""
+        self._call.told = True
+        future = self._work.get_future()
+        wait, asker = future.wait, threading.get_ident()
+
+        def noted() -> Any:
+            if threading.get_ident() == asker:  # callbacks wait on a thread of their own
+                self._call.waited = self._call.waited or self._phase()
+            return wait()
+
+        future.wait = noted
+        return future
+
+    def is_completed(self) -> bool:
+        ended = self._work.is_completed()
+        self._call.told |= ended
+        return ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
