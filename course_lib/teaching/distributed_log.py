@@ -166,8 +166,8 @@ class Recorder:
             event = self.begin(kind, name, given, given.get(own))
             answer = original(*args, **kwargs)
             self.end(event, given, answer)
-            under_way = isinstance(answer, (dist.Work, _WatchedWork))
-            return _WatchedWork(answer, [event]) if under_way else answer
+            under_way = isinstance(answer, (dist.Work, _LoggedWork))
+            return _LoggedWork(answer, [event]) if under_way else answer
 
         call.records = getattr(original, "records", original)  # type: ignore[attr-defined]
         return call
@@ -190,7 +190,7 @@ class Recorder:
             entries = [[event] for event, _ in events]
             if len(works) != len(entries):  # one for all
                 entries = [[event for event, _ in events]] * len(works)
-            return list(map(_WatchedWork, works, entries))
+            return list(map(_LoggedWork, works, entries))
 
         return call
 
@@ -208,7 +208,7 @@ class _OperationOfBatch(_PlainOperation):
         super().__init__(getattr(op, "records", op), *args, **kwargs)
 
 
-class _WatchedWork:
+class _LoggedWork:
     """An operation under way whose entries in the log say whether somebody waits for it."""
 
     def __init__(self, work: dist.Work, events: list[Any]) -> None:

@@ -44,7 +44,7 @@ def note(id: str, kind: str) -> None:
         print(f"(progress() will not know of this once the kernel has ended: {error})")
 
 
-class Progress(NamedTuple):
+class ProgressTable(NamedTuple):
     """For each lesson its name, how many exercises are solved, which are tried and skipped."""
 
     summary: str
@@ -67,7 +67,7 @@ class Progress(NamedTuple):
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def progress() -> Progress:
+def progress() -> ProgressTable:
     """Return a table of all lessons: exercises solved, tried and not yet right, and skipped.
 
     Solved stays solved. Skipped is what you have not tried, although you did a later exercise of
@@ -86,7 +86,7 @@ def progress() -> Progress:
         count = f"{len(right)} of {len(ids)}"
         rows.append((source.stem.replace("_", " "), count, _names(tried), _names(skipped)))
         solved, total = solved + len(right), total + len(ids)
-    return Progress(f"{solved} of {total} exercises solved", rows)
+    return ProgressTable(f"{solved} of {total} exercises solved", rows)
 
 
 def _names(ids: list[str]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.teaching.lessons import sources
-from course_lib.teaching.record import Progress, progress
+from course_lib.teaching.record import ProgressTable, progress
 
 WITHIN_S = 100
 RIGHT = "check('00.neighbours', lambda r, n: ((r - 1) % n, (r + 1) % n))"
@@ -155,7 +155,7 @@ def test_outside_of_the_workspace_no_learners_record_is_touched(course) -> None:
 
 def test_the_table_tells_a_screen_reader_what_a_cell_is_about() -> None:
     rows = [("00 start <here>", "1 of 3", "a, b", "none")]
-    table = Progress("1 of 3 exercises solved", rows)
+    table = ProgressTable("1 of 3 exercises solved", rows)
 
     shown = table._repr_html_()
     assert shown.startswith("<table><caption>1 of 3 exercises solved</caption><thead>")

@@ -55,7 +55,7 @@ def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
 def inside_the_world(seen: Observation) -> None:
     """Raise if somebody sends to a rank that there is not."""
     p = len(seen.results)
-    outside = [(source, dest) for source, dest in seen.sent() if not 0 <= dest < p]
+    outside = [pair for pair in seen.sent() if pair[1] is not None and not 0 <= pair[1] < p]
     if outside:
         source, dest = outside[0]
         raise WrongAnswer(
