@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce
 
 from .agreement import rank_and_size
 
@@ -107,12 +106,29 @@ def _statistics(
     deviations = _sum((values - _broadcastable(mean, values)).square())
     everyone = values.new_zeros(size, 2 * channels + 1)
     everyone[rank] = torch.cat([mean, deviations, mean.new_tensor([float(count)])])
-    everyone = all_reduce(everyone, group=group)  # autograd reduces its gradient alike
+    everyone = _SumOfRanks.apply(everyone, group)
     means, deviations, counts = everyone.split([channels, channels, 1], dim=1)
     total = counts.sum()
     mean = (counts * means).sum(dim=0) / total
     deviations = (deviations + counts * (means - mean).square()).sum(dim=0)
     return total, mean, deviations / total
+
+
+class _SumOfRanks(torch.autograd.Function):
+    """An all-reduce that autograd goes through: the gradients of all ranks add up alike."""
+
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
+        ctx.group = group
+        total = own.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = gradient.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:

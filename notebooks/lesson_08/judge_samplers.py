@@ -21,13 +21,10 @@ from torch_mpi4py import world
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.collective_calls import (
-    need_group,
-    need_one_all_reduce,
-    watched_all_reduces,
-)
+from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
 from course_lib.teaching.judges.failures import in_one_line, was_kept_waiting
 from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
+from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 from course_lib.teaching.message_log import portable
 
 # ---- accuracy over a padded test set ------------------------------------------------------------
