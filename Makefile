@@ -32,7 +32,7 @@ doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--
 	@$(RUN) -m course_lib.doctor $(ARGS)
 
 notebooks: setup ## rebuild and execute the lessons whose source changed
-	@$(RUN) -m course_lib.teaching.build $(ARGS)
+	@$(RUN) -m tools.build_notebooks $(ARGS)
 
 bench: setup ## measure every promised number; ARGS=--all also all lessons and a fresh clone
 	@$(RUN) -m benchmarks $(ARGS)

@@ -17,8 +17,8 @@ import nbformat
 import requests
 
 from benchmarks.run import ROOT
-from course_lib.teaching.build import execute, problems
 from tests.lab_server import copy_checkout, make_lab, scratch
+from tools.build_notebooks import execute, problems
 
 FRESH_SECONDS = 1200
 

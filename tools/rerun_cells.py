@@ -1,6 +1,6 @@
 """Run each cell of a lesson once more when all have run, and name those that then fail.
 
-Usage: ``.venv/bin/python tools/within.py tools/rerun_cells.py NN ...``. A learner who goes back
+Usage: ``.venv/bin/python tools/within.py -m tools.rerun_cells NN ...``. A learner who goes back
 to a cell, after later ones have used its names for something else, meets the same errors. Each
 cell finds the names, here and on the ranks, as they were at the end of the lesson.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_code_cell
 
-from course_lib.teaching.build import ANSI, CELL_SECONDS, client_of
 from course_lib.teaching.lessons import read_source, sources
+
+from .build_notebooks import ANSI, CELL_SECONDS, client_of
 
 # For the notebook, and for the ranks once there are any.
 HERE_AND_THERE = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.teaching.lint import code_problems
+from tools.lint_lessons import code_problems
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,7 @@ slowest, square root, start, sum of means, sum of sums, synchronises, telescopes
 their, this, two, up, updates, wait for it, waits, warms up, what, what not how, where, who,
 whole, whose, with overlap, without scaling, words, world, yields
 """
-# What lessons mark numbers and paragraphs with (course_lib.teaching.lint asks for some of them).
+# What lessons mark numbers and paragraphs with (tools.lint_lessons asks for some of them).
 LABELS = """
 assumed, bytes, diagnosis, failures, fix, lines, long arrays, measured, measured here, mpi
 library, nodes, predict, predicted, predicts, published, row 0, row 1, scaling, shift + enter,

@@ -7,12 +7,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.teaching.build import execute, in_step, problems, target
 from course_lib.teaching.catalogue import all_exercises
 from course_lib.teaching.lessons import read_source, sources
-from course_lib.teaching.lint import lint
 from course_lib.teaching.workspace import make_workspace
 from tests.lessons.nbval import run_nbval
+from tools.build_notebooks import execute, in_step, problems, target
+from tools.lint_lessons import lint
 
 SOURCES = sources()
 

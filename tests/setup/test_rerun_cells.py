@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tools import rerun_cells
 
 LESSON = """\
 # %%
@@ -47,16 +48,8 @@ assert not numbers
 """
 
 
-@pytest.fixture
-def rerun_cells(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(root / "tools"))
-    import rerun_cells
-
-    return rerun_cells
-
-
 @pytest.mark.timeout(300)
-def test_each_cell_finds_the_names_of_the_end(rerun_cells, tmp_path: Path) -> None:
+def test_each_cell_finds_the_names_of_the_end(tmp_path: Path) -> None:
     source = tmp_path / "lesson_90" / "90_short.py"
     source.parent.mkdir()
     source.write_text(LESSON)

@@ -6,7 +6,7 @@ import pytest
 from nbformat.v4 import new_output
 
 from course_lib.teaching import figures
-from course_lib.teaching.lint import (
+from tools.lint_lessons import (
     pictures_without_words,
     pictures_without_words_in_text,
 )

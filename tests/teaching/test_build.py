@@ -10,9 +10,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.teaching import build, lessons
-from course_lib.teaching.build import LessonError, anonymous, in_step, problems
+from course_lib.teaching import lessons
 from tests.teaching.lessons_of_our_own import SHORT
+from tools import build_notebooks as build
+from tools.build_notebooks import LessonError, anonymous, in_step, problems
 
 
 @pytest.fixture

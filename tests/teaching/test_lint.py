@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.teaching import lint as rules
-from course_lib.teaching.lint import lint
 from tests.teaching.lessons_of_our_own import GOOD
+from tools import lint_lessons as rules
+from tools.lint_lessons import lint
 
 pytestmark = pytest.mark.usefixtures("own_exercises")
 

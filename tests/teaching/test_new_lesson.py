@@ -11,8 +11,8 @@ import pytest
 
 from course_lib.teaching import catalogue, lessons
 from course_lib.teaching.checking import check
-from course_lib.teaching.lint import lint
 from course_lib.teaching.solution_marks import blanked, unmarked
+from tools.lint_lessons import lint
 
 ROOMS = "rooms_of_our_own"
 ID = "99.mean"

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from course_lib.teaching.lint import pictures_without_words_in_text
 from notebooks.lesson_06 import scaling
 from notebooks.lesson_06.calculator import Setting, calculator, speed_up_figure, summary
+from tools.lint_lessons import pictures_without_words_in_text
 
 LAN = Setting(
     parameters=250_000, batch=10, sample_seconds=1e-3, latency=1e-3, bandwidth=1e8, ranks=4

@@ -1,6 +1,6 @@
 """Builds the notebooks: executes the lessons' sources, and looks at what came of it.
 
-``python -m course_lib.teaching.build`` reads ``notebooks/lesson_NN/NN_name.py``, executes those
+``python -m tools.build_notebooks`` reads ``notebooks/lesson_NN/NN_name.py``, executes those
 whose source changed since, and writes ``notebooks/NN_name.ipynb``. Where the source is the same,
 the notebook stays as it is, to the byte. An executed lesson looks the same whoever executes it,
 and hides no failure.
@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import lessons
-from .lessons import NOTEBOOKS, ROOT, write_atomically
-from .lint import lint, pictures_without_words
+from course_lib.teaching import lessons
+from course_lib.teaching.lessons import NOTEBOOKS, ROOT, write_atomically
+
+from .lint_lessons import lint, pictures_without_words
 
 CELL_SECONDS = 120
 

@@ -1,6 +1,6 @@
 """The rules for a lesson's text that a program can check.
 
-``python -m course_lib.teaching.lint`` reads the sources of all lessons and runs nothing.
+``python -m tools.lint_lessons`` reads the sources of all lessons and runs nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import lessons
-from .catalogue import all_exercises
-from .solution_marks import BEGIN, MarkError, blanked
+from course_lib.teaching import lessons
+from course_lib.teaching.catalogue import all_exercises
+from course_lib.teaching.solution_marks import BEGIN, MarkError, blanked
 
 MOST_LINES = 20  # of a code cell, a solution not counted; about 15 are meant
 MOST_EXERCISES, FEWEST_EXERCISES = 5, 3
