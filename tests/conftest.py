@@ -7,8 +7,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests import ranks
 
@@ -106,12 +108,27 @@ MARKS = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the folders of tests in the order above, each file's tests in one process.
+class ByFile(LoadFileScheduling):
+    """Keep the tests of a file in one process, as they share what takes long to start.
 
     A lesson runs for a minute in processes of its own, so each goes wherever there is room.
+    (Groups by mark do nothing: pytest-xdist 3.8 with pytest 9.2.)
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        lesson = nodeid.startswith("tests/lessons/test_notebooks.py")
+        return nodeid if lesson else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """Distribute tests as above."""
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the folders of tests in the order above."""
 
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(ROOT / "tests").parts[0]
@@ -124,5 +141,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for start, mark in MARKS.items():
             if path.startswith(start) and not marked:
                 item.add_marker(mark)
-        spread = path == "lessons/test_notebooks.py"
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if spread else path))
