@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from torch_mpi4py import deadlines, world
 from torch_mpi4py.observing import waits_in
 from torch_mpi4py.peer_boards import board_of
 
@@ -17,19 +17,20 @@ _HAS_RUN_FOR_S = 0.2
 
 
 @contextlib.contextmanager
-def ended_early(ranks: Sequence[int], end: Callable[[], Any]) -> Iterator[None]:
-    """Call ``end()`` if each of ``ranks`` waits in a call, and none gets any further.
+def ended_early(ranks: Sequence[int]) -> Iterator[None]:
+    """End this process's calls if each of ``ranks`` waits in one, and none gets any further.
 
-    A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a core
-    of its own or a busy one, spread over 2 s, then none is under way, for checks send little. Where
-    this can't be seen (another host, a rank that sleeps), the deadline ends it.
+    Those on ``comm`` go on: there the check waits for ranks that have come to the end.
+
+    A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
+    core, spread over 2 s, then none is under way, for checks send little. Where this can't be seen
+    (another host, a rank that sleeps), the deadline ends it.
 
     Args:
         ranks: those that the code inside runs on, by their numbers at the start of MPI.
-        end: frees the ranks; called on a thread of its own, by at least one of the ranks.
     """
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(over, ranks, end), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(over, ranks), daemon=True)
     watcher.start()
     try:
         yield
@@ -38,10 +39,11 @@ def ended_early(ranks: Sequence[int], end: Callable[[], Any]) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(over: threading.Event, ranks: Sequence[int], end: Callable[[], Any]) -> None:
+def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
     waits: list[int | None] = []
     since, ran_before = 0.0, [0.0]
-    while not over.wait(_LOOK_EVERY_S):
+    # All ranks look at the same moments of the clock that they share, and so end it together.
+    while not over.wait(_LOOK_EVERY_S - time.perf_counter() % _LOOK_EVERY_S):
         boards = [board for board in map(board_of, ranks) if board is not None]
         ran = [board.position.cpu for board in boards if board.position is not None]
         if len(ran) < len(ranks):
@@ -52,5 +54,5 @@ def _watch(over: threading.Event, ranks: Sequence[int], end: Callable[[], Any]) 
             continue
         in_vain = None not in waits and now > since + _NOBODY_MOVED_FOR_S
         if in_vain and all(b - a > _HAS_RUN_FOR_S for a, b in zip(ran_before, ran, strict=True)):
-            end()
+            deadlines.expire(spared=world())
             return

@@ -80,11 +80,10 @@ def observe_distributed(
     group: Any = dist.new_group(ranks, timeout=timedelta(seconds=timeout))
     result, error, log = None, None, []
     if ranks is None or dist.get_rank() in ranks:
-        in_it = dist.get_process_group_ranks(group)
         with (
             recording((recorder or Recorder)(group)) as log,
             without_world_collectives(),
-            ended_early(in_it, group.abort),
+            ended_early(dist.get_process_group_ranks(group)),
         ):
             result, error = attempt(function, *args, group)
         dist.destroy_process_group(group)

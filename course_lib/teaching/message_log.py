@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError, deadlines
+from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
 from torch_mpi4py.call_arguments import (
     arguments_of,
     bytes_sent,
@@ -180,7 +180,7 @@ def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 
     own = comm.Dup()
     own.timeout = timeout
     logged = LoggedComm(own)
-    with ended_early(log.group_of(own).ranks, functools.partial(deadlines.revoke, own)):
+    with ended_early(log.group_of(own).ranks):
         result, error = attempt(function, logged, *args)
     seen = tell_all(comm, result, error, logged.settle())
     if not seen.hung:

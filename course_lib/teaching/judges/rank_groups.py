@@ -45,7 +45,7 @@ def on_each_rank(
     if ranks is None or dist.get_rank() in ranks:
         try:
             in_it = dist.get_process_group_ranks(group)
-            with without_world_collectives(), ended_early(in_it, group.abort):
+            with without_world_collectives(), ended_early(in_it):
                 found = try_it(group)
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}

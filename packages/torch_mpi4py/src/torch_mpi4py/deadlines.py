@@ -30,6 +30,7 @@ from .runtime import MPI
 _POLL_SECONDS = 0.1
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
 _INTERRUPT_GRACE_SECONDS = 0.5
+_MARKED_WITHIN_SECONDS = 0.3
 # A freed call returns within milliseconds; one that has not by then never will. Not seconds are
 # counted: they pass, too, while the whole machine stands still.
 _STUCK_POLLS = 20
@@ -84,7 +85,7 @@ class Operation:
                 f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
             )
         return DeadlineError(
-            f"{self.what}: Timed out: not finished within {self.seconds:g} s; "
+            f"{self.what}: Timed out: not finished within {self.seconds:.3g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
             f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
         )
@@ -143,6 +144,26 @@ def revoke(comm: MPI.Comm) -> bool:
         # Already revoked, freed, or its ranks are dead: there is nobody left to free.
         return comm != MPI.COMM_NULL
     return True
+
+
+def expire(spared: MPI.Comm) -> None:
+    """End this process's calls on all comms but ``spared`` as if their time were over.
+
+    Ranks that wait for each other do so at the same time. None is freed before all have had a
+    moment to mark their calls: a send that is swept away might pass for a success. Where the MPI
+    frees nobody, nothing happens.
+    """
+    if not has_ulfm():
+        return
+    given_up = [one for one in under_way() if one.reason is None and one.comm != spared]
+    for operation in given_up:
+        operation.seconds = time.perf_counter() - operation.started
+        operation.polls_left = _STUCK_POLLS
+        operation.reason = "deadline"
+    time.sleep(_MARKED_WITHIN_SECONDS)
+    for operation in given_up:
+        operation.take_report()
+        revoke(operation.comm)
 
 
 def call(
