@@ -122,7 +122,7 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
     checks.must("deadline = 100")
     running = begins(checks, BEGIN + inside, folder, wait_until)
     boards = RankBoards(checks.events)
-    wait_until(lambda: boards.is_stuck(1), IN_PLACE_WITHIN_S, "rank 1 is in C code")
+    wait_until(lambda: boards.keeps_the_lock(1), IN_PLACE_WITHIN_S, "rank 1 is in C code")
     began = time.monotonic()
     checks.interrupt()
     out = checks.finish(running)

@@ -115,7 +115,7 @@ def test_same_reports_and_recovery_by_restart(kernel, wait_until):
     assert kernel.must("print(cluster.view['kept'])").text() == "[0, 11]\n"
 
     out = kernel.must("cluster.restart(); cluster.init_process_group()", within=120).text()
-    assert re.search(r"2 fresh ranks in [\d.]+ s; all variables on them are lost: kept, t", out)
+    assert re.search(r"2 fresh ranks in [\d.]+ s; all variables on them are lost: kept, n, t", out)
     out = kernel.must("%%px\nt = torch.ones(3)\ndist.all_reduce(t)\nt.tolist()").text()
     assert out == "rank 0 = [2.0, 2.0, 2.0]\nrank 1 = [2.0, 2.0, 2.0]\n"
 
