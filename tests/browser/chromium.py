@@ -150,12 +150,11 @@ class Lab:
         self.kernel_is_ready()
 
     def kernel_is_ready(self) -> None:
-        """Wait until the open notebook has a kernel that waits for cells."""
+        """Wait until there is a kernel that waits for cells."""
         # The indicator in the toolbar says idle before there is a kernel, so ask the server.
         self.page.wait_for(
-            "fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
-            "decodeURI(location.pathname).endsWith('/' + s.path)"
-            "&& s.kernel.execution_state === 'idle' && s.kernel.connections > 0))",
+            "fetch('/api/kernels').then(r => r.json()).then(kernels =>"
+            "kernels.some(k => k.execution_state === 'idle' && k.connections > 0))",
             120,
             "the kernel to be ready",
         )

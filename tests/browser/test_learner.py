@@ -83,6 +83,16 @@ class Learner:
         self.write(cell, source)
         return self.run(cell, showing)
 
+    def kernel_is_ready(self) -> None:
+        """Wait until the lesson's own kernel waits for cells."""
+        self.page.wait_for(
+            "fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
+            f"s.path === '{LESSON}' && s.kernel.execution_state === 'idle'"
+            "&& s.kernel.connections > 0))",
+            120,
+            "the kernel to be ready",
+        )
+
     def _cell(self, cell: int) -> str:
         return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
 
@@ -109,7 +119,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
     page = notebooks.open(LESSON, cells)
     lab, learner = Lab(page), Learner(page, cells)
-    lab.kernel_is_ready()
+    learner.kernel_is_ready()
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
     spare = learner.find("role =")
@@ -138,7 +148,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
     wait_until(lambda: notebooks.kernels() - before, 60, "a new kernel")
     wait_until(lambda: before - notebooks.kernels(), 60, "an end of the old one")
-    lab.kernel_is_ready()
+    learner.kernel_is_ready()
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
