@@ -105,3 +105,7 @@ def names_given(block: list[ast.stmt]) -> set[str]:
             elif isinstance(node, ast.alias):
                 found.add((node.asname or node.name).partition(".")[0])
     return found
+
+
+def test_every_exercise_has_two_right_answers_in_other_styles() -> None:
+    assert [id for id in all_exercises() if len(RIGHT_ANSWERS.get(id, ())) < 2] == []
