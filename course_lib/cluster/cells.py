@@ -38,11 +38,11 @@ _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
 _MOVES_WITHIN_S = 0.5
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
-# IPython's name for the source of a cell, in the message of a SyntaxError.
 _STILL_MOVES = (
     "All ranks were still exchanging messages, so none waits in vain. Either a loop there never "
     "ends, or it needs more time."
 )
+# IPython's name for the source of a cell, in the message of a SyntaxError.
 _CODE_FILE = re.compile(r"\(\d+\.py, line (\d+)\)$")
 
 
