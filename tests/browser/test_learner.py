@@ -61,6 +61,11 @@ class Learner:
         self._press("Enter", "Enter", 13, SHIFT)
         self.page.wait_for(f"{self._prompt_of(cell)} !== {before!r}", 30, "the cell to begin")
 
+    def shows(self, cell: int, what: str) -> None:
+        """Wait until a cell that runs shows a text."""
+        shown = f"{self._cell(cell)}.querySelector('.jp-Cell-outputArea').innerText"
+        self.page.wait_for(f"{shown}.includes({json.dumps(what)})", 30)
+
     def ends(self, cell: int, showing: str, seconds: float = 60) -> str:
         """Wait until a cell has ended and shows a text; return all that it shows."""
         ended = f"/\\[\\d+\\]/.test({self._prompt_of(cell)})"
@@ -129,7 +134,9 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.run(check, f"{ID}: not attempted yet.")
 
     learner.try_out(answer, WRONG)
-    learner.run(check, "(everyone-receives-first)")
+    learner.start(check)
+    learner.shows(check, "the check runs, for")
+    assert "the check runs" not in learner.ends(check, "(everyone-receives-first)")
     learner.try_out(answer, TYPING_ERROR)
     assert "TypeError" in learner.run(check, "comm.recv(sauce=left)")
     learner.try_out(spare, f'hint("{ID}")', "Hint 1 of 3")
