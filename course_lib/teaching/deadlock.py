@@ -45,14 +45,14 @@ def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
     # All ranks look at the same moments of the clock that they share, and so end it together.
     while not over.wait(_LOOK_EVERY_S - time.perf_counter() % _LOOK_EVERY_S):
         boards = [board for board in map(board_of, ranks) if board is not None]
-        ran = [board.position.cpu for board in boards if board.position is not None]
-        if len(ran) < len(ranks):
+        if len(boards) < len(ranks):
             return
-        now = time.perf_counter()
+        ran = [now.cpu if (now := board.position) else 0.0 for board in boards]
+        moment = time.perf_counter()
         if (seen := [waits_in(board) for board in boards]) != waits:
-            waits, since, ran_before = seen, now, ran
+            waits, since, ran_before = seen, moment, ran
             continue
-        in_vain = None not in waits and now > since + _NOBODY_MOVED_FOR_S
+        in_vain = None not in waits and moment > since + _NOBODY_MOVED_FOR_S
         if in_vain and all(b - a > _HAS_RUN_FOR_S for a, b in zip(ran_before, ran, strict=True)):
             deadlines.expire(spared=world())
             return
