@@ -28,8 +28,7 @@ OPERATION_ROUNDS = 15
 
 def an_event(group: int) -> None:
     """Open and close an event as an operation does."""
-    text = events.log.string
-    site = text(events.call_site(2))
+    site = events.call_site(2)
     token = events.log.begin(KIND, group, 1, site, DTYPE, SHAPE, peer=1, tag=0, size=4)
     events.log.end(token)
 
