@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import Optimizer
 from torch_mpi4py import MPI
 
 from benchmarks.measure import LEAST_LOOPS, take_turns
@@ -24,7 +26,7 @@ from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
 
 BATCH = 32
 ROUNDS = 31
-MODELS = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "MLP": lambda: MLP(inputs=784, hidden=(512, 512)),
     "LeNet": lambda: LeNet(),
     "deep MLP": lambda: MLP(inputs=784, hidden=(256,) * 12),
@@ -46,12 +48,16 @@ def main() -> None:
         wrapped, sync = DDP(plain), BucketedGradientSync(by_hand)
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (plain, by_hand)]
 
-        def with_ddp(model: nn.Module = wrapped, optimizer=optimizers[0]) -> None:
+        def with_ddp(model: nn.Module = wrapped, optimizer: Optimizer = optimizers[0]) -> None:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
 
-        def with_sync(model: nn.Module = by_hand, optimizer=optimizers[1], sync=sync) -> None:
+        def with_sync(
+            model: nn.Module = by_hand,
+            optimizer: Optimizer = optimizers[1],
+            sync: BucketedGradientSync = sync,
+        ) -> None:
             optimizer.zero_grad()
             with sync:
                 nn.functional.cross_entropy(model(inputs), labels).backward()

@@ -19,9 +19,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from torch_mpi4py import launch
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
@@ -54,19 +57,22 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdin
+        assert self.process.stdout
+        self.requests, self.answers = self.process.stdin, self.process.stdout
 
     def ask(self, request: str) -> float:
         """Return the seconds that the answer names."""
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        self.requests.write(request + "\n")
+        self.requests.flush()
+        line = self.answers.readline()
         if not line:
             raise RuntimeError(f"the program ended at the request {request!r}")
         return json.loads(line)
 
     def close(self) -> None:
         """Let it stop its cluster and end."""
-        self.process.stdin.close()
+        self.requests.close()
         try:
             self.process.wait(ANSWER_SECONDS)
         except subprocess.TimeoutExpired:
@@ -82,7 +88,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, nargs="?")
     arguments = parser.parse_args()
     if arguments.serve:
-        serve({"ours": Ours, "plain": Plain}[arguments.serve]())
+        serve(Ours() if arguments.serve == "ours" else Plain())
         return
     children = {kind: Child(kind) for kind in ("ours", "plain")}
     starts: Answer = {kind: [] for kind in children}
@@ -111,7 +117,7 @@ def main() -> None:
 class Ours:
     """The course's cluster; its engines have torch imported when it is ready."""
 
-    def start(self, shell) -> None:
+    def start(self, shell: InteractiveShell) -> None:
         from course_lib.cluster import start_cluster
 
         self.cluster = start_cluster(RANKS)
@@ -124,7 +130,7 @@ class Ours:
 class Plain:
     """ipyparallel's own cluster of MPI engines, and torch imported on them by a cell."""
 
-    def start(self, shell) -> None:
+    def start(self, shell: InteractiveShell) -> None:
         import ipyparallel
 
         self.cluster = ipyparallel.Cluster(engines="mpi", n=RANKS, log_level=40)

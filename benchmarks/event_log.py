@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -48,7 +49,7 @@ def an_empty_block() -> None:
         pass
 
 
-def seconds_each(call, *arguments) -> float:
+def seconds_each(call: Callable[..., None], *arguments: int) -> float:
     """Return the seconds that one of LOOP calls takes."""
     start = perf_counter()
     for _ in range(LOOP):

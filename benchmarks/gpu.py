@@ -52,16 +52,23 @@ def on_a_rank(output: Path) -> None:
         tensor = torch.zeros(size // 4, device="cuda")
         host = torch.empty(size // 4, pin_memory=True)
 
+        def ours(tensor: torch.Tensor = tensor) -> None:
+            dist.all_reduce(tensor)
+
         def copy(tensor: torch.Tensor = tensor, host: torch.Tensor = host) -> None:
             host.copy_(tensor, non_blocking=True)
             tensor.copy_(host, non_blocking=True)
 
         variants: dict[str, Callable[[], None]] = {
-            "ours": lambda tensor=tensor: dist.all_reduce(tensor),
+            "ours": ours,
             "copy": copy,
         }
         if nccl is not None:
-            variants["nccl"] = lambda tensor=tensor: dist.all_reduce(tensor, group=nccl)
+
+            def by_nccl(tensor: torch.Tensor = tensor) -> None:
+                dist.all_reduce(tensor, group=nccl)
+
+            variants["nccl"] = by_nccl
         samples: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(ROUNDS):
             for name, call in variants.items():

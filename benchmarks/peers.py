@@ -43,7 +43,7 @@ def compiled(folder: Path) -> tuple[Path | None, str]:
         return None, "there is no mpicc"
     source, library = folder / "peer.c", folder / "peer.so"
     source.write_text(SOURCE)
-    command = [wrapper, "-O2", "-shared", "-fPIC", "-o", library, source]
+    command = [wrapper, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -83,7 +84,7 @@ def ordinary_user() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def as_user(user: pwd.struct_passwd | None) -> dict[str, object]:
+def as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """Return arguments for ``subprocess`` that run a program as ``user``."""
     if user is None:
         return {}

@@ -79,7 +79,7 @@ def make_venv() -> None:
 
 def has_pip() -> bool:
     """Tell whether .venv has pip: not where its creation was interrupted."""
-    command = [VENV_PYTHON, "-c", "import pip"]
+    command = [str(VENV_PYTHON), "-c", "import pip"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

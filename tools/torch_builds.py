@@ -35,9 +35,9 @@ WAY_OUT = ("proxy", "cert", "client-cert", "trusted-host")
 
 
 class Choice(NamedTuple):
-    """An index to give pip beside the package index, empty if none, and a line that says why."""
+    """An address to give pip beside the package index, empty if none, and a line that says why."""
 
-    index: str
+    address: str
     why: str
 
 

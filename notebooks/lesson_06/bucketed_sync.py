@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from course_lib.parallel.agreement import agree, rank_and_size
 from course_lib.parallel.flat_tensors import FlatGradients, NamedParameters, require_dense
@@ -99,7 +100,7 @@ class BucketedGradientSync:
         self._started = 0
         self._enabled = True
         self._lock = threading.Lock()  # backward uses a thread for each kind of device
-        self._hooks = []
+        self._hooks: list[RemovableHandle] = []
         if overlap:
             self._add_hooks()
 
@@ -155,7 +156,8 @@ class BucketedGradientSync:
 
     def _wait(self) -> None:
         for bucket in self.buckets:
-            bucket.work.wait()
+            if bucket.work is not None:
+                bucket.work.wait()
         for bucket in self.buckets:
             bucket.require_dense()
 
