@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test doctor notebooks bench lock clean
+.PHONY: help setup lab test doctor notebooks slides bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -33,6 +33,9 @@ doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--
 
 notebooks: setup ## rebuild and execute the lessons whose source changed
 	@$(RUN) -m tools.build_notebooks $(ARGS)
+
+slides: setup ## build the decks whose source changed (needs Node.js); ARGS=--pdf also PDFs
+	@$(RUN) -m tools.build_slides $(ARGS)
 
 bench: setup ## measure every promised number; ARGS=--all also all lessons and a fresh clone
 	@$(RUN) -m benchmarks $(ARGS)
