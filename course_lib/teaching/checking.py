@@ -138,6 +138,9 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
+    except KeyboardInterrupt:
+        record.note(exercise.id, "out of time")
+        raise
     if verdict.kind == "out of time":
         verdict = _too_long(exercise, [])
     elif verdict.kind == "raised":
@@ -193,6 +196,8 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
         cell.run(button)
         verdicts = _verdicts(exercise, cluster, cell)
         interrupted = f"the check of {exercise.id} was interrupted on all ranks"
+        if cell.stuck or cell.end == "interrupted":
+            record.note(exercise.id, "out of time")  # tried, though there will be no verdict
         if cell.stuck:
             too_long = _too_long(exercise, cell.late).text
             advice = cluster.after_failure(cell.report, cell.stuck)

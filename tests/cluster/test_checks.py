@@ -5,6 +5,7 @@ The tests share one kernel and one cluster, and run in this order; one of them k
 
 from __future__ import annotations
 
+import ast
 import textwrap
 import time
 
@@ -32,7 +33,7 @@ SET_UP = """
 import os, sys
 if {root!r} not in map(os.path.abspath, sys.path):
     sys.path.insert(0, {root!r})
-from course_lib.teaching import catalogue, check, checking
+from course_lib.teaching import catalogue, check, checking, record
 catalogue.PACKAGES.append("tests.teaching.own_exercises")
 find, deadline = checking.find, {deadline}
 checking.find = lambda id: find(id)._replace(deadline=deadline)
@@ -56,6 +57,15 @@ def checks(kernel, root, traces):
     kernel.must("cluster.init_process_group()")
     kernel.must(f"%%px\nimport sys\nsys.path.insert(0, {str(root)!r})\ntreasure = 10 * rank")
     return kernel
+
+
+def forget(kernel) -> None:
+    """Let no exercise have been tried yet."""
+    kernel.must("record._of_this_kernel.clear()")
+
+
+def tried(kernel) -> list[str]:
+    return ast.literal_eval(kernel.must("print(sorted(record._of_this_kernel))").text())
 
 
 def works(kernel, treasures: list[int]) -> None:
@@ -106,7 +116,9 @@ def is_stopped(kernel, answer: str, folder, wait_until, presses: int = 1) -> Non
 
 @pytest.mark.parametrize("answer", [ENDLESS, ENDLESS_EVERYWHERE, WAITS], ids=["1", "all", "wait"])
 def test_stop_button(checks, answer, tmp_path, wait_until):
+    forget(checks)
     is_stopped(checks, answer, tmp_path, wait_until)
+    assert tried(checks) == ["90.total.tried"]
     works(checks, [0, 10, 20, 30])
 
 
@@ -120,6 +132,7 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
     folder.mkdir()
     inside = f"    if comm.rank == 1:{textwrap.indent(gate.cell, ' ' * 8)}    comm.barrier()"
     checks.must("deadline = 100")
+    forget(checks)
     running = begins(checks, BEGIN + inside, folder, wait_until)
     boards = RankBoards(checks.events)
     wait_until(lambda: boards.keeps_the_lock(1), IN_PLACE_WITHIN_S, "rank 1 is in C code")
@@ -131,6 +144,7 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
         "CheckError: the check of 90.total was interrupted on all ranks. Rank 1 does not react to "
         "signals and could not be freed. All other ranks are free again."
     )
+    assert tried(checks) == ["90.total.tried"]
     assert "Rank 1 does not react" in checks.run("check('90.total')").traceback
     gate.open()
     wait_until(lambda: not boards.is_busy(1), IN_PLACE_WITHIN_S, "rank 1 is back")
@@ -230,5 +244,6 @@ def test_stop_button_in_the_notebook(watched, tmp_path, wait_until):
     out = watched.finish(running)
     assert time.monotonic() - began < FREE_WITHIN_S
     assert out.error["ename"] == "KeyboardInterrupt"
+    assert tried(watched) == ["90.double.tried"]
     watched.must("def double(x):\n    return 2 * x")
     assert "90.double: right." in watched.must("check('90.double')").text()
