@@ -731,7 +731,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
 #
-# ## Further reading
+# ## References and further reading
 #
 # 1. H. Robbins and S. Monro, "A Stochastic Approximation Method", *The Annals of Mathematical Statistics* 22(3), 400–407, 1951.
 # 2. B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", *USSR Computational Mathematics and Mathematical Physics* 4(5), 1–17, 1964.

@@ -307,7 +307,7 @@ figures.measured_and_predicted(
         "float64": [distances64[step - 1] for step in steps],
     },
     xlabel="step",
-    ylabel="largest difference between weights",
+    ylabel="largest difference",
     title="Four ranks against one process",
     alt="Four ranks against one process: the largest difference between corresponding weights against the step, "
     "logarithmic axes. Two rising rows of points, float64 about half a billion times lower.",
@@ -474,7 +474,7 @@ print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)]
 # %% [markdown]
 # What is best is a matter of experiment. The best-known one trained ResNet-50 on ImageNet, with a batch of 256 (8 GPUs with 32 images each) and of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, batches of 8 (one worker), and of 128, as 16 workers with 8 each would have.
 #
-# 16 ranks on this machine? There is no need. You have *proved* in section 4 that R ranks equal one process with the batch R times as large. So one process can tell what 16 ranks would do, and since there are four, each of them does the whole experiment **with a seed of its own**. That is parallel computing at its simplest: no messages at all.
+# 16 ranks on this machine? There is no need. You have proved in section 4 that R ranks equal one process with the batch R times as large. So one process can tell what 16 ranks would do, and since there are four, each of them does the whole experiment **with a seed of its own**. That is parallel computing at its simplest: no messages at all.
 #
 # The warm-up takes an 18th of the training, as in the paper: there 5 of 90 epochs, here 3 of 50 steps. Three steps are hardly a warm-up, so expect little of it.
 
@@ -557,7 +557,7 @@ assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 # %% [markdown]
 # - **Without scaling** the result is worst by far: the run stops after a sixteenth of the way.
 # - The **square root** lies between.
-# - The **linear rule** comes close to one worker.
+# - The **linear rule** comes closest to one worker.
 #
 # What four seeds do *not* show is the order of the linear runs among themselves. Their differences are smaller than those between two seeds. With ten seeds (*measured* while the lesson was written; mean test error in per cent) the order is the published one but for one pair, gradual warm-up and none, which cannot be told apart:
 #
@@ -726,7 +726,7 @@ print(found["3. type test"]["replicas equal"])
 #
 # **Next:** lesson 06 asks when all this is faster than one process, and by how much.
 #
-# ## Further reading
+# ## References and further reading
 #
 # 1. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to document recognition", *Proceedings of the IEEE* 86(11), 2278–2324, 1998.
 # 2. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Why synchronous, and what to do about the slowest rank.

@@ -29,7 +29,6 @@
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
 from notebooks.lesson_06 import scaling
-from notebooks.lesson_06.figures import predicted_lines
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -241,7 +240,7 @@ two_ranks.picture(two_against_one)
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$.)
+# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$, the number of ranks.)
 
 
 # %%
@@ -344,7 +343,7 @@ assert speed_up[4][0] < 1 < speed_up[4][-1]
 assert speed_up[2][0] < 1
 
 # %% [markdown]
-# So it is the *ratio* that decides: it begins to pay at a ratio near 1 for two ranks and near 3 for four (*measured here*), as the formula says. The *bandwidth* at which it does lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make up for; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. We assert only that no step was faster than the formula, and on which side of the boundary the ends of the curves lie: they are several-fold away from it, so a busy machine cannot move them across.
+# So it is the *ratio* that decides: ranks begin to pay at a ratio near 1 if they are two and near 3 if they are four (*measured here*), as the formula says. The *bandwidth* at which they do lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make up for; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. We assert only that no step was faster than the formula, and on which side of the boundary the ends of the curves lie: they are several-fold away from it, so a busy machine cannot move them across.
 #
 # Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. Beware of the opposite conclusion too: "we tried it with two machines and it was slower" does not say that it will never pay.
 #
@@ -374,7 +373,7 @@ def sync_flattened(model):
 # %% [markdown]
 # LeNet has ten parameter tensors: weight and bias of five layers. The link has a latency of 2 ms, as between two towns, and 100 MB/s.
 #
-# **Predict.** How many times longer does the first way take than the second?
+# **Predict.** How many times longer does the first way take than the second? Write a number.
 
 # %%
 prediction = None
@@ -682,7 +681,7 @@ figures.measured_and_predicted(
 #
 # Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn anew for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: the fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
 #
-# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted?
+# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted? Write a number.
 
 # %%
 prediction = None
@@ -974,7 +973,7 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, the paper 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
+# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, the published value is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
 #
 # With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
 
@@ -1037,7 +1036,7 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 #
 # The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal share of its bandwidth (a *discrete-event simulation*; nothing is sent). Nodes of 8 ranks; 100 GB/s and 3 µs between two ranks of a node; one card of 12.5 GB/s and 10 µs for the whole node.
 #
-# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, for large messages?
+# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, if it is large? Write a number.
 
 # %%
 prediction = None
