@@ -716,7 +716,7 @@ for group in (alone[rank], pair, dist.group.WORLD):
     members = dist.get_process_group_ranks(group)
     seconds, spans = steps_with_stragglers(members, group)
     slowest = 0.005 + delays[:, members].max(axis=1)
-    # No step ends before its slowest rank; 5 % for who left the barrier a moment before us.
+    # No step ends before its slowest rank; 5 % for ranks that left the barrier before us.
     assert seconds >= 0.95 * slowest.sum()
     stragglers[len(members)] = seconds / STEPS, slowest.mean()
 assert stragglers[1][1] < stragglers[2][1] < stragglers[4][1]
@@ -1026,7 +1026,7 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # The column "useful" is the product of the efficiency of a step, the samples that count and the availability.
 #
 # 1. **The batch** breaks first, at some hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks to split the model as well as the data.
-# 2. **The ring's latency** breaks next: $2(p-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
+# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
 # 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12.
 #
 # Each limit is taken alone, with everything else as it was; the rate of failures, for one, is that of one data centre in one year. So the *order* is the message, not the digits. (In the table, two levels take longer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are no powers of two, and Rabenseifner's algorithm then has to fold.)
@@ -1034,7 +1034,7 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal share of its bandwidth (a *discrete-event simulation*; nothing is sent). Nodes of 8 ranks; 100 GB/s and 3 µs between two ranks of a node; one card of 12.5 GB/s and 10 µs for the whole node.
+# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal share of its bandwidth (a *discrete-event simulation*; nothing is sent). A node has 8 ranks, 100 GB/s and 3 µs between two of them, and one card of 12.5 GB/s and 10 µs for all.
 #
 # **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, if it is large? Write a number.
 

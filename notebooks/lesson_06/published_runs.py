@@ -99,7 +99,7 @@ ASSUMPTIONS = (
     Assumption(
         "latency between GPUs of two nodes",
         f"{LATENCY * 1e6:g} µs a message",
-        "not published; an order of magnitude. The second table shows 5 and 20 µs beside it",
+        "not published; an order of magnitude. The next table shows 5 and 20 µs beside it",
     ),
     Assumption(
         "usable bandwidth",
