@@ -548,7 +548,7 @@ check("04.clipped_mean")
 #
 # ### Batch norm
 #
-# Batch normalisation [5] replaces each activation $a$ by $(a - \mu) / \sqrt{\sigma^2 + \varepsilon}$, where $\mu$ and $\sigma^2$ are mean and variance of that activation *over the batch*. On several ranks, each normalises over its own shard: different means, different variances, a different function.
+# Batch normalisation [5] replaces each activation $a$ by $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each normalises over its own shard: different means, different variances, a different function.
 #
 # **Predict.** A batch of 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
 

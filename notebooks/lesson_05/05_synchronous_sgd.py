@@ -81,7 +81,7 @@ assert len(mine) == len(training) // world_size
 # %% [markdown]
 # ## 2. The same start for everyone
 #
-# Every rank makes its own LeNet, with random weights. To see the problem, the ranks are seeded differently here, as they would be if nobody had thought of it. `snapshot` keeps a copy of the weights.
+# Every rank makes its own LeNet, with random weights. To see the problem, the ranks are seeded differently here, as they would be if nobody had thought of it.
 
 # %%
 # %%px
@@ -89,7 +89,6 @@ from course_lib.parallel import invariants
 
 torch.manual_seed(rank)
 model = new_lenet()
-before = invariants.snapshot(model)
 first_weight = round(next(model.parameters()).flatten()[0].item(), 4)
 print("first weight:", first_weight)
 assert len(set(comm.allgather(first_weight))) == world_size
@@ -181,7 +180,7 @@ def my_batches(epoch, batch_size=16):
 
 
 # %% [markdown]
-# `train` *yields* after every step, so we can look at the model in between. Three passes over the data, in batches of 16 per rank, are 3 · 320 / 16 = 60 steps.
+# `train` *yields* after every step, so we can look at the model in between. Three passes over the data, in batches of 16 per rank, are 3 · 320 / 16 = 60 steps. `snapshot` keeps a copy of the initial weights.
 
 # %%
 # %%px
@@ -503,13 +502,15 @@ def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
 
 
 # %% [markdown]
+# Training all of them is the longest cell of this lesson, so it gets a limit of 180 s instead of 60.
+#
 # **Predict.** Of these three, which has the smallest test error and which the largest: (A) no scaling, (B) square root, (C) linear with gradual warm-up? Write their letters in order, from the smallest error to the largest, such as `"ABC"`.
 
 # %%
 prediction = None
 
 # %%
-# %%px
+# %%px --limit 180
 settings = {
     "one worker": (1, "none", "none"),
     "linear, gradual warm-up": (16, "linear", "gradual"),

@@ -789,7 +789,7 @@ check("06.waiting_share")
 #
 # ## 7. Strong and weak scaling
 #
-# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed, so that learning stays the same, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
+# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed at $B$, so that learning stays the same, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
 #
 # Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: 2 ms for whatever a step costs however small, such as starting each layer. With $B = 64$ that is 18 ms. The link: 0.5 ms and 100 MB/s, LeNet's gradient.
 #
