@@ -18,7 +18,8 @@ def hint(id: str) -> None:
         _show(f'There are no more hints for {id}. `solution("{id}")` shows a worked solution.')
         return
     _given[id] += 1
-    _show(f"**Hint {number + 1} of {len(hints)}.** {hints[number]}")
+    gap = "\n\n" if hints[number].startswith("```") else " "  # code starts on a line of its own
+    _show(f"**Hint {number + 1} of {len(hints)}.**{gap}{hints[number]}")
 
 
 def solution(id: str) -> None:

@@ -13,12 +13,12 @@
 # %% [markdown]
 # # 04 Splitting the gradient
 #
-# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can work out the gradients of different parts of a batch apart from each other and add them up: no approximation, the very same gradient.
+# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can compute the gradients of different parts of a batch separately and add them up. That is no approximation: it is the very same gradient.
 #
 # **You will be able to**
 # - draw a computational graph and go back through it by hand, as autograd does;
 # - write SGD, momentum and Adam as functions of the gradient, and say why that matters for ranks;
-# - cut a batch into shards of any sizes and put their gradients together with the right weights;
+# - cut a batch into shards of any size and combine their gradients with the right weights;
 # - say what breaks the identity (batch norm, dropout, uneven shards), measure by how much, and repair it.
 #
 # **You need first** lesson 02: `all_reduce`. The chain rule from school. Some PyTorch: a model, a loss, `backward()`.
@@ -34,9 +34,9 @@ from notebooks.lesson_04.figures import computational_graph, split_gradient
 # %% [markdown]
 # ## 1. Back through a graph, by hand
 #
-# One weight $w$, one sample: an input $x$ and the number $y$ that the model ought to give for it. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training consists of asking for it over and over.
+# One weight $w$, one sample: an input $x$ and its target $y$, the number that the model ought to give. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training computes it over and over.
 #
-# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know by how much $L$ changes with the *result* of the step, and multiply with how the result changes with its *inputs*, the step's *local derivative*.
+# Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply that by the step's *local derivative*, which says how the result changes with its *input*.
 #
 # **Predict.** What is $\partial L / \partial w$? Write a number.
 
@@ -50,18 +50,18 @@ u = w * x  # forward
 e = u - y
 loss = e**2
 
-d_loss = 1.0  # backward: d_loss is the derivative of the loss by itself, d_e by e, and so on
+d_loss = 1.0  # backward: d_e is the derivative of the loss with respect to e, and so on
 d_e = d_loss * 2 * e
 d_u = d_e * 1
 d_w = d_u * x
-print(f"loss {loss}, derivative by w {d_w}")
+print(f"loss {loss}, derivative with respect to w {d_w}")
 
 # %%
 compare(prediction, d_w)
 assert (loss, d_w) == (25.0, 20.0)
 
 # %% [markdown]
-# A derivative can be checked without any calculus: move $w$ a little both ways, and see how far the loss moves. For a loss that is a square this *difference quotient* is exact, and with steps of 1/1024 no digit is rounded either.
+# A derivative can be checked without any calculus: move $w$ a little either way, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
 
 
 # %%
@@ -80,7 +80,7 @@ assert quotient == d_w
 
 # %%
 class Node:
-    """A number that remembers its inputs, and the local derivative by each of them."""
+    """A number that remembers its inputs, and the local derivative with respect to each."""
 
     def __init__(self, value, name="", rule="", inputs=()):
         self.value, self.name, self.rule, self.inputs = value, name, rule, inputs
@@ -107,9 +107,9 @@ class Node:
 
 
 # %% [markdown]
-# Each operation gives a new node. `called` gives it the name that it has in the pictures.
+# Each operation gives a new node. `called` names it for the pictures.
 #
-# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards: every node hands its gradient, times the local derivative, to each of its inputs, where it is *added* to what is there. That is all of autograd; PyTorch does it with tensors in place of numbers.
+# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards: every node hands its gradient, times the local derivative, to each of its inputs, where it is *added* to what is there. That is all there is to autograd; PyTorch does the same with tensors instead of numbers.
 
 
 # %%
@@ -141,7 +141,7 @@ backward(L)
 computational_graph(L, title="One sample")
 
 # %% [markdown]
-# Read it twice. From left to right, the white cells: the values. From right to left, the black cells: the derivative of $L$ by this node. The number on an edge is the local derivative; a black cell is the black cell to its right times the number on the edge.
+# Read the picture twice. From left to right, the white cells: the values. From right to left, the black cells: the derivative of $L$ with respect to each node. The number on an edge is the local derivative; a black cell is the black cell to its right times the number on the edge.
 
 # %%
 weight = torch.tensor(3.0, requires_grad=True)
@@ -154,7 +154,7 @@ assert W.gradient == weight.grad.item() == d_w
 #
 # Now two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
 #
-# **Predict.** The first sample's derivative by $w$ was 20. Work out the second one's. What is $\partial L / \partial w$ for both together?
+# **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Write a number.
 
 # %%
 prediction = None
@@ -171,15 +171,17 @@ def loss_of_sample(w, x, y, index):
 shared = Node(3.0, "w")
 both = (loss_of_sample(shared, 2.0, 1.0, "₁") + loss_of_sample(shared, 1.0, 5.0, "₂")).called("L")
 backward(both)
+
+# %%
 compare(prediction, shared.gradient)
-assert shared.gradient == 20.0 + (-4.0)
+assert shared.gradient == 16.0
 
 # %%
 on_rank = {f"{letter}{index}": rank for rank, index in enumerate("₁₂") for letter in "xyueL"}
 computational_graph(both, ranks=on_rank, title="Two samples, one weight")
 
 # %% [markdown]
-# Two edges leave $w$, one for each sample. Backward adds up what comes home along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
+# Two edges leave $w$, one for each sample. Backward adds up what comes back along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
 #
 # Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which everyone can have a copy, and in the last sum. Nothing that happens in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1; let each go forward and backward alone; add up the two numbers that come out at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
 
@@ -204,7 +206,7 @@ assert sum(halves) == shared.gradient
 
 # %% tags=["exercise"] exercise="04.gradients"
 def gradients(w, b, x, y):
-    """Return the loss, its derivative by w, and its derivative by b."""
+    """Return the loss, and its derivatives with respect to w and to b."""
     ### BEGIN SOLUTION
     u = w * x + b
     h = max(u, 0)
@@ -225,8 +227,8 @@ check("04.gradients")
 # A network has many weights. All of them together are the vector $\theta$, and their derivatives are the *gradient* $g$, a vector of the same length. An *optimizer* turns $g$ into a step. Three well-known ones, with the learning rate $\lambda$:
 #
 # - **SGD** (stochastic gradient descent) [1]: $\theta \leftarrow \theta - \lambda g$.
-# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ collects the gradients of the past, each step back counting $\mu$ times less; then $\theta \leftarrow \theta - \lambda v$.
-# - **Adam** [3]: running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$, both corrected for having started at zero; then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$.
+# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ collects the gradients of the past, each counting $\mu$ times as much as the one after it; then $\theta \leftarrow \theta - \lambda v$.
+# - **Adam** [3]: running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$, both corrected for having started at zero, which gives $\hat m$ and $\hat s$; then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$.
 
 
 # %%
@@ -248,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Are they PyTorch's? Each goes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding in float64 is at most $1.1 \cdot 10^{-16}$ of a number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one go, with one rounding where we have two.
+# Do they compute what PyTorch's do? Each takes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one go, with one rounding where we have two.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -276,7 +278,7 @@ for ours, theirs in pairs:
     assert difference < 1e-13
 
 # %% [markdown]
-# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, the optimizer's own state. Not the data, not the model, not how the gradient was come by. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer it is. All that the ranks ever have to agree on is the gradient. Lesson 05 builds on this sentence.
+# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, the optimizer's own state. Not the data, not the model, not where the gradient came from. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer it is. All that the ranks ever have to agree on is the gradient. Lesson 05 builds on this sentence.
 #
 # ## 4. The same for a network and many samples
 #
@@ -288,13 +290,13 @@ for ours, theirs in pairs:
 #
 # $$\nabla_\theta \sum_{D} \ell = \nabla_\theta \Big( \sum_{D_0} \ell + \dots + \sum_{D_{R-1}} \ell \Big) = \underbrace{\nabla_\theta \sum_{D_0} \ell}_{g_0} + \dots + \underbrace{\nabla_\theta \sum_{D_{R-1}} \ell}_{g_{R-1}}.$$
 #
-# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds up.
+# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds the $g_r$ up.
 
 # %%
 split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
-# Is it true to the last digits, for a real network on real data? The digits of lesson 00, a network with one hidden layer, float64. `flat_gradient` gives the gradient as one long vector; `distance` is the largest difference of two vectors, relative to the largest entry.
+# Is it true to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector; `distance` is the largest difference between two vectors, relative to the largest entry.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -326,9 +328,9 @@ training, test = data.load("digits")
 training = data.DataSet(training.images.double(), training.labels)
 
 # %% [markdown]
-# First in this notebook alone. For R from 1 to 8 the 1,437 samples are cut twice: as evenly as possible, and very unevenly, in proportion 1 : 2 : 3 : ... .
+# First in this notebook alone. For $R$ from 1 to 8 the 1,437 samples are cut twice: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
 #
-# **Predict.** By how much will the sum of eight gradients differ from the gradient of everything, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Write a letter, such as `"A"`.
+# **Predict.** By how much will the sum of eight gradients differ from the gradient of all samples at once, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Write a letter, such as `"A"`.
 
 # %%
 prediction = None
@@ -353,9 +355,9 @@ compare(prediction, "C" if largest < 1e-11 else "B" if largest < 1e-5 else "A")
 assert largest < 1e-12
 
 # %% [markdown]
-# Equal, but for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02). The bound of $10^{-12}$ has reasons too. 1,437 additions, each with an error of at most $1.1 \cdot 10^{-16}$, come to $1.6 \cdot 10^{-13}$ if all errors go the same way, *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel, so the sum is smaller than that, and the same error is a larger part of it; and there are sums inside the network too. $10^{-12}$ leaves a factor of six for both.
+# Equal, but for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02). The bound of $10^{-12}$ has its reasons, too. 1,437 additions, each with an error of at most $1.1 \cdot 10^{-16}$, come to $1.6 \cdot 10^{-13}$ if all errors go the same way, *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel, so the sum is smaller than that, and the same error is a larger part of it; and there are sums inside the network too. $10^{-12}$ leaves a factor of six for both.
 #
-# Now on real ranks. Each rank takes its own shard, of roughly 1 : 2 : 3 : 4, and nobody sees anybody else's samples. One `all_reduce` adds up.
+# Now on real ranks. Their shards are roughly as 1 : 2 : 3 : 4, and each rank computes on its own shard only. One `all_reduce` adds up the gradients.
 
 # %%
 # %%px
@@ -386,22 +388,24 @@ assert_replicas_equal({"gradient": total})
 # %% [markdown]
 # ## 5. Sum or mean?
 #
-# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the learning rate need not change with the size of the batch, as long as the step is to be about equally long. With a mean, putting shards together needs care. Let $n_r$ be the number of samples in $D_r$, $N$ the number in all, and $\bar g_r = g_r / n_r$ what rank $r$ gets from its mean loss. Then
+# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the length of the gradient, and so of the step, hardly depends on the size of the batch. But combining shards now needs care. Let $n_r$ be the number of samples in $D_r$, $N$ the number in all, and $\bar g_r = g_r / n_r$ what rank $r$ gets from its mean loss. Then
 #
 # $$\bar g = \frac{1}{N} \sum_{r} g_r = \sum_{r} \frac{n_r}{N}\, \bar g_r.$$
 #
 # **Each rank's mean has to be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. If not, it is not.
 #
-# **Predict.** Shards of 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times as much as it should does a sample of rank 0 count?
+# **Predict.** Shards of 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times too much does a sample of rank 0 count? Write a number.
 
 # %%
 prediction = None
 
 # %% tags=["nbval-ignore-output"]
-compare(prediction, (1 / 4 / 143) / (1 / 1437), within=0.05)
+sizes = cluster.view["sizes"][0]
+weights = [1 / len(sizes) / size for size in sizes]  # of one sample, on each rank
+compare(prediction, weights[0] * N, within=0.05, source="By the formula")
 
 # %% [markdown]
-# Two and a half times: a quarter of the total weight goes to a tenth of the samples. Here are the four recipes that people write. Which of them give the gradient of the mean loss?
+# Two and a half times: a quarter of the total weight goes to a tenth of the samples. Here are four recipes that people use. Which of them give the gradient of the mean loss?
 
 # %%
 # %%px
@@ -431,22 +435,22 @@ assert 3 < lengths["sum of means"] < 5
 assert 0.001 < errors["mean of means"] < 0.5
 
 # %% [markdown]
-# *Length* is that of the vector, as a multiple of the right one.
+# *Length* is the norm of the vector, as a multiple of the right one.
 #
 # - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you know it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
 # - The **sum of means** is what an `all_reduce` leaves if you forget to divide: about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low rate it even learns faster for a while.
 # - The **mean of means** has the right length and is still wrong, by several per cent here. That is the nastiest of the four: it trains, only to a slightly different goal.
 #
-# The length of the gradient is not the same matter for every optimizer.
+# How much the length of the gradient matters depends on the optimizer.
 #
-# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as long are the first ten steps together with SGD, and how many times with Adam? Write a list of two numbers.
+# **Predict.** Someone forgets to divide, so every gradient is 4 times too long. How many times as far do the weights get in the first ten steps with SGD, and how many times with Adam? Write a list of two numbers.
 
 # %%
 prediction = None
 
 
 # %%
-def way_of(optimizer, factor):
+def distance_moved(optimizer, factor):
     """How far the weights get in ten steps, with gradients ``factor`` times too long."""
     generator = torch.Generator().manual_seed(1)
     theta, state = torch.zeros(1000, dtype=torch.float64), {}
@@ -456,7 +460,10 @@ def way_of(optimizer, factor):
     return theta.norm().item()
 
 
-ratios = [round(way_of(optimizer, 4) / way_of(optimizer, 1), 3) for optimizer in (sgd, adam)]
+moved = [[distance_moved(optimizer, factor) for factor in (1, 4)] for optimizer in (sgd, adam)]
+
+# %%
+ratios = [round(too_far / right, 3) for right, too_far in moved]
 compare(prediction, ratios, within=0.01)
 assert ratios == [4.0, 1.0]
 
@@ -487,7 +494,7 @@ check("04.mean_gradient")
 #
 # ### Exercise 3: one rank, one piece after the other
 #
-# The identity does not ask *where* the shards are worked on. One process can take them in turn, and so train with batches that do not fit into its memory. This is *gradient accumulation*.
+# The identity does not care *where* the shards are processed. One process can take them in turn, and so train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
 # Write `accumulate_gradient(model, loss_function, images, labels, most)`. Afterwards `parameter.grad` of each parameter holds the gradient of the mean loss over the whole batch, and the model was never given more than `most` samples at once. `loss_function(outputs, labels)` gives the mean over what it is given. There may be gradients of an earlier step in `parameter.grad` when your function is called.
 
@@ -513,7 +520,7 @@ check("04.accumulate_gradient")
 #
 # *Clipping* by the norm keeps a step from becoming too long: if the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does it in one process. It is not a sum over samples, so it cannot be split as freely as the gradient.
 #
-# Write `clipped_mean(gradient, largest, group)`: `gradient` is this rank's, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One collective again.
+# Write `clipped_mean(gradient, largest, group)`: `gradient` is that of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One collective again.
 
 
 # %% tags=["exercise"] exercise="04.clipped_mean"
@@ -537,13 +544,13 @@ check("04.clipped_mean")
 #
 # ## 6. What breaks the identity
 #
-# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched at their ends only. Where something in the middle looks at *several* samples, the graph has edges across, and cutting it changes the result. Batch norm is the best-known such thing.
+# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched at their ends only. Where something in the middle looks at *several* samples, edges run from one half to the other, and cutting them changes the result. Batch norm is the best-known example.
 #
 # ### Batch norm
 #
-# Batch normalisation [5] replaces each activation $a$ by $(a - \mu) / \sqrt{\sigma^2 + \varepsilon}$, where $\mu$ and $\sigma^2$ are mean and variance of that activation *over the batch*. On ranks, every rank normalises over its own shard: other means, other variances, another function.
+# Batch normalisation [5] replaces each activation $a$ by $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each normalises over its own shard: different means, different variances, a different function.
 #
-# **Predict.** A batch of 40 samples, 10 for each of four ranks, all weights right. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
+# **Predict.** A batch of 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
 
 # %%
 prediction = None
@@ -577,9 +584,9 @@ print(f"relative error {batch_norm_error:.2f}")
 assert batch_norm_error > 0.05
 
 # %% [markdown]
-# No rounding error: the gradient belongs to another function. The smaller the shards, the worse.
+# That is no rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances scatter, and the worse it gets.
 #
-# The repair: let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. If $t = a_0 + \dots + a_{R-1}$ is the all-reduced sum, each rank's loss depends on $t$, so by the rule "add up what comes home along all edges" the derivative by $a_r$ is the sum of all ranks' derivatives by $t$: **the backward of an all-reduce is an all-reduce**.
+# The repair: let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. If $t = a_0 + \dots + a_{R-1}$ is the all-reduced sum, each rank's loss depends on $t$, so by the rule "add up what comes back along all edges" the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
 
 
 # %%
@@ -628,7 +635,7 @@ assert distance(part.grad, whole.grad[own_rows]) < 1e-12
 print(f"{len(part)} rows: forward and backward as with all 40 in one process")
 
 # %% [markdown]
-# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` puts it in the place of every batch norm of a model. (It combines means and squared *deviations* in place of plain squares: subtracting two large numbers, as in our last line but one, loses digits in float32.)
+# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm of a model by it. (It combines means and squared *deviations* instead of plain squares: subtracting two large numbers, as in our line for `variance`, loses digits in float32.)
 
 # %%
 # %%px
@@ -642,13 +649,13 @@ print("repaired to rounding error:", repaired_error < 1e-12)
 assert repaired_error < 1e-12
 
 # %% [markdown]
-# It is not free: two messages per batch norm and step, forward and backward, at moments when nobody can do anything but wait. Therefore people often leave batch norm local when every rank has 32 samples or more, *knowing* that the function differs a little: Goyal and others define theirs per worker, of 32 samples [6]. Other kinds of norm (layer, group, instance) look at one sample at a time, and need no repair.
+# It is not free: two all-reduces per batch norm and step, one forward and one backward, and every rank has to wait for them. So people often leave batch norm local when every rank has 32 samples or more, *knowing* that the function differs a little: Goyal and others normalise over the 32 samples of each worker [6]. Other kinds of norm (layer, group, instance) look at one sample at a time, and need no repair.
 #
 # ### Dropout
 #
-# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. Ranks reproduce one process only if every sample meets the same mask.
+# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. Ranks reproduce one process only if every sample gets the same mask as there.
 #
-# Two ways to seed the ranks, and both go wrong in their own way: seeded alike, every rank draws the *same* masks for its shard, so sample 0 of every rank gets the same one; seeded by rank, masks are independent, as they should be, but they are not those of one process.
+# There are two obvious ways to seed the ranks, and neither reproduces one process. Seeded alike, every rank draws the *same* masks, so the first samples of all shards share a mask. Seeded by rank, the masks are independent, as they should be, but they are not those of one process.
 
 # %%
 # %%px
@@ -670,11 +677,11 @@ def draw_mask(samples, seed):
 
 
 # %% [markdown]
-# The third way draws the mask of the *whole* batch on every rank, and takes its own rows.
+# A third way draws the masks of the *whole* batch on every rank, and keeps the rank's own rows.
 
 # %%
 # %%px
-whole = gradient_with_mask(*batch, draw_mask(40, seed=0))
+in_one_process = gradient_with_mask(*batch, draw_mask(40, seed=0))
 masks = {
     "seeded alike": draw_mask(10, seed=0),
     "seeded by rank": draw_mask(10, seed=rank),
@@ -684,7 +691,7 @@ dropout_errors = {}
 for name, mask in masks.items():
     together = gradient_with_mask(*shard, mask)
     dist.all_reduce(together)
-    dropout_errors[name] = distance(together, whole)
+    dropout_errors[name] = distance(together, in_one_process)
 assert dropout_errors["own rows of one mask"] < 1e-12
 assert min(dropout_errors["seeded alike"], dropout_errors["seeded by rank"]) > 0.05
 
@@ -697,7 +704,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 #
 # ### Uneven shards
 #
-# You have measured this one in section 5. It comes back every time the number of samples is no multiple of the number of ranks: at the end of an epoch, or when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length: equal numbers of sentences, unequal numbers of words, and the mean of the ranks' means is wrong although the shards look even.
+# You have measured this one in section 5. It comes back whenever the number of samples is not a multiple of the number of ranks, as at the end of an epoch, or when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length: equal numbers of sentences, unequal numbers of words, and the mean of the ranks' means is wrong although the shards look even.
 #
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
@@ -705,7 +712,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | dropout | two runs with different R never agree | error disappears in `eval()` mode | independent masks per rank; for a proof, masks by sample |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | ask each rank for its count of whatever the mean runs over | all-reduce sums and counts, divide once |
 # | clipping before the sum | steps too short when ranks disagree | norm before against norm after the all-reduce | average, then clip |
-# | losses that compare samples, such as *contrastive* ones (alike samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with gradient |
+# | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with gradient |
 #
 # ## Recap
 #
@@ -717,14 +724,14 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # | step | $\theta - \lambda g$, momentum, Adam: functions of weights, gradient, state | the same on every rank, so the same result |
 # | exactness | – | rounding only: below $10^{-12}$ in float64 |
 #
-# - Backward adds up what comes home along all edges. That is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
+# - Backward adds up what comes back along all edges. That is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
 # - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
-# - Weigh by samples. A mean of means is right only for equal shares.
-# - Whatever looks across samples breaks the identity, until the ranks talk in the middle of it.
+# - Weight by samples. A mean of means is right only for equal shards.
+# - Whatever looks across samples breaks the identity, unless the ranks communicate in the middle of it.
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
 #
-# ## Further reading
+# ## References and further reading
 #
 # 1. H. Robbins and S. Monro, "A Stochastic Approximation Method", *The Annals of Mathematical Statistics* 22(3), 400–407, 1951.
 # 2. B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", *USSR Computational Mathematics and Mathematical Physics* 4(5), 1–17, 1964.

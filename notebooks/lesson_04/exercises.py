@@ -42,8 +42,8 @@ def check_gradients(gradients: Callable) -> str:
 
 ACCUMULATE_HINTS = [
     "`backward()` *adds* to `parameter.grad`; it does not replace it. So the pieces add up by "
-    "themselves, if each is given its weight before `backward()`. Which weight has a piece of "
-    "2 samples in a batch of 10?",
+    "themselves, if each is given its weight before `backward()`. What is the weight of a "
+    "piece of 2 samples in a batch of 10?",
     "Clear the gradients once, at the start. Cut with `images.split(most)` and "
     "`labels.split(most)`: the last piece may be smaller. The mean over a piece, times "
     "`len(piece) / len(images)`, is its part of the mean over the batch.",

@@ -41,7 +41,7 @@ def computational_graph(
     """Draw the graph that ends in ``output``: values in white cells, derivatives in black ones.
 
     ``ranks``: from a node's name to the rank that holds it; its frame has that rank's colour.
-    The number on an edge is the local derivative: that of its right end by its left end.
+    The number on an edge is the local derivative of its right end with respect to its left end.
     Raises ValueError if two nodes have one name, or a node has none.
     """
     nodes = _in_order(output)
@@ -166,9 +166,9 @@ def _draw_legend(drawing: Drawing, y: float, name: str, ranks: list[int]) -> Non
     drawing.rectangle(x, y - 9, 22, 18, fill=PAPER, stroke=SOFT_INK, radius=3)
     drawing.text(x + 28, y, "value", size=13, anchor="start")
     drawing.rectangle(x + 74, y - 9, 22, 18, fill=INK, radius=3)
-    drawing.text(x + 102, y, f"derivative of {name} by it", size=13, anchor="start")
+    drawing.text(x + 102, y, f"derivative of {name}", size=13, anchor="start")
     for index, rank in enumerate(ranks):
-        drawing.rank_label(rank, x + 270 + 68 * index, y, height=20)
+        drawing.rank_label(rank, x + 246 + 68 * index, y, height=20)
 
 
 def _number(value: float) -> str:

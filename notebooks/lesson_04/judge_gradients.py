@@ -42,8 +42,7 @@ def _judge_point(given, point) -> None:
     if not isinstance(given, (tuple, list)) or len(given) != 3:
         raise WrongAnswer(
             "not-three-numbers",
-            f"{asked} it returned {given!r}; return three numbers: the loss, the derivative by w, "
-            "the derivative by b",
+            f"{asked} it returned {given!r}; return three numbers: the loss, ∂L/∂w and ∂L/∂b",
         )
     loss, d_w, d_b = (float(number) for number in given)
     u = w * x + b
@@ -70,49 +69,47 @@ def _judge_point(given, point) -> None:
     if (d_w, d_b) == (2 * e * x + 2 * w, 2 * e) and not open_:
         raise WrongAnswer(
             "forgets-the-relu",
-            f"{asked} u is {u:g}, so the ReLU gives 0 whatever w and b are, a little more or less: "
-            "nothing may come back through it",
+            f"{asked} u is {u:g}, so the ReLU gives 0, and still does if w or b changes a "
+            "little: nothing may come back through it",
         )
     if (d_b, d_w) == wanted[1:]:
         raise WrongAnswer(
             "outputs-swapped",
-            f"{asked} it returned {d_w:g} and {d_b:g}: the derivative by w comes before that by b",
+            f"{asked} it returned {d_w:g} and {d_b:g}: ∂L/∂w comes before ∂L/∂b",
         )
     if (d_w, d_b) == (d_u * x + w, d_u):
         raise WrongAnswer(
             "forgets-the-two",
-            f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. The "
-            "derivative of w² is 2w",
+            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. The derivative of w² is 2w",
         )
     if (d_w, d_b) == (d_u * x, d_u):
         raise WrongAnswer(
             "forgets-a-path",
-            f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. w occurs "
-            "twice in the loss: add what comes back on both ways",
+            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. w occurs "
+            "twice in the loss: add up what comes back along both paths",
         )
     if d_b == d_u and d_w in (2 * w, d_u + 2 * w, d_u * w + 2 * w):
         raise WrongAnswer(
             "forgets-a-factor",
-            f"{asked} the derivative by w is {wanted[1]:g}, and it returned {d_w:g}. The local "
-            f"derivative of w · x by w is x, here {x:g}",
+            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. The local "
+            f"derivative of w · x with respect to w is x, here {x:g}",
         )
     if (d_w, d_b) == (e * open_ * x + 2 * w, e * open_) or d_b == e * open_:
         raise WrongAnswer(
             "forgets-the-two",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}: half of it. "
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}: half of it. "
             "The derivative of e² is 2e",
         )
     if d_b == -wanted[2] and d_b != 0:
         raise WrongAnswer(
             "wrong-sign",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. e is h − y, "
-            "not y − h",
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. e is h − y, not y − h",
         )
     h = max(u, 0)
     if open_ and (d_w, d_b) == (2 * e * h * x + 2 * w, 2 * e * h):
         raise WrongAnswer(
             "relu-times-its-value",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}, {h:g} times "
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}, {h:g} times "
             "as much. That is h; the local derivative of a ReLU is 1 where u is positive, and 0 "
             "where it is not",
         )
@@ -125,24 +122,24 @@ def _judge_point(given, point) -> None:
     if open_ and (d_w, d_b) == (2 * x + 2 * w, 2):
         raise WrongAnswer(
             "forgets-the-error",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. The "
-            f"derivative of e² by e is 2e, here {2 * e:g}",
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. The "
+            f"derivative of e² with respect to e is 2e, here {2 * e:g}",
         )
     if d_w == wanted[1] and d_b == d_u * x:
         raise WrongAnswer(
             "b-like-w",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}, {x:g} times "
-            "as much: b is added, so the local derivative of w · x + b by b is 1, not x",
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}, {x:g} times "
+            "as much: b is added, so the local derivative with respect to b is 1, not x",
         )
     if d_w == wanted[1] and d_b == d_u + 2 * w:
         raise WrongAnswer(
             "b-like-w",
-            f"{asked} the derivative by b is {wanted[2]:g}, and it returned {d_b:g}. The penalty "
+            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. The penalty "
             "is w²: there is no b in it",
         )
     raise WrongAnswer(
         "wrong-value",
-        f"{asked} the derivatives by w and b are {wanted[1]:g} and {wanted[2]:g}, and it returned "
+        f"{asked} ∂L/∂w and ∂L/∂b are {wanted[1]:g} and {wanted[2]:g}, and it returned "
         f"{d_w:g} and {d_b:g}",
     )
 
@@ -281,7 +278,7 @@ def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
         raise WrongAnswer(
             "sum-of-means",
             f"it is the sum of the {len(parts)} pieces' mean gradients, about {len(parts)} times "
-            "too long. Weigh each piece",
+            "too long. Weight each piece",
         )
     if equal(sum(parts) / len(parts)):
         raise WrongAnswer(

@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 05 Synchronous SGD by hand
 #
-# **The one idea.** Give every rank the same initial weights and its own part of the data; after each backward pass average the gradients; then let every rank take its step. R ranks train the very network that one process would have trained with a batch R times as large.
+# **The one idea.** Give every rank the same initial weights and its own part of the data; after each backward pass average the gradients; then let every rank take its step. R ranks then train the very network that one process would have trained with a batch R times as large.
 #
 # **You will be able to**
-# - write the whole training loop for R ranks, in under 30 lines, from `send`, `recv`, `broadcast` and `all_reduce`;
+# - write the whole training loop for R ranks, in under 30 lines, with `send`, `recv`, `broadcast` and `all_reduce`;
 # - prove that it equals one process with the large batch, and say which tolerance is fair;
 # - choose a learning rate for the larger batch, and say what is known and what is folklore about it;
-# - find the five classic bugs of data-parallel training by two invariants, where the loss curve shows nothing.
+# - find the five classic bugs of data-parallel training with two invariants, where the loss curve shows nothing.
 #
 # **You need first** lesson 04: the mean of the ranks' gradients is the gradient of the whole batch.
 #
@@ -34,7 +34,7 @@ from notebooks.lesson_05.figures import measured_beside_published
 cluster = start_cluster(n=4, init_process_group=True)
 
 # %% [markdown]
-# ## 1. A network, and a part of the data for everyone
+# ## 1. A network, and a share of the data for every rank
 #
 # The network is LeNet, which read digits on bank cheques in the 1990s [1]. Its images have 28 × 28 pixels. If you have MNIST, the data set that was put together for the same paper, on your machine (in the folder that `COURSE_DATA` names), the lesson uses it; if not, it takes the digits that come with the course, enlarged to the same size. Everything below is the same for both.
 
@@ -54,7 +54,7 @@ assert training.images.shape == (1280, 1, 28, 28)
 print(f"{name}: {len(training)} images to train on, {len(test)} to test with")
 
 # %% [markdown]
-# `new_lenet` lets the weights start about 2.4 times as large as PyTorch makes them, after He and others [3]. With the smaller ones the first layers pass on next to nothing, and nothing happens for the first hundred steps.
+# `new_lenet` makes the initial weights about 2.4 times as large as PyTorch does, following He and others [3]. With PyTorch's own the signal fades from layer to layer, and the loss hardly moves in the first 60 steps (*measured* while the lesson was written).
 
 
 # %%
@@ -75,13 +75,13 @@ def new_lenet():
 from notebooks.lesson_05.shards import shard
 
 mine = shard(training, rank, world_size)
-print(f"{len(mine)} images, {parameter_count(new_lenet()):,} numbers to learn")
+print(f"{len(mine)} images, {parameter_count(new_lenet()):,} parameters")
 assert len(mine) == len(training) // world_size
 
 # %% [markdown]
 # ## 2. The same start for everyone
 #
-# Every rank makes its own LeNet, with random weights. To see the problem, the ranks are seeded differently here, as they would be if nobody had thought of it. `snapshot` keeps a copy of the weights.
+# Every rank makes its own LeNet, with random weights. To see the problem, the ranks are seeded differently here, as they would be if nobody had thought of it.
 
 # %%
 # %%px
@@ -89,13 +89,12 @@ from course_lib.parallel import invariants
 
 torch.manual_seed(rank)
 model = new_lenet()
-before = invariants.snapshot(model)
 first_weight = round(next(model.parameters()).flatten()[0].item(), 4)
 print("first weight:", first_weight)
 assert len(set(comm.allgather(first_weight))) == world_size
 
 # %% [markdown]
-# The ranks have to agree, so rank 0's weights are handed out. From lesson 01 you know how: rank 0 *sends* each tensor to each of its siblings, and they *receive* it into their own.
+# The ranks have to agree, so rank 0's weights are handed out. Lesson 01 showed how: rank 0 *sends* each tensor to each of the other ranks, its siblings, and they *receive* it into their own.
 
 
 # %%
@@ -114,7 +113,7 @@ def send_initial_weights(model):
 
 
 # %% [markdown]
-# **Predict.** LeNet has five layers, each with weights and biases. How many messages does rank 0 send?
+# **Predict.** LeNet has five layers, each with weights and biases. How many messages does rank 0 send? Write a number.
 
 # %%
 prediction = None
@@ -148,11 +147,11 @@ sync_initial_weights(model)
 invariants.assert_replicas_equal(model)
 
 # %% [markdown]
-# Buffers are what a model keeps without learning it, such as the running means of batch norm. LeNet has none; a function that others will use should not forget them.
+# Buffers are tensors that a model keeps but does not train, such as the running means of batch norm. LeNet has none; a function that others will use should not forget them.
 #
 # ## 3. The loop
 #
-# Here is synchronous SGD, whole: with `sync_initial_weights` above and the run below, under 30 lines. Two functions, one called at the start and one in every step, make a program for one process into one for any number of ranks. They are marked `# <-`.
+# Here is synchronous SGD, whole: with `sync_initial_weights` above and the run below, under 30 lines. Two functions, one called at the start and one in every step, turn a program for one process into one for any number of ranks. The two calls are marked `# <-`.
 
 
 # %%
@@ -181,7 +180,7 @@ def my_batches(epoch, batch_size=16):
 
 
 # %% [markdown]
-# `train` *yields* after every step, so we can look at the model on the way. Three times through the data in batches of 16 per rank are 3 · 320 / 16 = 60 steps.
+# `train` *yields* after every step, so we can look at the model in between. Three passes over the data, in batches of 16 per rank, are 3 · 320 / 16 = 60 steps. `snapshot` keeps a copy of the initial weights.
 
 # %%
 # %%px
@@ -221,9 +220,9 @@ assert cluster.view["differing"] == [["loss"]] * 4
 # %% [markdown]
 # Only the loss differs: each rank reports that of its own 16 images. (The loss of the batch is the mean over the ranks, one more `all_reduce`.) The rest is the same bit for bit, after 60 steps in which nobody ever compared or corrected any weights. Why?
 #
-# Lesson 04 showed that an optimizer is a function of the weights, of the gradient and of its own state. Let the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function is given the same numbers, so weights *and* state agree after the step. At the start they agree: the weights by broadcast, the state because it is empty. So they agree after every step, momentum included, by induction. The argument needs *every* link: one rank that skips one all-reduce, or starts with another momentum, and the replicas part for good.
+# Lesson 04 showed that an optimizer is a function of the weights, of the gradient and of its own state. Let the ranks agree on weights and state before a step. The all-reduce gives all of them the same gradient. Then the same function is given the same numbers, so weights *and* state agree after the step. At the start they agree: the weights by broadcast, the state because it is empty. So they agree after every step, momentum included, by induction. The argument needs *every* link: one rank that skips one all-reduce, or starts with another momentum, and the replicas drift apart for good.
 #
-# This is the check to run after every training:
+# These are the checks to run after every training run:
 
 # %%
 # %%px
@@ -239,7 +238,7 @@ print(f"loss {first:.2f} -> {last:.2f}, test accuracy {loops.accuracy(model, tes
 # %% [markdown]
 # ## 4. The proof
 #
-# Equal replicas prove that the ranks agree. They could agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So let one process do it, and compare the weights after every step. Rank 0 plays the one process. Its batch is the union of what the four ranks take in the same step.
+# Equal replicas prove that the ranks agree. They could still agree on something wrong. The claim is stronger: **four ranks with batches of 16 do what one process does with batches of 64**. So let one process do it, and compare the weights after every step. Rank 0 plays the one process. Its batch is the union of what the four ranks take in the same step.
 
 
 # %%
@@ -260,9 +259,9 @@ def in_dtype(batches, dtype):
 
 
 # %% [markdown]
-# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples, the ranks over 16 each and then over four results. In float32 a rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number, in float64 up to $2^{-53} \approx 1.1 \cdot 10^{-16}$. So every step plants a difference of that order, and training makes the differences grow a little. If nothing else is going on, then the distance in float64 has to be smaller by about the ratio of the two, half a billion. That is a sharper test than any fixed tolerance: a real mistake does not care about the number of digits.
+# What tolerance is fair? The two runs add up the same numbers in a different order: one process sums over 64 samples, the ranks over 16 each and then over four results. In float32 a rounding error is up to $2^{-24} \approx 6 \cdot 10^{-8}$ of a number, in float64 up to $2^{-53} \approx 1.1 \cdot 10^{-16}$. So every step adds a difference of that order, and training makes the differences grow a little. If nothing else is going on, then the distance in float64 has to be smaller by about the ratio of the two, half a billion. That is a sharper test than any fixed tolerance: a real mistake is as large in float64 as in float32.
 #
-# **Predict.** After 60 steps in float32, how large is the largest difference between two weights: about $10^{-2}$, $10^{-4}$, $10^{-6}$ or $10^{-8}$?
+# **Predict.** After 60 steps in float32, how large is the largest difference between corresponding weights of the two runs: about (A) $10^{-2}$, (B) $10^{-4}$, or (C) $10^{-6}$ or less? Write a letter.
 
 # %%
 prediction = None
@@ -293,11 +292,8 @@ model64, serial64, distances64 = both(torch.float64)
 assert len(distances32) == len(distances64) == 60
 
 # %% tags=["nbval-ignore-output"]
-distances32, distances64 = (
-    cluster.view.client[0]["distances32"],
-    cluster.view.client[0]["distances64"],
-)
-compare(prediction, distances32[-1], within=9)
+distances32, distances64 = (cluster.client[0][f"distances{bits}"] for bits in (32, 64))
+compare(prediction, "C" if distances32[-1] < 1e-5 else "B" if distances32[-1] < 1e-3 else "A")
 print(f"after 60 steps: {distances32[-1]:.1e} in float32, {distances64[-1]:.1e} in float64")
 assert distances64[-1] < 1e-6 * distances32[-1]
 
@@ -310,14 +306,14 @@ figures.measured_and_predicted(
         "float64": [distances64[step - 1] for step in steps],
     },
     xlabel="step",
-    ylabel="largest difference of two weights",
+    ylabel="largest difference",
     title="Four ranks against one process",
-    alt="Four ranks against one process: the largest difference of two weights over the step, "
+    alt="Four ranks against one process: the largest difference between corresponding weights against the step, "
     "logarithmic axes. Two rising rows of points, float64 about half a billion times lower.",
 )
 
 # %% [markdown]
-# Both rise in the same manner, eight or nine orders of magnitude apart: rounding, and nothing else. `assert_matches_serial` states it with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other processors and libraries add up in other orders. Weights that matter are of the size 0.1, and a wrong learning rate, a missing division or a lost sample show up at $10^{-3}$ or more within a few steps.
+# Both rise alike, eight or nine orders of magnitude apart: rounding, and nothing else. `assert_matches_serial` states it with tolerances. *Measured* while the lesson was written: $7 \cdot 10^{-7}$ in float32 and $10^{-15}$ in float64. We allow more than a hundred times as much, $10^{-4}$ and $10^{-12}$, because other processors and libraries add up in other orders. The weights are of the order of 0.1, so a wrong learning rate, a missing division or a lost sample stands out clearly.
 
 # %%
 # %%px
@@ -357,7 +353,7 @@ check("05.sync_gradients")
 #
 # ### Exercise 2: find what is wrong
 #
-# A colleague's training step. The loss goes down nicely on every rank, and still the result is wrong. There are **two** mistakes in it.
+# This is a colleague's training step. The loss goes down nicely on every rank, and the result is still wrong. There are **two** mistakes in it.
 #
 # ```python
 # def train_step(model, optimizer, images, labels, group):
@@ -437,7 +433,7 @@ check("05.batches_of_rank")
 #
 # A run was interrupted. Rank 0 has loaded the checkpoint: its `model` has the saved weights, and its `optimizer` the saved momentum. The other ranks have just made theirs: random weights, and an optimizer that has never made a step. `sync_initial_weights(model)` is what most people call now. Think of the induction in section 3: is every link there?
 #
-# Write `sync_from_root(model, optimizer, group)`. Afterwards all ranks can go on as rank 0 would have gone on alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list([something], src=0, group=group)` hands out any Python object; `optimizer.state_dict()` and `load_state_dict()` take an optimizer apart and put it together.
+# Write `sync_from_root(model, optimizer, group)`. Afterwards all ranks can go on as rank 0 would have gone on alone. The root is rank 0 of the world, and a member of `group`. `dist.broadcast_object_list(objects, src=0, group=group)` replaces the items of the list `objects`, any Python objects, by those of rank 0; `optimizer.state_dict()` and `load_state_dict()` save and restore an optimizer's state.
 
 
 # %% tags=["exercise"] exercise="05.sync_from_root"
@@ -460,13 +456,13 @@ check("05.sync_from_root")
 #
 # ## 5. A larger batch wants another learning rate
 #
-# Let $B$ be the batch size of one rank. With $R$ ranks the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer. Each step is a better one, made of more samples. But if it is no *longer*, the weights get only $1/R$ of the way in an epoch. Three rules of thumb for the learning rate $\lambda$:
+# Let $B$ be the batch size of one rank. With $R$ ranks the **effective batch size** is $R B$, and an epoch of $N$ samples has $N / (R B)$ steps, $R$ times fewer. Each step is more precise, since more samples go into it. But if it is no *longer*, the weights get only $1/R$ of the way in an epoch. Three rules of thumb for the learning rate $\lambda$:
 #
 # - **none**: keep $\lambda$. The mean gradient is about as long as before, so are the steps, and there are $R$ times fewer.
 # - **linear**: take $R \lambda$ [4]. If the gradient hardly changes during $R$ small steps, then they add up to one step $R$ times as long: $\theta - \lambda \sum_j \bar g_j \approx \theta - R \lambda\, \bar g$. Early in training the gradient changes fast, and the assumption is poor.
 # - **square root**: take $\sqrt R\, \lambda$ [5]. The mean over $R$ times as many samples has a standard deviation $\sqrt R$ times smaller, so this keeps the *noise* of a step as it was.
 #
-# Because the linear rule is at its worst at the start, one **warms up**: *constant*, the small rate for a while and then the large one, or *gradual*, from small to large in equal increments.
+# Because the linear rule is at its worst at the start, training often **warms up**: a *constant* warm-up keeps the small rate for a while and then takes the large one; a *gradual* one goes from small to large in equal increments. Here are the rates for 16 ranks by each rule, and then a gradual warm-up of four steps:
 
 # %%
 from notebooks.lesson_05.schedules import scaled_rate, warm_up
@@ -475,9 +471,9 @@ print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear"
 print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
 
 # %% [markdown]
-# What is best is a matter of experiment. The best-known one trained ResNet-50 on ImageNet, with a batch of 256 (8 GPUs with 32 images each) and of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, batches of 8 (one worker), and of 128 as 16 workers of 8 would have them.
+# What is best is a matter of experiment. The best-known one trained ResNet-50 on ImageNet, with a batch of 256 (8 GPUs with 32 images each) and of 8,192, 32 times as large (*published* [4], tables 1 and 2). We do the same on a small scale: LeNet, 1,280 images, batches of 8 (one worker), and of 128, as 16 workers with 8 each would have.
 #
-# 16 ranks on this machine? There is no need. You have *proven* in section 4 that R ranks equal one process with the batch R times as large. So one process can tell what 16 ranks would do, and since there are four, each of them does the whole experiment **with a seed of its own**. Parallel computing at its simplest: no messages at all.
+# 16 ranks on this machine? There is no need. You have proved in section 4 that R ranks equal one process with the batch R times as large. So one process can tell what 16 ranks would do, and since there are four, each of them does the whole experiment **with a seed of its own**. That is parallel computing at its simplest: no messages at all.
 #
 # The warm-up takes an 18th of the training, as in the paper: there 5 of 90 epochs, here 3 of 50 steps. Three steps are hardly a warm-up, so expect little of it.
 
@@ -506,13 +502,15 @@ def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):
 
 
 # %% [markdown]
+# Training all of them is the longest cell of this lesson, so it gets a limit of 180 s instead of 60.
+#
 # **Predict.** Of these three, which has the smallest test error and which the largest: (A) no scaling, (B) square root, (C) linear with gradual warm-up? Write their letters in order, from the smallest error to the largest, such as `"ABC"`.
 
 # %%
 prediction = None
 
 # %%
-# %%px
+# %%px --limit 180
 settings = {
     "one worker": (1, "none", "none"),
     "linear, gradual warm-up": (16, "linear", "gradual"),
@@ -549,7 +547,7 @@ measured_beside_published(
 # %% [markdown]
 # On the left *measured here*: a point for each of four seeds, a line at their mean. On the right *published*: Goyal and others [4]; there "one worker" is the baseline of 8 GPUs. (Its last two rows come from another table than the rest, about scaling rules; whether those two runs were warmed up we could not find out. Ours were not.)
 #
-# What we find of the published order, and may claim because it holds by a wide margin and for both data sets:
+# This much of the published order we find too, by a wide margin and with either data set:
 
 # %%
 linear = (mean["linear"] + mean["linear, gradual warm-up"]) / 2
@@ -560,16 +558,16 @@ assert 1.3 * mean["square root"] < mean["no scaling"], "any scaling beats none"
 # %% [markdown]
 # - **Without scaling** the result is worst by far: the run stops after a sixteenth of the way.
 # - The **square root** lies between.
-# - The **linear rule** comes close to one worker.
+# - The **linear rule** comes closest to one worker.
 #
-# And what four seeds may *not* claim: the order of the linear runs among themselves. Those differences are smaller than the ones between two seeds. With ten seeds (*measured* while the lesson was written; mean test error in per cent) the order is the published one but for one pair, gradual warm-up and none, which cannot be told apart:
+# What four seeds do *not* show is the order of the linear runs among themselves. Their differences are smaller than those between two seeds. With ten seeds (*measured* while the lesson was written; mean test error in per cent) the order is the published one but for one pair, gradual warm-up and none, which cannot be told apart:
 #
 # | | one worker | gradual | none | constant | square root | no scaling |
 # |---|---|---|---|---|---|---|
 # | digits | 3.8 | 5.4 | 5.3 | 7.6 | 12.6 | 40.8 |
 # | MNIST | 6.9 | 9.4 | 8.7 | 11.5 | 18.0 | 44.7 |
 #
-# *Published*, they are about one per cent each, in runs of 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its rates are tame: the start is not where its problems are. Nor is the rule a law: it fails when the batch gets too large (in [4] beyond 8,192), it depends on model and data, and with Adam the square root is often preferred: there the rule changes not only the rate but the two β and ε as well [6]. The rule gives you the first value to try.
+# *Published*, the three differ by about one percentage point each, in runs of 90 epochs over 1.28 million images, where a bad start at 32 times the rate does lasting damage. Our network is small and its rates are tame: the start is not where its problems are. Nor is the rule a law: it fails when the batch gets too large (in [4] beyond 8,192), it depends on model and data, and with Adam the square root is often preferred: there the rule changes not only the rate but $\beta_1$, $\beta_2$ and $\varepsilon$ as well [6]. The rule gives you the first value to try.
 #
 # ## 6. Break it on purpose
 #
@@ -683,19 +681,17 @@ for bug in sorted(found):
     print(f"{bug:29}" + "".join(f"{answer:19}" for answer in answers))
 
 # %%
-compare(prediction, [5])
-assert cluster.view["equal"][0] == [
-    *("0. as it should be", "4b. weights, after the step", "4c. the same with Adam"),
-    "5. dropout by rank",
-]
+numbers = [bug.split(".")[0] for bug in cluster.view["equal"][0]]
+compare(prediction, [int(number) for number in numbers if number in "12345"])
+assert numbers == ["0", "4b", "4c", "5"]
 assert all(result["loss falls"] == "yes" for result in found.values())
 matching = [bug for bug in sorted(found) if found[bug]["match one process"] == "yes"]
 assert matching == ["0. as it should be", "4b. weights, after the step"]
 
 # %% [markdown]
-# **In all of them the loss falls.** Curves tell you nothing here. The invariants do, and one alone is not enough: of the wrong ones, two have equal replicas.
+# **In all of them the loss falls.** The loss curves tell you nothing. The invariants do, and one alone is not enough: of the wrong ones, two have equal replicas.
 #
-# Look at the variants of bug 4. Averaging the weights *after* the step, each rank having made its own, is right with SGD: the step is linear in the gradient, so the mean of the stepped weights is the step with the mean gradient, and even the momenta average out. (Each rank's own momentum is another one, so a checkpoint of rank 0 is not the whole truth.) With Adam, which divides by the size of the gradient, it is wrong, and the replicas are equal all the same: only the comparison with one process shows it.
+# Look at the variants of bug 4. Averaging the weights *after* the step, each rank having made its own, is right with SGD: the step is linear in the gradient, so the mean of the ranks' new weights is what a step with the mean gradient gives, and the same goes for the momenta. (But each rank's momentum is its own, so a checkpoint of rank 0 does not hold the whole state.) With Adam, which divides by the size of the gradient, it is wrong, and the replicas are equal all the same: only the comparison with one process shows it.
 #
 # What does an invariant say when it fails? For instance bug 3:
 
@@ -712,7 +708,7 @@ print(found["3. type test"]["replicas equal"])
 # | 4c weights, with Adam | none | replicas equal, no match with one process | average gradients |
 # | 5 dropout by rank | none, and for training it is what you want | replicas equal, no match | nothing; for a proof switch dropout off |
 #
-# So make it a habit: `assert_replicas_equal` after every training (it costs milliseconds), and once for every new piece of training code a short run against one process.
+# So make it a habit: `assert_replicas_equal` after every training run (it costs milliseconds), and for every new piece of training code one short run against a single process.
 #
 # ## Recap
 #
@@ -731,7 +727,7 @@ print(found["3. type test"]["replicas equal"])
 #
 # **Next:** lesson 06 asks when all this is faster than one process, and by how much.
 #
-# ## Further reading
+# ## References and further reading
 #
 # 1. Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, "Gradient-based learning applied to document recognition", *Proceedings of the IEEE* 86(11), 2278–2324, 1998.
 # 2. J. Chen, X. Pan, R. Monga, S. Bengio and R. Jozefowicz, "Revisiting Distributed Synchronous SGD", arXiv:1604.00981, 2016. Why synchronous, and what to do about the slowest rank.

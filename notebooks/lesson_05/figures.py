@@ -60,7 +60,7 @@ def measured_beside_published(
         left.set_xticks([t for t in (1, 2, 5, 10, 20, 50, 100) if _inside(t, measured)])
         left.xaxis.set_minor_locator(NullLocator())
         right.set(xlabel=published_xlabel, title="published")
-        right.set_xlim(0, 1.25 * max(published.values()))
+        right.set_xlim(0, 1.4 * max(published.values()))
         for axes in (left, right):
             finish_axes(axes, grid="x")
         if title:

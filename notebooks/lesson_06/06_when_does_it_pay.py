@@ -23,13 +23,12 @@
 #
 # **You need first** lesson 05 (synchronous SGD). Lesson 03 (all-reduce) explains the formulas for the all-reduce; here you only use them.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings: sections 1 to 7 are whole in themselves (about 120 minutes), and what comes after them is optional.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings: sections 1 to 7 stand on their own (about 120 minutes), and what comes after them is optional.
 
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
 from notebooks.lesson_06 import scaling
-from notebooks.lesson_06.figures import predicted_lines
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -79,8 +78,8 @@ prediction = None
 # %%
 speed_ups = [round(scaling.speed_up(ranks, 0.020, 0.030), 3) for ranks in (2, 4)]
 compare(prediction, speed_ups, within=0.01, source="By the formula")
-assert not scaling.pays(2, 0.020, 0.030)
-assert scaling.pays(4, 0.020, 0.030)
+pays = [scaling.pays(ranks, 0.020, 0.030) for ranks in (2, 4)]
+assert pays == [speed_up > 1 for speed_up in speed_ups]
 
 # %% [markdown]
 # Two ranks are *slower* than one, four are faster. That is the answer to "why is it slower with more workers?", and it has a surprising side: sometimes more workers are the cure.
@@ -131,17 +130,17 @@ check("06.fewest_ranks")
 #
 # ## 2. Measure both, predict, run
 #
-# Three networks, two batch sizes, two ranks. For each we measure $T_\text{comp}$ and $T_\text{sync}$ apart from each other, predict the speed-up, and run real training steps, alone and together.
+# Three networks, two batch sizes, two ranks. For each we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up, and run real training steps, alone and together.
 #
-# A speed-up is a *ratio* of two times, and a machine that you share is now faster, now slower. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we go in *rounds*: in each round the four times are taken directly one after the other, and each round gives a ratio of its own. What slows the machine down for longer than a round slows all four, and drops out of the ratio; what is shorter spoils one round of 25, and the median does not care.
+# A speed-up is a *ratio* of two times, and a machine that you share is faster at one moment and slower at the next. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we go in *rounds*: in each round the four times are taken directly one after the other, and each round gives a ratio of its own. What slows the machine down for longer than a round slows all four, and drops out of the ratio; what is shorter spoils one round of 25, and the median does not care.
 #
-# Before each time there is a barrier, so that waiting for a late rank is not taken for synchronising. $T_\text{comp}$ of two ranks lasts until both are done, since the slower one counts.
+# Before each measurement there is a barrier, so that waiting for a late rank is not counted as synchronising. $T_\text{comp}$ of two ranks lasts until both are done, since the slower one counts.
 
 
 # %%
 # %%px
 def seconds_of(action, group=None, repeats=15):
-    """The median time of action, in seconds; without a group nobody is waited for."""
+    """The median time of action, in seconds; the ranks of a group start together."""
     found = []
     for _ in range(repeats):
         if group is not None:
@@ -227,21 +226,21 @@ two_ranks.picture(two_against_one)
 #
 # $$S_2 = \frac{2\, T_\text{comp}(1)}{T_\text{comp}(2) + T_\text{sync}} .$$
 #
-# That is the line in the picture. It falls through 1 where a step of two takes twice as long as a step of one. The bars span the middle half of the rounds. What the line leaves out: in training no barrier comes before the synchronisation, so whoever is late is waited for there (section 6), and a point comes to lie below; or above, since its two parts were each measured until both ranks were done, and a whole step waits only once. The shorter the steps, the more that counts.
+# That is the line in the picture. It falls through 1 where a step of two ranks takes twice as long as a step of one. The bars span the middle half of the rounds. The line leaves out two things. In training no barrier comes before the synchronisation, so a late rank is waited for there (section 6): that puts a point below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: that puts it above. The shorter the steps, the more both count.
 #
-# What decides is how much is computed *for each number that is sent*. Batch 128 computes more for the same gradient than batch 8. A convolution uses each of its weights at every pixel; a linear layer uses each of its weights once a sample, so wide linear layers are the worst customers. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
+# What decides is how much is computed *for each number that is sent*. Batch 128 computes more for the same gradient than batch 8. A convolution uses each of its weights at every pixel; a linear layer uses each of its weights once a sample, so wide linear layers gain least. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
 #
-# We assert nothing about these speed-ups: what else your machine does is in them. On a busy one the times are longer, the bars too, and the two free cores that $S_1$ counts on are not there; $S_2$ sees that.
+# We assert nothing about these speed-ups, because whatever else your machine does is in them. On a busy one the times and the bars are longer, and the two free cores that $S_1$ counts on are not there; $S_2$ takes that into account.
 #
 # More ranks than cores cannot help. So that four ranks compute at the same time on *any* machine, most of the experiments below replace computing by sleeping: sleeping ranks do not share a core. Everything else remains real.
 #
 # ## 3. A slow network, and the boundary
 #
-# Inside one machine, communication is fast. `emulated_link(latency, bandwidth)` makes it slow: inside this block each message takes at least `latency` seconds and one second more for every `bandwidth` bytes, and a library collective takes what the best simple algorithm would take on such links. With $\alpha$ for the latency in seconds, $\beta$ for the seconds a byte takes (1/bandwidth), and $n$ bytes on each of $p$ ranks, that is for all-reduce the smaller of
+# Inside one machine, communication is fast. `emulated_link(latency, bandwidth)` makes it slow: inside this block each message takes at least `latency` seconds plus its bytes divided by `bandwidth`, and a library collective takes what the best simple algorithm would take on such links. With $\alpha$ for the latency in seconds, $\beta$ for the seconds a byte takes (1/bandwidth), and $n$ bytes on each of $p$ ranks, that is for all-reduce the smaller of
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$.)
+# for $p$ a power of two; $\lg$ is the logarithm to base 2. (Lesson 03 builds both. Here $p = R$, the number of ranks.)
 
 
 # %%
@@ -344,13 +343,13 @@ assert speed_up[4][0] < 1 < speed_up[4][-1]
 assert speed_up[2][0] < 1
 
 # %% [markdown]
-# So it is the *ratio* that decides: the lines cross near 1 for two ranks and near 3 for four (*measured here*), as the formula has it. The *bandwidth* at which they cross lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make good; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. What is asserted is that no step was faster than the formula, and on which side the ends lie, which are several-fold away from the boundary; a busy machine could not turn those round.
+# So it is the *ratio* that decides: ranks begin to pay at a ratio near 1 if they are two and near 3 if they are four (*measured here*), as the formula says. The *bandwidth* at which they do lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make up for; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. We assert only that no step was faster than the formula, and on which side of the boundary the ends of the curves lie: they are several-fold away from it, so a busy machine cannot move them across.
 #
 # Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. Beware of the opposite conclusion too: "we tried it with two machines and it was slower" does not say that it will never pay.
 #
 # ## 4. Fewer messages
 #
-# $T_\text{sync}$ has two parts: latency for each message, and bytes. The bytes are given by the model. The messages are up to you. Here are two ways to average the gradients of a model, in a few lines.
+# $T_\text{sync}$ has two parts: a latency for each message, and the time that the bytes take. The model dictates the bytes; the number of messages is up to you. Here are two ways to average the gradients of a model, in a few lines.
 
 
 # %%
@@ -374,7 +373,7 @@ def sync_flattened(model):
 # %% [markdown]
 # LeNet has ten parameter tensors: weight and bias of five layers. The link has a latency of 2 ms, as between two towns, and 100 MB/s.
 #
-# **Predict.** How many times longer does the first way take than the second?
+# **Predict.** How many times longer does the first way take than the second? Write a number.
 
 # %%
 prediction = None
@@ -413,7 +412,7 @@ for way, a, b in zip(("per parameter", "flattened"), predicted, times, strict=Tr
     print(f"{way:14} predicted {1e3 * a:5.1f} ms, measured here {1e3 * b:5.1f} ms")
 
 # %% [markdown]
-# The same bytes, the same result to the last bit, one message instead of ten. So one large message is best? Only as long as nothing else is to be done meanwhile.
+# The same bytes, the same result to the last bit, one message instead of ten. So one large message is best? Only as long as there is nothing else to do meanwhile.
 #
 # To do something else meanwhile, ask for an all-reduce with `async_op=True`: the call returns at once, with a *handle*. Until `handle.wait()` has returned, the tensor belongs to the all-reduce: neither read nor change it.
 
@@ -428,9 +427,9 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To hear of each gradient, hang a *hook* on each parameter: `parameter.register_post_accumulate_grad_hook(hook)`, and autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To hear of each gradient, attach a *hook* to each parameter: `parameter.register_post_accumulate_grad_hook(hook)`, and autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It hangs hooks on all parameters, and collects the gradients in the order in which they come. As soon as `bucket_bytes` bytes or more have been collected, they leave in one all-reduce, flattened, while backward goes on. It returns a function `finish()`, which is called after each backward: it sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. Backward will run more than once.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters, and collects the gradients in the order in which they come. As soon as `bucket_bytes` bytes or more have been collected, they leave in one all-reduce, flattened, while backward goes on. It returns a function `finish()`, which is called after each backward: it sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. There will be more than one backward.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -474,11 +473,11 @@ check("06.bucketed_sync")
 # %% [markdown]
 # Stuck? `hint("06.bucketed_sync")`, `solution("06.bucketed_sync")`.
 #
-# One thing your version need not mind: parameters that some rank did not use. Its hook is not called there, that rank's buckets are other ones than those of the rest, and the ranks wait for each other for ever. `BucketedGradientSync` of this course, like DistributedDataParallel, fixes the contents of the buckets beforehand, and uses that from here on.
+# One thing your version need not handle: a parameter that some rank did not use. Its hook is not called there, so that rank's buckets differ from the others', and the ranks wait for each other for ever. The course's `BucketedGradientSync` fixes the contents of the buckets beforehand, as DistributedDataParallel does; we use it from here on.
 #
 # ## 5. Overlap
 #
-# To see overlap, take six layers whose backward takes 10 ms each, in which the processor does nothing (it sleeps), with 1 MiB of gradients each. The link has a latency of 1 ms and 300 MB/s. Hooks, buckets and all-reduce are real.
+# To see overlap, take six layers with 1 MiB of gradients each. The backward of each takes 10 ms, in which the processor does nothing (it sleeps). The link has a latency of 1 ms and 300 MB/s. Hooks, buckets and all-reduce are real.
 
 
 # %%
@@ -517,7 +516,7 @@ from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
 
 
 def on_link(sent, start):
-    """The group makes one all-reduce after the other: who has to queue begins later."""
+    """A group runs one all-reduce after another, so one that has to queue begins later."""
     spans, free = [], 0.0
     for number, (asked, done) in enumerate(sorted(sent)):
         label = str(len(sent) - number) if len(sent) > 1 else "all"
@@ -549,7 +548,7 @@ def watched_backward(network, finish, passes=8):
 
 
 # %% [markdown]
-# Three ways: flattened, after backward; a bucket per layer, after backward; a bucket per layer, during backward.
+# Three ways: (a) flattened, after backward; (b) a bucket per layer, after backward; (c) a bucket per layer, during backward.
 #
 # **Predict.** An all-reduce of 1 MiB takes about 9 ms on this link, one of 6 MiB about 38 ms. How many milliseconds do the three ways take, backward and all-reduce together? Write `[a, b, c]`.
 
@@ -622,9 +621,9 @@ assert max(published) < 0.4, "all of them possible"
 # %% [markdown]
 # ### How large should a bucket be?
 #
-# Small buckets leave early, but each pays its latency. Large ones pay less, but leave late, and the last one is exposed. So there must be a best size in between. 24 layers of 256 KiB and 3 ms each; a link with 1.5 ms of latency and 300 MB/s; buckets of 1, 2, 4, 8 and 24 layers.
+# Small buckets leave early, but each pays its latency. Large ones pay less, but leave late, and the last one is exposed. So there must be a best size in between. Take 24 layers of 256 KiB and 3 ms each, a link with 1.5 ms of latency and 300 MB/s, and buckets of 1, 2, 4, 8 and 24 layers.
 #
-# `backward_with_buckets` plays it through: a bucket leaves when its last gradient is ready and the bucket before it has arrived.
+# `backward_with_buckets` predicts the time: a bucket leaves when its last gradient is ready and the bucket before it has arrived.
 #
 # **Predict.** Which of these sizes is best? Write the number of layers.
 
@@ -667,12 +666,12 @@ figures.measured_and_predicted(
     [seconds for seconds, _ in curve.values()],
     predicted,
     xlabel="bucket size (bytes)",
-    ylabel="backward and all-reduce (seconds)",
-    title="24 layers of 256 KiB: the bucket-size curve",
+    ylabel="time (seconds)",
+    title="Backward and all-reduce, 24 layers of 256 KiB",
 )
 
 # %% [markdown]
-# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early, as DistributedDataParallel does if it may choose; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so that the smallest buckets are off most.
+# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early, as DistributedDataParallel does if it may choose; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so the smallest buckets are furthest off.
 #
 # DistributedDataParallel takes 25 MiB if you do not say otherwise, for networks of hundreds of MiB. For another network and another link the best size is another one: measure.
 #
@@ -680,9 +679,9 @@ figures.measured_and_predicted(
 #
 # Synchronous SGD waits for the slowest rank, in every step. Even if all ranks are equally fast *on average*, in each step one of them is the slowest: garbage collection, another user, a longer sentence in the batch.
 #
-# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed, for each rank and step anew. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: the fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
+# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn anew for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: the fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
 #
-# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted?
+# **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted? Write a number.
 
 # %%
 prediction = None
@@ -717,7 +716,7 @@ for group in (alone[rank], pair, dist.group.WORLD):
     members = dist.get_process_group_ranks(group)
     seconds, spans = steps_with_stragglers(members, group)
     slowest = 0.005 + delays[:, members].max(axis=1)
-    # No step ends before its slowest rank; 5 % for who left the barrier a moment before us.
+    # No step ends before its slowest rank; 5 % for ranks that left the barrier before us.
     assert seconds >= 0.95 * slowest.sum()
     stragglers[len(members)] = seconds / STEPS, slowest.mean()
 assert stragglers[1][1] < stragglers[2][1] < stragglers[4][1]
@@ -747,11 +746,11 @@ figures.timeline(
 )
 
 # %% [markdown]
-# The hatched time is paid for and idle. The clocks of ranks on one machine agree, so the lanes can stand above each other as they are.
+# The hatched time is paid for and idle. The clocks of ranks on one machine agree, so their lanes share one time axis as they are.
 #
-# What is more: the sum of 80 maxima is over 40 % larger than the largest rank's sum over 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+# What is more: the sum of 80 maxima is over 40 % larger than the largest sum of any one rank over the 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
-# And for many ranks? *Predicted*, for three kinds of delays with the same mean of 10 ms: always equal, a bell curve with a deviation of 1 ms, and the one above.
+# And for many ranks? *Predicted*, for three kinds of steps with the same mean of 10 ms: always equal, a bell curve with a standard deviation of 1 ms, and the one above.
 
 # %%
 from notebooks.lesson_06.figures import slowest_of_many
@@ -790,11 +789,11 @@ check("06.waiting_share")
 #
 # ## 7. Strong and weak scaling
 #
-# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed, as you would wish for equal learning, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
+# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed at $B$, so that learning stays the same, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
 #
 # Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: 2 ms for whatever a step costs however small, such as starting each layer. With $B = 64$ that is 18 ms. The link: 0.5 ms and 100 MB/s, LeNet's gradient.
 #
-# **Predict.** The speed-up of four ranks, (a) weak and (b) strong. ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5.) Write `[a, b]`.
+# **Predict.** What is the speed-up of four ranks, with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5.) Write `[a, b]`.
 
 # %%
 prediction = None
@@ -858,10 +857,10 @@ assert best < 64
 assert max(by_scaling["strong"]) < 2
 
 # %% [markdown]
-# Two laws say the same without communication. Let $s$ be the part of the time that is not shared.
+# Two laws describe the two kinds without communication. Let $s$ be the part of the time that is not shared out.
 #
-# - **Amdahl**: a problem of fixed size. Of *one* rank's time the part $s$ remains, so the speed-up is $1 / (s + \frac{1-s}{R})$, never above $1/s$. Here $s = 2/18$: never above 9.
-# - **Gustafson**: a problem that grows with $R$. Of the *parallel* run's time the part $s$ is not shared, and the speed-up is $s + (1-s)R$: it grows for ever.
+# - **Amdahl**: a problem of fixed size. Of *one* rank's time the part $s$ remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, here 18/2 = 9.
+# - **Gustafson**: a problem that grows with $R$. Of the *parallel* run's time the part $s$ is not shared out, and the speed-up is $s + (1-s)R$: it grows for ever.
 #
 # They do not contradict each other: one is strong scaling, the other weak.
 #
@@ -880,7 +879,7 @@ assert all(
 )
 
 # %% [markdown]
-# Strong scaling stays far below Amdahl, since communication does not shrink with $R$: it grows. You can see that in measurements without knowing the reason. From a speed-up $S$ follows the $s$ that Amdahl would need for it (*Karp and Flatt*): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
+# Strong scaling stays far below Amdahl, since communication does not shrink with $R$: it grows. You can see that in measurements without knowing the reason. From a speed-up $S$ work out the $s$ that Amdahl's law would need for it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
 
 # %%
 apparent = [
@@ -894,11 +893,11 @@ assert apparent[0] > s
 # %% [markdown]
 # ### A place to stop
 #
-# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when ranks pay, and move the boundary: a larger batch, fewer messages, overlap. You know what stragglers cost and why strong scaling ends. That is what daily work asks for, and you may go on to lesson 07. The rest is for those who want to know how far such formulas carry: published runs on hundreds of GPUs, and 100,000 ranks. The recap stands at the end.
+# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when ranks pay, and move the boundary: a larger batch, fewer messages, overlap. You know what stragglers cost and why strong scaling ends. That is what daily work needs, and you may go on to lesson 07. The rest is for those who want to know how far such formulas carry: published runs on hundreds of GPUs, and 100,000 ranks. The recap stands at the end.
 #
 # ## 8. Far past this machine
 #
-# Can such formulas say anything about hundreds of GPUs? Take what is published about the hardware of large runs, put it in, and compare with the efficiency that was published.
+# Can such formulas say anything about hundreds of GPUs? We put in what is published about the hardware of large runs, and compare with the published efficiency.
 #
 # ### Exercise 5: read an efficiency
 #
@@ -924,7 +923,7 @@ check("06.read_efficiency")
 #
 # Two families: ResNet-50 on up to 352 GPUs by Goyal and others [2], about 90 % of perfect at 256; and the benchmarks of *Horovod* [3], a library that brought the ring all-reduce to TensorFlow's and PyTorch's users: about 90 % for Inception V3 and ResNet-101 at 512 GPUs and 68 % for VGG-16.
 #
-# Some words of their trade. *RoCE* lets one machine's network card read and write another's memory over Ethernet, past the processors. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is what lesson 03 does if the number of ranks is no power of two: some stand aside. What the sources do not say had to be assumed:
+# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without the processors. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is what lesson 03 does if the number of ranks is no power of two: some stand aside. What the sources do not say had to be assumed:
 
 # %%
 from IPython.display import Markdown
@@ -940,7 +939,7 @@ Markdown(published_runs.assumptions_table())
 #
 # Without any fitted number it gives two bounds. Nothing overlaps: $T_\text{exposed} = T_\text{sync}$. Or backward, two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between it needs *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, and that is fitted to the three runs on 16 GPUs. That is all that `reproduce()` does below.
 #
-# **Predict.** Four things are left out of the model: stragglers, input, contention and protocol. So are its predictions for the other runs (A) too good, (B) too bad, or (C) now this, now that? Write a letter.
+# **Predict.** Four things are left out of the model: stragglers, input, contention and protocol. So are its predictions for the other runs (A) too good, (B) too bad, or (C) some of each? Write a letter.
 
 # %%
 prediction = None
@@ -948,7 +947,8 @@ prediction = None
 # %%
 reproduced = published_runs.reproduce()
 others = [row for row in reproduced if not row.fitted]
-answer = "A" if all(row.error > 0 for row in others) else "C"
+too_good = [row.error > 0 for row in others]
+answer = "A" if all(too_good) else "C" if any(too_good) else "B"
 compare(prediction, answer, source="Predicted against published")
 assert all(row.within_bounds for row in reproduced), "published values lie between the bounds"
 assert len(others) == 8
@@ -973,7 +973,7 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, published is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
+# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, the published value is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
 #
 # With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
 
@@ -981,13 +981,13 @@ Markdown(published_runs.reproduced_table())
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper that has no number, *near-linear scalability using 256 GPUs* [1]: what the formula finds possible there.
+# A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper without a number, "near-linear scalability using 256 GPUs" [1]: it shows what the formula finds possible there.
 #
 # ### To 10,000 and 100,000 ranks
 #
-# ResNet-50 as above, 32 samples a rank, 8 ranks a node, 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first. Two new things come in that no small machine shows. Past a *critical batch* more samples a step buy hardly fewer steps [4]; for ImageNet the paper says that the limit is in the tens of thousands of samples, and we take 20,000. And machines fail: 419 interruptions in 54 days on 16,384 GPUs [5], scaled to our number of ranks; each costs a restart and the steps since the last checkpoint.
+# ResNet-50 as above, 32 samples a rank, 8 ranks a node, 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first. Two new things come in that no small machine shows. Past a *critical batch* more samples a step hardly save any steps [4]; for ImageNet the paper says that the limit is in the tens of thousands of samples, and we take 20,000. And machines fail: 419 interruptions in 54 days on 16,384 GPUs [5], scaled to our number of ranks; each costs a restart and the steps since the last checkpoint.
 #
-# Three formulas, each of which says what is left of the efficiency if nothing else went wrong; `limits()` finds the $R$ at which one half is left. With $B$ samples a rank and the critical batch $B_c$:
+# Three formulas say what each of these alone leaves of the efficiency; `limits()` finds the $R$ at which one half is left. With $B$ samples a rank and the critical batch $B_c$:
 #
 # - of the samples that count, $1 / (1 + R B / B_c)$;
 # - of a step, $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$, for the latency of a flat ring;
@@ -1014,27 +1014,29 @@ letters = {"latency": "A", "batch": "B", "failures": "C"}
 compare(prediction, letters[order[0][0].split()[0]], source="By the formulas")
 for what, ranks in order:
     print(f"{what}: half of the efficiency is lost at {ranks:,} ranks (predicted)")
-assert [what.split()[0] for what, _ in order] == ["batch", "latency", "failures"]
 
 # %%
+assert [what.split()[0] for what, _ in order] == ["batch", "latency", "failures"]
 Markdown(extrapolation.extrapolated_table(job, (8, 256, 2_048, 10_000, 100_000)))
 
 # %%
 what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 
 # %% [markdown]
-# 1. **The batch** breaks first, at some hundred ranks. This is no matter of networks at all: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks for something else than data: lesson 10.
-# 2. **The ring's latency** breaks next: $2(p-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
+# The column "useful" is the product of the efficiency of a step, the samples that count and the availability.
+#
+# 1. **The batch** breaks first, at some hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks to split the model as well as the data.
+# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
 # 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12.
 #
-# Each limit is taken alone, with everything else as it was; the rate of failures, for one, is that of one machine hall in one year. So the *order* is the message, not the digits. (In the table, two levels are dearer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are no powers of two, and Rabenseifner's algorithm then has to fold.)
+# Each limit is taken alone, with everything else as it was; the rate of failures, for one, is that of one data centre in one year. So the *order* is the message, not the digits. (In the table, two levels take longer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are no powers of two, and Rabenseifner's algorithm then has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas price each message as if it had its way for itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal part of its bandwidth (a *discrete-event simulation*; nothing is sent). Nodes of 8 ranks; 100 GB/s and 3 µs between two ranks of a node; one card of 12.5 GB/s and 10 µs for the whole node.
+# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal share of its bandwidth (a *discrete-event simulation*; nothing is sent). A node has 8 ranks, 100 GB/s and 3 µs between two of them, and one card of 12.5 GB/s and 10 µs for all.
 #
-# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, for large messages?
+# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, if it is large? Write a number.
 
 # %%
 prediction = None
@@ -1066,12 +1068,12 @@ assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each
 Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
 
 # %% [markdown]
-# Without contention simulation and formula agree to nine digits: here for the tree on 4,096 ranks, in the course's tests for all five algorithms. (A ring of 512 has half a million messages, in steps that are all alike; so only the first of them are simulated, and the others taken to last as long.) With it recursive doubling is several times slower than its formula, while the ring is not slowed at all: only one message at a time leaves a node, and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here, since its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which takes every message to go from node to node. That is why libraries look at the topology before they choose.
+# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 has half a million messages, in steps that are all alike; so only the first of them are simulated, and the others taken to last as long.) With contention, recursive doubling is several times slower than its formula, while the ring is not slowed at all: only one message at a time leaves a node, and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here, since its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which takes every message to go from node to node. That is why libraries look at the topology before they choose.
 
 # %% [markdown]
 # ## 9. The calculator
 #
-# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where this page is only looked at, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
+# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where the notebook is displayed and not run, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
 from notebooks.lesson_06.calculator import calculator
@@ -1081,7 +1083,7 @@ calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, ban
 # %% [markdown]
 # ## Break it on purpose: a clock that is stopped too early
 #
-# **Symptom.** Somebody has measured $T_\text{sync}$ with `async_op=True`, and finds that it hardly depends on the network:
+# **Symptom.** Somebody has measured $T_\text{sync}$ with `async_op=True`, and finds it far too short for this network:
 
 # %%
 # %%px
@@ -1100,7 +1102,7 @@ too_early, right = cluster.view["too_early"][0], cluster.view["right"][0]
 print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f} ms")
 
 # %% [markdown]
-# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call is like that, computing as well: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is as common: without a barrier before it, "$T_\text{sync}$" contains the wait for a rank that was late, and a fast network is blamed for a slow data loader.
+# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call is like that, computing as well: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is to start without a barrier: then "$T_\text{sync}$" contains the wait for a rank that was late, and a fast network is blamed for a slow data loader.
 #
 # **Fix.** Barrier, start the clock, do it, *wait for it*, stop the clock; repeat, and take the median.
 #

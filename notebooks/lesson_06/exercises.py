@@ -33,8 +33,8 @@ def check_epoch_seconds(epoch_seconds: Callable) -> str:
 
 
 FEWEST_HINTS = [
-    "Try R = 2, 3, 4, ... one after the other and stop at the first that pays. T_sync is another "
-    "one for each R.",
+    "Try R = 2, 3, 4, ... one after the other and stop at the first that pays. T_sync is "
+    "different for each R.",
     "R pays if `sync_of(R) / comp < R - 1`. Equal is not enough. If the loop comes to its end, "
     "`most` included, nothing pays.",
     "```python\n"

@@ -7,7 +7,6 @@ many powers of ten.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,6 @@ from course_lib.teaching.figures.curves import (
     draw,
     finish_axes,
     log_ticks,
-    measured_and_predicted,
 )
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK
@@ -117,20 +115,37 @@ def where_it_pays(
     ``bandwidths``: bytes/s. ``speed_up``: from a number of ranks to one number for each bandwidth.
     ``predicted``: a function of a number of ranks and a bandwidth.
     """
+    xlabel, ylabel = "bandwidth of the emulated link (MB/s)", "speed-up over 1 rank"
+    title = "It begins to pay where a line crosses that of one rank"
+    along = np.geomspace(min(bandwidths), max(bandwidths), 200)
 
-    def of_mb(ranks: int, bandwidth_mb: float) -> float:
-        return predicted(ranks, 1e6 * bandwidth_mb)
+    def plot(canvas: Canvas) -> None:
+        axes = canvas.subplots()
+        for (ranks, values), colour, marker in zip(
+            speed_up.items(), cycle(LINE_COLOURS), cycle(MARKERS)
+        ):
+            line = [predicted(ranks, bandwidth) for bandwidth in along]
+            axes.plot(along / 1e6, line, color=colour, lw=2, label=f"{ranks} ranks, predicted")
+            points = np.asarray(bandwidths) / 1e6, values
+            axes.plot(
+                *points,
+                marker,
+                color=colour,
+                mec=INK,
+                mew=0.8,
+                ms=7,
+                label=f"{ranks} ranks, measured",
+            )
+        axes.axhline(1, color=INK, linewidth=1.5, linestyle="--", label="1 rank")
+        axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
+        log_ticks(axes.xaxis, xlabel)
+        log_ticks(axes.yaxis, ylabel)
+        finish_axes(axes)
+        canvas.legend(loc="outside lower center", ncols=3, frameon=False)
 
-    points = {f"{ranks} ranks": values for ranks, values in speed_up.items()}
-    lines = {f"{ranks} ranks": partial(of_mb, ranks) for ranks in speed_up}
-    return measured_and_predicted(
-        [bandwidth / 1e6 for bandwidth in bandwidths],
-        points | {"1 rank": [1.0] * len(bandwidths)},
-        lines | {"1 rank": lambda _: 1.0},
-        xlabel="bandwidth of the emulated link (MB/s)",
-        ylabel="speed-up over 1 rank",
-        title="Where the lines cross that of one rank, it begins to pay",
-    )
+    labels = ", ".join(f"{ranks} ranks" for ranks in speed_up)
+    alt = f"{title}: {ylabel} over {xlabel}, logarithmic axes; points: {labels}; lines: predicted, "
+    return draw(plot, alt + "and a level one at 1 for 1 rank.", height=4.1)
 
 
 def slowest_of_many(ranks: Series, slowest: Mapping[str, Series]) -> Figure:

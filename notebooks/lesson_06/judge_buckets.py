@@ -81,8 +81,8 @@ def judge_buckets(everyone: Findings, p: int) -> None:
     if not first:
         raise WrongAnswer(
             "hooks-too-late",
-            "in the first of two backward passes nothing is sent, in the second something is. Hang "
-            "the hooks before you return `finish`",
+            "in the first of two backward passes nothing is sent, in the second something is. "
+            "Attach the hooks before you return `finish`",
         )
     _judge_messages(first)
     _judge_waiting(first)
@@ -208,5 +208,5 @@ def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
         raise WrongAnswer(
             "never-forgets-handles",
             "the gradients are right, but in the second step `finish` waits again for the messages "
-            "of the first one: the list of what was sent grows with each step. Empty it in the end",
+            "of the first one: the list of what was sent grows with each step. Empty it at the end",
         )

@@ -161,7 +161,7 @@ _FEWEST_MISTAKES = (
     Mistake(
         "not-none",
         lambda c, s, m: _fewest(c, s, m) or m,
-        "where no R up to `most` pays, it returns `most`. Return None, or somebody will buy them",
+        "where no R up to `most` pays, it returns `most`. Return None",
     ),
     Mistake(
         "halves-the-range",
@@ -258,7 +258,7 @@ _WAITING_MISTAKES = (
     Mistake(
         "only-rank-0",
         lambda t: 1 - sum(step[0] for step in t) / sum(map(max, t)),
-        "it looks at rank 0 alone. All ranks wait, each for another time",
+        "it looks at rank 0 alone. All ranks wait, each for a different time",
     ),
     Mistake(
         "forgets-the-ranks",
@@ -276,7 +276,7 @@ _WAITING_MISTAKES = (
         "steps-for-ranks",
         lambda t: _waiting([*zip(*t, strict=True)]),
         "it takes the maximum over the steps of each rank. `times[step][rank]`: the first index "
-        "is the step, and the ranks wait for each other inside of one",
+        "is the step, and the ranks wait for each other inside one",
     ),
     Mistake(
         "longest-of-all-steps",
@@ -287,7 +287,7 @@ _WAITING_MISTAKES = (
     Mistake(
         "only-the-first-step",
         lambda t: _waiting(t[:1]),
-        "this is the share of the first step alone. Does the `return` stand inside of the loop?",
+        "this is the share of the first step alone. Does the `return` stand inside the loop?",
     ),
     Mistake(
         "only-the-last-step",

@@ -251,6 +251,7 @@ class Simulated:
         most_at_once: messages that shared one link at the same moment, at most, by level; 0 are
             the ranks' own ports.
         extrapolated: whether it is a ring of which only some steps were simulated.
+        scattered: whether neighbouring ranks sit in different groups.
     """
 
     algorithm: str
@@ -261,6 +262,7 @@ class Simulated:
     messages: dict[int, int]
     most_at_once: dict[int, int]
     extrapolated: bool = False
+    scattered: bool = False
 
     @property
     def factor(self) -> float:
@@ -314,6 +316,7 @@ def simulate(
         dict(traffic.messages),
         dict(traffic.most_at_once),
         shortened,
+        network.scattered,
     )
 
 
@@ -435,7 +438,8 @@ def simulated_table(runs: Sequence[Simulated]) -> str:
         "| messages sharing a link |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
     rows = [
-        f"| {run.algorithm}{' (steps repeated)' if run.extrapolated else ''} | {run.ranks:,} "
+        f"| {run.algorithm}{' (steps repeated)' if run.extrapolated else ''}"
+        f"{' (ranks scattered)' if run.scattered else ''} | {run.ranks:,} "
         f"| {run.size_bytes:,.0f} | {1e3 * run.formula_seconds:.3f} | {1e3 * run.seconds:.3f} "
         f"| {run.factor:.2f} | {max(run.most_at_once.values(), default=0)} |"
         for run in runs

@@ -72,13 +72,13 @@ __all__ = [
 
 
 SOURCES = {
-    "Goyal": 'Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, '
+    "Goyal et al.": '"Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, '
     "arXiv:1706.02677, section 4 (hardware) and section 5.5 with figures 7 and 8 (run time)",
-    "Horovod": "Horovod, docs/benchmarks.rst and README: 128 servers of 4 Pascal GPUs, RoCE at "
+    "Horovod, 512 GPUs": "docs/benchmarks.rst and README: 128 servers of 4 Pascal GPUs, RoCE at "
     '25 Gbit/s; see Sergeev and Del Balso, "Horovod: fast and easy distributed deep learning in '
     'TensorFlow", 2018, arXiv:1802.05799',
-    "Horovod-128": "Horovod README of late 2017: 32 servers of 4 Pascal GPUs, RoCE at 25 Gbit/s",
-    "Horovod-16": "Horovod README before 2017-10-17 (the table that pull request #44 removes), "
+    "Horovod, 128 GPUs": "README of late 2017: 32 servers of 4 Pascal GPUs, RoCE at 25 Gbit/s",
+    "Horovod, 16 GPUs": "README before 2017-10-17 (the table that pull request #44 removes), "
     "row 'RDMA Horovod (allreduce on GPU with NCCL)': images/s on 1 and on 16 GPUs, batch size 64",
 }
 
@@ -98,8 +98,8 @@ class Assumption:
 ASSUMPTIONS = (
     Assumption(
         "latency between GPUs of two nodes",
-        f"{LATENCY * 1e6:g} us a message",
-        "not published; an order of magnitude. The second table shows 5 and 20 us beside it",
+        f"{LATENCY * 1e6:g} µs a message",
+        "not published; an order of magnitude. The next table shows 5 and 20 µs beside it",
     ),
     Assumption(
         "usable bandwidth",
@@ -223,7 +223,7 @@ def _goyal(ranks: int, published: float) -> Run:
     step = 16 * 60 / (1.28e6 / 256)
     return Run(
         f"Goyal et al., ResNet-50, {ranks} GPUs",
-        "Goyal",
+        "Goyal et al.",
         ranks,
         8,
         50.0,
@@ -237,9 +237,12 @@ def _goyal(ranks: int, published: float) -> Run:
 
 
 RUNS = (
-    *(_horovod(m, 16, all16 / one / 16, "Horovod-16") for m, (one, all16, *_) in _HOROVOD.items()),
-    *(_horovod(m, 128, at128, "Horovod-128") for m, (_, _, at128, _) in _HOROVOD.items()),
-    *(_horovod(m, 512, at512, "Horovod") for m, (_, _, _, at512) in _HOROVOD.items()),
+    *(
+        _horovod(m, 16, all16 / one / 16, "Horovod, 16 GPUs")
+        for m, (one, all16, *_) in _HOROVOD.items()
+    ),
+    *(_horovod(m, 128, at128, "Horovod, 128 GPUs") for m, (_, _, at128, _) in _HOROVOD.items()),
+    *(_horovod(m, 512, at512, "Horovod, 512 GPUs") for m, (_, _, _, at512) in _HOROVOD.items()),
     _goyal(256, 0.90),
     # "increases only 12% while scaling the minibatch size by 44x": 352 GPUs, 1 / 1.12.
     _goyal(352, 1 / 1.12),
@@ -347,7 +350,7 @@ def assumptions_table() -> str:
 def reproduced_table() -> str:
     """Return published and predicted efficiencies as a Markdown table, sources below."""
     head = (
-        "| run | published | predicted | error (points) | with 5 / 20 us | no overlap to perfect "
+        "| run | published | predicted | error (points) | with 5 / 20 µs | no overlap to perfect "
         "overlap | kind |\n| --- | --- | --- | --- | --- | --- | --- |"
     )
     slow, fast = reproduce(latency=20e-6), reproduce(latency=5e-6)
@@ -359,9 +362,9 @@ def reproduced_table() -> str:
         for row, f, s in zip(reproduce(), fast, slow, strict=True)
     ]
     used = {row.run.source: SOURCES[row.run.source] for row in reproduce()}
-    notes = [f"{key}: {text}." for key, text in used.items()]
+    notes = [f"- {key}: {text}." for key, text in used.items()]
     fraction = f"Exposed fraction of T_sync, fitted to the 16-GPU runs: {exposed_fraction():.3f}."
-    return "\n".join([head, *rows, "", fraction, *notes])
+    return "\n".join([head, *rows, "", fraction, "Sources:", "", *notes])
 
 
 # ---- gains by overlap ---------------------------------------------------------------------------

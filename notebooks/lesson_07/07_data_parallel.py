@@ -19,8 +19,8 @@
 # - do the five steps replicate, scatter, parallel_apply, gather and update by hand, and show that the gradient is that of one device;
 # - say what `torch.nn.DataParallel` does in every step, and which of your own changes to the model it silently loses;
 # - count the bytes that pass through the master, and compare them with an all-reduce;
-# - explain what Python's global lock does to threads, and when it does nothing;
-# - say why this stays on one machine, and why lesson 08 does it otherwise.
+# - explain what Python's global lock does to threads, and when it does not matter;
+# - say why this stays on one machine, and what lesson 08 does instead.
 #
 # **You need first** lesson 04: gradients of shards add up to the gradient of the batch. Lesson 02 for the all-reduce in section 5.
 #
@@ -44,9 +44,9 @@ from course_lib.parallel.data_parallel import Log, virtual_devices
 #
 # So far every rank was a process. DataParallel has **one** process, and this notebook is one: the cells below run right here, without `%%px`, and no cluster is needed until section 6.
 #
-# A process may have many *threads*. Threads run at the same time and share all memory: what one writes, the others see. DataParallel drives each device, usually a GPU, by a thread of its own.
+# A process may have many *threads*. Threads run at the same time and share all memory: what one writes, the others see. DataParallel drives each device, usually a GPU, with a thread of its own.
 #
-# You need no GPU here. A *virtual device* is a thread that computes on the CPU and keeps its hands off the memory of the others: whatever it gets is copied, as a GPU would need it. (Where there are GPUs, the virtual devices are spread over them.) Device 0 is the master.
+# You need no GPU here. A *virtual device* is a thread that computes on the CPU and never touches the memory of the others: whatever it gets is copied, as a GPU would need it. (Where there are GPUs, the virtual devices are spread over them.) Device 0 is the master.
 
 # %% tags=["nbval-ignore-output"]
 own_threads = torch.get_num_threads()  # asked first: the text below says why
@@ -60,11 +60,11 @@ assert threads == [1, 1, 1, 1]
 assert torch.get_num_threads() == own_threads
 
 # %% [markdown]
-# `device.submit(f, x)` lets the device's thread call `f(x)` and returns a *future* at once; `result()` waits for what comes of it.
+# `device.submit(f, x)` lets the device's thread call `f(x)` and returns a *future* at once; `result()` waits for the outcome and returns it.
 #
-# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` says otherwise). Four devices doing that on 2 cores would be eight threads that push each other aside. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it, with a catch: a thread that has never computed nor asked takes over what another one has set. The notebook has asked first, so it keeps its own.
+# Why one compute thread each? PyTorch cuts a single large operation into pieces for several threads, by default as many as there are cores (the environment variable `OMP_NUM_THREADS` says otherwise). Four devices doing that on 2 cores would be eight threads in each other's way. So each device's thread calls `torch.set_num_threads(1)`. The number belongs to the thread that sets it, with a catch: a thread that has neither computed nor asked takes over what another one has set. The notebook has asked first, so it keeps its own.
 #
-# Now 250 real digits, in float64 so that rounding can be told from mistakes, a small network, and the answer to compare with: the gradient of one device that has the whole batch.
+# Next we need 250 real digits, in float64 so that rounding can be told from mistakes, a small network, and the answer to compare with: the gradient of one device that has the whole batch.
 
 # %%
 training, _ = load("digits")
@@ -114,15 +114,14 @@ pairs = zip(images.chunk(4), devices, strict=True)
 shards = [shard.to(device.place, copy=True) for shard, device in pairs]
 sizes = [len(shard) for shard in shards]
 compare(prediction, sizes)
-assert sizes == [63, 63, 63, 61]
 
 # %% [markdown]
-# Each shard has 250 / 4 samples, rounded *up*, and the last one has what is left. That looks harmless. Now 9 samples:
+# Each shard has 250 / 4 samples, rounded *up*, and the last one has what is left. That looks harmless. Now try 9 samples:
 
 # %%
 few = [len(shard) for shard in torch.arange(9).chunk(4)]
 print("9 samples:", few)
-assert few == [3, 3, 3]
+assert (sizes, few) == ([63, 63, 63, 61], [3, 3, 3])
 
 # %% [markdown]
 # Three shards for four devices: the fourth has nothing to do at all. `DataParallel` is content with that: it deals out first, and makes only three replicas.
@@ -177,7 +176,7 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 # %% [markdown]
 # ### The way back
 #
-# The gradient takes the same road in the other direction. Each step has a mirror image:
+# The gradient takes the same way back. Each step has a mirror image:
 #
 # | forward | backward |
 # |---|---|
@@ -186,7 +185,7 @@ assert abs(loss.item() - loss_alone.item()) < 1e-12
 # | scatter: deal out the inputs | nothing: nobody wants the gradient of the inputs |
 # | replicate: copy the parameters | *add up* the gradients of the copies |
 #
-# The last line is the rule of lesson 04: whoever is used several times gets the sum of the gradients.
+# The last line is the rule of lesson 04: what is used several times gets the sum of the gradients.
 #
 # Going back uses up the graph. Run the next cell twice and it fails: *backward through the graph a second time*. To see it again, take the whole step again, from the cell in section 1 that makes the model.
 
@@ -206,9 +205,9 @@ assert difference < 1e-12
 print("the gradient is that of one device, to 1e-12")
 
 # %% [markdown]
-# 63 + 63 + 63 + 61 samples, added up without a weight, and it is right: the loss was a mean over all 250 *before* anything was differentiated, so each output's gradient has its 1/250 already.
+# 63 + 63 + 63 + 61 samples, added up without weights, and it is right: the loss was a mean over all 250 *before* anything was differentiated, so each output's gradient has its 1/250 already.
 #
-# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and goes back through all replicas at the same time [4]. For the CPU it uses the thread of the caller only; so this lesson cuts the graph at the gather, and lets every device go back by itself.
+# With GPUs you call `loss.backward()` once. Autograd has a thread for each GPU, and goes back through all replicas at the same time [4]. For the CPU it uses the thread of the caller only; so this lesson cuts the graph at the gather, and lets every device go back through its part by itself.
 #
 # ### Exercise 2: one loss from all shards
 #
@@ -244,21 +243,23 @@ optimizer.step()
 
 pairs = zip(replicas, before, strict=True)
 master_moved, *others_moved = (worst(r.parameters(), was) > 0 for r, was in pairs)
+
+# %%
 compare(prediction, any(others_moved))
 assert master_moved
 assert not any(others_moved)
 
 # %% [markdown]
-# Only the master moved. The replicas are stale now, and nobody mends them: they are thrown away, and the next step begins with new copies. That is why *replicate* belongs to every step, and it is the most expensive habit of DataParallel.
+# Only the master moved. The replicas are stale now, and nobody updates them: they are thrown away, and the next step begins with new copies. That is why *replicate* belongs to every step, and it is the most expensive habit of DataParallel.
 #
 # ### Exercise 3: update the master
 #
-# Write `update(model, replicas, optimizer)`. All replicas have done their backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas: it is frozen, or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; bring them one step on.
+# Write `update(model, replicas, optimizer)`. All replicas have done their backward; `replicas[0]` is `model` itself. A parameter's `grad` may be `None` on some replicas: it is frozen, or was not used there. The loss was the mean over the whole batch. The optimizer holds the master's parameters; make it take one step.
 
 
 # %% tags=["exercise"] exercise="07.update"
 def update(model, replicas, optimizer):
-    """Bring the master's model one step on, with the gradients of all replicas."""
+    """Move the master's model by one step, with the gradients of all replicas."""
     ### BEGIN SOLUTION
     for replica in replicas[1:]:
         for own, other in zip(model.parameters(), replica.parameters(), strict=True):
@@ -312,7 +313,7 @@ assert worst(four.parameters(), one.parameters()) < 1e-10
 # %% [markdown]
 # The two runs agree to 1e-10. Not to the bit: additions happen in another order, each step rounds at about 1e-16, and thirty steps with momentum enlarge that a little.
 #
-# **How about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because roundings fall both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding; a difference above it would be a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because roundings fall both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding; a difference above it would be a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24
@@ -324,7 +325,7 @@ for p in (1, 2, 3, 4):
     data_parallel.data_parallel_step(many, F.cross_entropy, no_step, images32, labels, devices[:p])
     largest = max(parameter.grad.abs().max().item() for parameter in one.parameters())
     off = worst([a.grad for a in many.parameters()], [a.grad for a in one.parameters()]) / largest
-    print(f"{p} devices: off by {off / u:5.1f} u")
+    print(f"p = {p}: off by {off / u:5.1f} u")
     assert off < 250 * u
 
 # %% [markdown]
@@ -362,7 +363,7 @@ else:
 #
 # A larger network now, of 1.1 million parameters, in float32, with 256 samples. A `Log` writes down who was busy when.
 #
-# **Predict.** What fraction of a step does device 3 wait? Write a number between 0 and 1.
+# **Predict.** For what fraction of a step does device 3 wait? Write a number between 0 and 1.
 
 # %%
 prediction = None
@@ -424,7 +425,7 @@ master_alone = sum(s.end - s.start for s in log.spans if s.label not in together
 assert idle * (last - first) >= master_alone - 1e-9
 
 # %% [markdown]
-# Whatever the master does alone, the others wait for: that is what the `assert` says, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, and copying gets no faster by that.
+# Whatever the master does alone, the others wait for: that is what the `assert` says, and it holds to the nanosecond because the steps follow one another. On this machine four devices share few cores, so their forward and backward are slow and the master's part looks small. On real GPUs it is the other way round: they compute many times faster than a core, but copying does not get faster to the same extent.
 #
 # And the master's part *grows*. With `p` devices it sends `p - 1` copies and adds up `p - 1` gradients, while each device has only `1/p` of the samples to work on.
 
@@ -443,7 +444,7 @@ for p in (1, 2, 4):
 # - **sends** the parameters to each of the others, `(p - 1) n`; their shards of the inputs, `(p - 1)/p x`; and their shards of the gradient of the outputs, `(p - 1)/p y`;
 # - **receives** their shards of the outputs, `(p - 1)/p y`, and a gradient from each, `(p - 1) n`.
 #
-# **Predict.** `n` is about 4.5 MB here, the images and outputs are small. How many MB pass through the master, in and out together, per step with 8 devices?
+# **Predict.** `n` is about 4.5 MB here, the images and outputs are small. How many MB pass through the master, in and out together, per step with 8 devices? Write a number.
 
 # %%
 prediction = None
@@ -475,7 +476,7 @@ assert copied.bytes_out(0) == 3 * copied.bytes_in(1) == sum(copied.bytes_in(i) f
 assert copied.bytes_in(0) == 3 * copied.bytes_out(1) == sum(copied.bytes_out(i) for i in (1, 2, 3))
 
 # %% [markdown]
-# The master carries what the three others carry together. How does that compare with an all-reduce? In a *ring*, every device sends to its right neighbour only, and always a `1/p` part of the gradient: `p - 1` rounds to add up, `p - 1` rounds to hand round what is complete. Here it is, on the same devices:
+# The master carries what the three others carry together. How does that compare with an all-reduce? In a *ring*, every device sends to its right neighbour only, and always a `1/p` part of the gradient: `p - 1` rounds to add up, `p - 1` rounds to pass on what is complete. Here it is, on the same devices:
 
 
 # %%
@@ -532,7 +533,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# With 2 devices there is hardly a difference. From then on the master's line rises with `p`, and the ring's bends and never reaches `4 n`: in a ring nobody is the master. Lesson 03 has built it from `send` and `recv`; lesson 08 uses it so that no parameter has to travel at all, as replicas that start equal and add the same gradients stay equal.
+# With 2 devices there is hardly a difference. From then on the master's line rises with `p`, and the ring's bends and never reaches `4 n`: in a ring nobody is the master. Lesson 03 has built it from `send` and `recv`; lesson 08 uses it so that no parameter has to travel at all, since replicas that start equal and apply the same gradients stay equal.
 #
 # Our steps copy one by one, and so does PyTorch where it has to. Between NVIDIA GPUs it uses NCCL for the parameters and the gradients, which then pass from GPU to GPU instead of going to and from the master `p - 1` times. What is left even then: all parameters travel in every step, and need not; nothing travels while the devices compute; and inputs, outputs, loss and update remain the master's.
 #
@@ -562,7 +563,7 @@ check("07.master_bytes")
 #
 # ## 6. Threads or processes? The global lock
 #
-# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads of section 2 share one. PyTorch gives the lock back while an operation computes, and takes it again for the next line of Python.
+# Python's interpreter has a lock, the *global interpreter lock* or GIL: only the thread that holds it may run Python code. All threads of section 2 share one. PyTorch releases the lock while an operation computes, and takes it again for the next line of Python.
 #
 # So it depends on the work. To compare threads with processes we need processes: our ranks. The next cell defines two jobs on the ranks and, with `--local`, in this notebook too.
 
@@ -598,7 +599,7 @@ assert many_small().tolist() == [10_000] * 4
 assert torch.equal(few_large(), torch.eye(512).roll(10, dims=0))
 
 # %% [markdown]
-# **Predict.** One device does a job alone. Then two devices do the same job each, at the same time, on two cores. If they do not disturb each other it takes as long as one, a factor of 1. If they take turns, a factor of 2. Write a list of two numbers: the factor for `many_small` in two threads, and that for `few_large`.
+# **Predict.** One device does a job alone. Then two devices do the same job each, at the same time, on two cores. If they do not disturb each other, they take as long as one alone, a factor of 1. If they take turns, a factor of 2. Write a list of two numbers: the factor for `many_small` in two threads, and that for `few_large`.
 
 # %%
 prediction = None
@@ -660,7 +661,7 @@ compare(prediction, factors, within=0.25)
 print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else "off")
 
 # %% [markdown]
-# Read the table (*measured here*) against 1, which is undisturbed, and 2, which is taking turns. In processes both jobs stay near 1, and so does `few_large` in threads: these hold the lock for microseconds and compute for milliseconds, so they hardly meet. Only `many_small` in threads is far from 1. While this lesson was written, on two cores, its factor was between 2.5 and 3.5: **worse than taking turns**. Each of its operations gives the lock back and wants it again at once; the other thread has taken it in between, and must be waited for and woken up. Handing over costs more than the work. D. Beazley showed this effect in 2010 [5]. (With other work on your cores, or with fewer than two free ones, all factors are larger.)
+# Read the table (*measured here*) against 1, which is undisturbed, and 2, which is taking turns. In processes both jobs stay near 1, and so does `few_large` in threads: these hold the lock for microseconds and compute for milliseconds, so they hardly meet. Only `many_small` in threads is far from 1. While this lesson was written, on two cores, its factor was between 2.5 and 3.5: **worse than taking turns**. Each of its operations releases the lock and wants it back at once; in between the other thread has been woken up and has taken it, and has to be waited for. Handing the lock over costs more than the work. D. Beazley showed this effect in 2010 [5]. (With other work on your cores, or with fewer than two free ones, all factors are larger.)
 #
 # A training step has both kinds of work. On a CPU, or on a GPU with large layers, threads do well. But a GPU is so fast that launching its operations *is* the work of Python's thread: `many_small`, for each device. One process with eight threads has one lock for all eight; eight processes have eight. That is the second reason for lesson 08. Python can be built without the lock, as an experiment since version 3.13 (PEP 703 [6]) and as a supported option since 3.14 (PEP 779 [9]); then this reason goes, and the master remains.
 #
@@ -668,7 +669,7 @@ print("the GIL is", "on" if getattr(sys, "_is_gil_enabled", lambda: True)() else
 #
 # ### Exercise 5: many threads, one sum
 #
-# Every device's thread calls `accumulate(shared, compute, lock)`. `compute()` works out the thread's gradient and takes long. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. Add the gradient to the sum so that none is lost, whatever the others do at the same time, and so that all threads can compute at once. `with lock:` lets one thread at a time into the lines below it.
+# Every device's thread calls `accumulate(shared, compute, lock)`. `compute()` works out the thread's gradient and takes long. `shared.read()` returns a copy of the sum so far, and `shared.write(value)` replaces it. Add the gradient to the sum so that none is lost, whatever the other threads do at the same time, and so that all of them can compute at once. `with lock:` lets one thread at a time into the lines below it.
 
 
 # %% tags=["exercise"] exercise="07.accumulate"
@@ -689,11 +690,11 @@ check("07.accumulate")
 #
 # Even with a lock the *order* of the additions would be left to chance, and with it the last bits of the sum. The library therefore lets one thread add up, in the order of the devices: two runs are then equal to the bit.
 #
-# ## 7. Break it: the lost statistics
+# ## 7. Break it on purpose: the lost statistics
 #
 # A forward that changes the model changes a replica, and replicas are thrown away. Batch normalisation does that: in training it keeps a *running mean* of what it has seen, in a buffer.
 #
-# **Predict.** 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Four devices get two samples each. After the forward, what is the running mean in the master's model? (`momentum=1.0` means: the mean of the last batch.)
+# **Predict.** 8 samples of one number each: 0, 0, 10, 10, 20, 20, 30, 30. Their mean is 15. Four devices get two samples each. After the forward, what is the running mean in the master's model? (`momentum=1.0` means: the mean of the last batch.) Write a number.
 
 # %%
 prediction = None
@@ -703,19 +704,21 @@ norm = torch.nn.BatchNorm1d(1, momentum=1.0).to(place)
 batch = torch.tensor([[0.0], [0.0], [10.0], [10.0], [20.0], [20.0], [30.0], [30.0]], device=place)
 norms = data_parallel.replicate(norm, devices)
 data_parallel.parallel_apply(norms, data_parallel.scatter(batch, devices), devices)
+running_means = [replica.running_mean.item() for replica in norms]
 
+# %%
 compare(prediction, norm.running_mean.item())
-assert norm.running_mean.item() == 0
-assert [replica.running_mean.item() for replica in norms] == [0, 10, 20, 30]
+assert norm.running_mean.item() == running_means[0]
+assert running_means == [0, 10, 20, 30]
 
 # %% [markdown]
-# - **Symptom.** Accuracy on test data may be worse than the training loss promises, and more so with more devices: tests use the running mean. A counter in `forward` stays at its first value. Nothing raises an error.
+# - **Symptom.** Accuracy on test data may be worse than the training loss promises, and more so with more devices: tests use the running mean. With `torch.nn.DataParallel` a counter in `forward` even stays at its first value [1]. Nothing raises an error.
 # - **Diagnosis.** Replica 0 *is* the master's model, so what device 0 has seen is kept. What the others have seen goes with their replicas. And each device normalised by the mean of its own two samples, which is the break of lesson 04.
 # - **Fix.** No state that is changed in `forward`; normalisation that does not look across samples (`GroupNorm`, `LayerNorm`); or DistributedDataParallel with SyncBatchNorm (lesson 08), where every replica lives on.
 #
 # ## 8. Why it stays on one machine
 #
-# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside of it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. Then a process for each device is the natural choice; it also has its own GIL, and it can keep its replica instead of getting a new one in each step. That program is called DistributedDataParallel.
+# Threads share the memory of one process, and a process lives on one machine. `replicate` and `gather` are copies inside it: there is no address to send to, no rank, no message. More machines need more processes, and processes need messages: MPI, gloo or NCCL. Then a process for each device is the natural choice; it also has its own GIL, and it can keep its replica instead of getting a new one in each step. That program is called DistributedDataParallel.
 #
 # ## Recap
 #

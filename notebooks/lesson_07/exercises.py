@@ -105,7 +105,7 @@ def check_master_bytes(master_bytes: Callable) -> str:
 ACCUMULATE_HINTS = [
     "`shared.write(shared.read() + gradient)` is three things: read, add, write. What if another "
     "thread writes after you have read?",
-    "A lock lets one thread in at a time: `with lock:`. It has to be closed from the reading to "
+    "A lock lets one thread in at a time: `with lock:`. It has to be held from the reading to "
     "the writing. What takes long and needs no lock should stay outside, or the threads work one "
     "after another.",
     "First `gradient = compute()`, without the lock. Then `with lock:`, and in that block the "

@@ -35,7 +35,7 @@ class Lock:
         if self._holder == self.turns.running:
             raise WrongAnswer(
                 "locked-twice",
-                "a thread closes the lock that it has closed itself: it would wait for ever",
+                "a thread waits for the lock that it holds itself: it would wait for ever",
             )
         # Whoever holds it never does so for long: only a time-out of 0 can pass.
         if (not blocking or timeout == 0) and self.locked():

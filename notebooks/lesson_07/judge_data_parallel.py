@@ -287,9 +287,7 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step,
     asked = f"{devices} devices, step {step}"
     weight, moved = model.weight.detach(), before[0] - model.weight.detach()
     if not torch.equal(model.frozen.detach(), before[2]):
-        zeros = (
-            ": it was given a gradient. None is another thing than zeros, which weight decay moves"
-        )
+        zeros = ": it was given a gradient. None is not the same as zeros, which weight decay moves"
         raise WrongAnswer(
             "frozen-moved",
             f"{asked}: a frozen parameter has changed{'' if model.frozen.grad is None else zeros}",
@@ -313,7 +311,7 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step,
         raise WrongAnswer(
             "forgets-the-step",
             f"{asked}: the master's `grad` is the sum of all gradients, but its parameters have "
-            "not moved: call `optimizer.step()` in the end",
+            "not moved: call `optimizer.step()` at the end",
         )
     if not moved.any() and seen.replicas_moved:
         raise WrongAnswer(
@@ -331,7 +329,7 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step,
         raise WrongAnswer(
             "forgets-the-step",
             f"{asked}: the master's parameters have not moved. Add the replicas' gradients to its "
-            "own, and call `optimizer.step()` in the end",
+            "own, and call `optimizer.step()` at the end",
         )
     own = torch.tensor([1.0, 2.0]) * first
     names = {

@@ -18,11 +18,20 @@ def test_three_hints_and_then_the_way_to_the_solution(own_exercises, capsys) -> 
         said.append(capsys.readouterr().out.strip())
     assert said[0] == "**Hint 1 of 3.** a weak hint"
     assert said[1] == "**Hint 2 of 3.** a stronger one"
-    assert said[2].startswith("**Hint 3 of 3.** ```python")
+    assert said[2].startswith("**Hint 3 of 3.**\n\n```python\n")
     assert said[3] == said[4]
     assert said[3].startswith("There are no more hints for 90.double. `solution(")
     help.hint("90.total")
     assert "Hint 1 of 3" in capsys.readouterr().out, "each exercise counts for itself"
+
+
+@pytest.mark.parametrize("id", all_exercises())
+def test_code_in_a_hint_is_a_block_of_its_own(id: str, capsys) -> None:
+    help._given.clear()
+    for _ in find(id).hints:
+        help.hint(id)
+    shown = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("```") for line in shown if "```" in line)
 
 
 @pytest.mark.parametrize("id", all_exercises())

@@ -221,7 +221,7 @@ def finish_axes(axes: Any, grid: str = "both") -> None:
 def log_ticks(axis: Any, label: str) -> None:
     """Put few ticks on a logarithmic axis, in the unit that its ``label`` names."""
     low, high = axis.get_data_interval()
-    narrow = high < 50 * low  # less than two decades have too few powers of ten
+    narrow = high < 50 * low
     axis.set_minor_locator(NullLocator())
     if "bytes" in label:
         axis.set_major_locator(LogLocator(base=2 if narrow else 16))
@@ -229,7 +229,7 @@ def log_ticks(axis: Any, label: str) -> None:
         return
     if high < 5 * low:
         axis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3))
-    elif narrow:
+    elif high < 100 * low:  # less than two decades have too few powers of ten
         axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     if "second" in label:
         axis.set_major_formatter(EngFormatter(unit="s"))

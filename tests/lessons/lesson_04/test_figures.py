@@ -17,7 +17,7 @@ def node(name, value, gradient=None, rule="", inputs=()):
 
 
 def two_samples():
-    """(w·x1) + (w·x2) for w = 3: what each node holds, and the derivative of the sum by it."""
+    """(w·x1) + (w·x2) for w = 3: what each node holds, and the sum's derivative."""
     w, x1, x2 = node("w", 3, 7.0), node("x1", 2, 3.0), node("x2", 5, 3.0)
     u1 = node("u1", 6, 1.0, "w·x1", [(w, 2), (x1, 3)])
     u2 = node("u2", 15, 1.0, "w·x2", [(w, 5), (x2, 3)])

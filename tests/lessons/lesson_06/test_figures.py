@@ -51,7 +51,7 @@ def test_where_it_pays_has_points_lines_and_the_line_to_cross():
         return ranks * bandwidth / 20e6
 
     drawn = figures.where_it_pays([3e6, 6e6], {2: [0.5, 1.2], 4: [1.0, 2.0]}, predicted)
-    assert "points: 2 ranks, 4 ranks, 1 rank" in drawn.alt
+    assert "points: 2 ranks, 4 ranks; lines: predicted, and a level one at 1" in drawn.alt
     assert {ranks for ranks, _ in asked} == {2, 4}
     assert min(bandwidth for _, bandwidth in asked) == pytest.approx(3e6)
     assert max(bandwidth for _, bandwidth in asked) == pytest.approx(6e6)

@@ -168,3 +168,5 @@ def test_the_table_says_what_was_repeated():
     text = simulated_table([simulate("ring", Network(256, LINK), 4 * 256)])
     assert "| ring (steps repeated) | 256 | 1,024 |" in text
     assert text.endswith("| 1.00 | 1 |")
+    cards = Network(4, LINK, (Level(2, LINK),), scattered=True)
+    assert "| ring (ranks scattered) | 4 |" in simulated_table([simulate("ring", cards, 64)])
