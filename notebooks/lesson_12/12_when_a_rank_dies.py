@@ -899,7 +899,7 @@ import shutil
 
 comm.barrier()
 if rank == 0:
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # it may be gone already
 
 # %% [markdown]
 # ## Recap
