@@ -24,7 +24,9 @@ if "cluster" in globals() and cluster.is_running:
     cluster.view.execute({code!r}, silent=True)
 """
 KEEP = "_finished = dict(get_ipython().user_ns)"
+# Ranks that a cell has started afresh have nothing that could be put back.
 PUT_BACK = """
+_finished = globals().get("_finished", dict(get_ipython().user_ns))
 for _name in set(get_ipython().user_ns) - set(_finished) - {"_finished", "_name"}:
     del get_ipython().user_ns[_name]
 get_ipython().user_ns.update(_finished)

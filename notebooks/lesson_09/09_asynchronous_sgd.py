@@ -46,7 +46,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # | training data | no | yes | only workers compute gradients |
 # | version number | yes | no | it counts updates, and only the server makes any |
 #
-# All weights travel as one vector, and so do all gradients, whatever number of layers there are: one message costs one latency.
+# All weights travel as one vector, and so do all gradients, however many layers there are: one message costs one latency.
 
 # %%
 # %%px
@@ -93,7 +93,7 @@ def gradient_and_loss(parameters, batch):
 # %% [markdown]
 # ## 2. The handshake
 #
-# A worker never sends a gradient into the blue: the server may be busy with another one. It knocks first, as in the handshake of lesson 01:
+# A worker never sends a gradient unannounced: the server may be busy with another one. It knocks first, as in the handshake of lesson 01:
 #
 # 1. worker to server: **hello** (with the number of gradients it has computed so far: 0 means "I am new");
 # 2. server to worker: **ready**, "I am ready for you" (or "we are done, go home");
@@ -317,7 +317,7 @@ assert sum(alike) <= 2 * 300 - 3
 # %% [markdown]
 # Very nearly 2: the number of workers W, minus 1. While a worker computes, each of the others hands in one gradient.
 #
-# That argument uses that the workers are equally fast. So what if worker 3 is a *straggler* and takes four times as long?
+# That argument assumes that the workers are equally fast. What if worker 3 is a *straggler* and takes four times as long?
 #
 # **Predict.** What is the mean staleness with the straggler: (A) smaller than 2, (B) about 2, or (C) larger? Write a letter.
 
@@ -350,11 +350,11 @@ histogram(
 )
 
 # %% [markdown]
-# Again about 2! The distribution is another one, the mean is not. Here is why. A worker fetches new parameters at the very moment at which its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let worker i's updates be those with the numbers a < b < ... < l. Its staleness values are b - a - 1, then the next gap minus 1, and so on: the sum *telescopes*. All that is left is where it began, f_i, and where it ended, l_i. Over all W workers and N updates:
+# Again about 2! The distribution has changed, the mean has not. Here is why. A worker fetches new parameters at the very moment at which its gradient is used. So the staleness of a gradient is the number of updates between this worker's previous update and this one. Let worker $i$'s updates be those with the numbers $a < b < ... < l_i$. Its staleness values, from the second one on, are $b - a - 1$, then the next gap minus 1, and so on: the sum *telescopes*. All that is left is $f_i$, the version that it fetched first, and $l_i$, the version that its last update made. Over all $W$ workers and $N$ updates:
 #
 # $$\text{mean staleness} = \frac{1}{N}\sum_{i=1}^{W} (l_i - f_i) - 1$$
 #
-# This is exact, and the cells above asserted it with whole numbers. If all workers begin at the start and work to the end, l_i is about N for everyone and f_i about 0, so the mean is about **W - 1**, whoever is slow. The most it can be is if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much below only if a worker stopped early, or started late.
+# This is exact, and the cells above asserted it with whole numbers. If all workers begin at the start and work to the end, $l_i$ is about $N$ for everyone and $f_i$ about 0, so the mean is about **W - 1**, whoever is slow. The most it can be is if the last W updates come from W different workers: (W - 1)(1 - W/(2N)), here 1.99. It is much below only if a worker stopped early, or started late.
 #
 # What the straggler changes is *who* is stale: its own gradients are old when they come, those of the others are fresher.
 #
@@ -424,11 +424,11 @@ assert cluster.view.client[0]["difference"] == 0
 assert cluster.view.client[0]["same_losses"]
 
 # %% [markdown]
-# Not a single bit. If one gradient had been taken for another worker's, if a receive had overwritten parameters while they were in use, or if a message had been applied twice, this number would not be 0. A falling loss would have shown none of that: SGD trains through a good deal of nonsense.
+# Not by a single bit. If one gradient had been taken for another worker's, if a receive had overwritten parameters while they were in use, or if a message had been applied twice, this number would not be 0. A falling loss would have shown none of that: SGD trains through a good deal of nonsense.
 #
 # ## 5. The library's server
 #
-# Your server above fits on a page, and it lacks what one needs in earnest: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation with all that, with other *modes* of waiting, and with a record of everything. It differs in one point: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks for the parameters only.
+# The server above fits on a page, and it lacks what real use needs: what if a worker dies, or the models differ? `course_lib.parallel.parameter_server` has the same conversation with all that, with other *modes* of waiting, and with a record of everything. It differs in one point: a worker sends its gradient without knocking first (the server takes one message at a time anyway), and knocks for the parameters only.
 
 
 # %%
@@ -486,7 +486,7 @@ per_update = cluster.view.client[0]["per_update"]
 print(f"bytes in and out of the server: {per_update:,.0f} an update; 2 n numbers are 38,480")
 
 # %% [markdown]
-# (*Measured here*.) The records hold for every gradient whose it was, where it was computed, how stale it was, when it arrived and when it was served.
+# (*Measured here*.) For every gradient the record holds whose it was, where it was computed, how stale it was, when it arrived and when it was served.
 #
 # ## 6. What staleness does to training
 #
@@ -528,12 +528,12 @@ prediction = None
 # %%px
 workers = [1, 4, 16, 32][rank]
 small, large = simulate(workers, lr=0.05), simulate(workers, lr=0.5)
-print(f"{workers:2} workers: loss {small[-1]:.2f} with rate 0.05, {large[-1]:.2f} with rate 0.5")
+print(f"W = {workers:2}: loss {small[-1]:.2f} with rate 0.05, {large[-1]:.2f} with rate 0.5")
 curves_of_this_rank = workers, small, large
 
 # %% tags=["nbval-ignore-output"]
 runs = {
-    f"{w} workers": {
+    f"W = {w}": {
         "updates": range(10, 301, 10),
         "loss, rate 0.05": small,
         "loss, rate 0.5": large,
@@ -556,6 +556,7 @@ figures.curves(
 
 # %% [markdown]
 # With the small rate all of them learn, with more workers a little later: in the first W updates or so, everybody's gradient is still that of the initial weights. With the large rate, 16 and 32 workers do not: their loss is that of guessing, or worse.
+#
 # Theory says the same. Take a loss with one weight w and curvature h, (h/2) w². A step with a gradient of staleness s is w(t + 1) = w(t) - λ h w(t - s), with λ the learning rate. Without staleness it shrinks to 0 as long as λ < 2/h. With staleness s it does so only for λ < (2/h) sin(π / (4s + 2)), which for larger s is about (π/2) / (h s): **the largest stable rate falls like 1/s**. You can try that out:
 
 
@@ -697,7 +698,7 @@ def through_the_server(vector, group):
 
 
 # %% [markdown]
-# First the bytes. Inside of the library's all-reduce nobody can look, so here it is the ring of lesson 03, made of sends and receives. `matrix()` of the traffic meter tells who sent how much to whom.
+# First the bytes. Nobody can look inside the library's all-reduce, so here it is the ring of lesson 03, made of sends and receives. `matrix()` of the traffic meter tells who sent how much to whom.
 
 # %%
 # %%px
@@ -770,11 +771,11 @@ def step_times(W):
     return central, reduced
 
 
-steps = [step_times(W) for W in (1, 2, 3)]
+times_of_a_step = [step_times(W) for W in (1, 2, 3)]
 
 # %% tags=["nbval-ignore-output"]
-central = [1e3 * server_s for server_s, _ in cluster.view.client[0]["steps"]]
-reduced = [1e3 * reduce_s for _, reduce_s in cluster.view.client[1]["steps"]]
+central = [1e3 * server_s for server_s, _ in cluster.view.client[0]["times_of_a_step"]]
+reduced = [1e3 * reduce_s for _, reduce_s in cluster.view.client[1]["times_of_a_step"]]
 compare(prediction, central[2] / central[0], within=0.3)
 print("         MiB in and out (measured here)    ms a step (measured here)")
 print("workers  the server   a worker in a ring   by the server   by all-reduce")
@@ -798,7 +799,7 @@ figures.curves(
 # %% [markdown]
 # (*Measured here*, on one machine, where all ranks share the memory and the cores; between machines the server's network card is what is shared.) The server's bytes grow with the workers, and its time with them: three times as long for three workers, and longer where the ranks outnumber the cores, because a rank that waits in MPI keeps its core busy. The time of the all-reduce need not grow: with more ranks than cores it does here too, but in and out of a rank go less than 64 MiB, however many there are.
 #
-# An asynchronous server moves as many bytes: n numbers in and n out per gradient, and a little for the knocking (section 5 has measured it). It hides them, because workers compute while others are served; but a server that takes t per gradient serves at most 1/t gradients per second, whatever number of workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
+# An asynchronous server moves as many bytes: n numbers in and n out per gradient, and a little for the knocking (section 5 has measured it). It hides them, because workers compute while others are served; but a server that takes t per gradient serves at most 1/t gradients per second, however many workers there are. Large systems therefore split the parameters over *several* servers [2, 3].
 #
 # ## 9. The race: time to accuracy
 #
@@ -864,7 +865,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. *Measured* ratios tend to be larger, by a tenth to a half while this lesson was written. The prediction counts gradients and nothing else. It leaves out that every synchronous step waits for the slowest even of three equal workers, and for a server that has to serve three at once and then all of them again; and it takes a gradient to be worth the same either way, which it is only roughly: the moment at which 85% is passed depends on the order of the updates, and that is chance. So without a straggler asynchronous SGD may still gain something, but little beside what it gains with one; and at larger rates staleness costs accuracy. On a machine that is busy with other things the races can turn over: a "normal" worker that gets no core becomes a straggler too. Then run them again.
+# (*Measured here.*) *Predicted* were 7/3 = 2.3 with the straggler and 1 without. The learning rates are matched by the linear rule of lesson 05: an update from the mean of three gradients has three times the rate of one from a single gradient. The *measured* ratios tend to be larger: by a tenth to a half while this lesson was written. The prediction counts gradients and nothing else. It leaves out that every synchronous step waits for the slowest even of three equal workers, and for a server that has to serve three at once and then all of them again; and it takes a gradient to be worth the same either way, which it is only roughly: the moment at which 85% is passed depends on the order of the updates, and that is chance. So without a straggler asynchronous SGD may still gain something, but little beside what it gains with one; and at larger rates staleness costs accuracy. On a machine that is busy with other things the races can turn over: a "normal" worker that gets no core becomes a straggler too. Then run them again.
 #
 # "First 2 of 3" is synchronous SGD with one *backup worker* [6]: an update is made when two gradients are there, and the late one is thrown away. No gradient is ever stale, and nobody waits for the straggler. But it computes for nothing, and its data are never seen! Which brings up the next question.
 #
@@ -895,13 +896,13 @@ print("first 2 of 3, gradients used by worker:", cluster.view.client[0]["used"])
 # %% [markdown]
 # About 1/7: every worker's share is that of its speed. So if the shards are fixed, then after "one epoch" of the server (as many samples as there are) the fast workers' shards have been seen more than once and the straggler's less than half. If the shards differ, say each hospital has its own patients, then the model is trained for the fast ones. With backup workers the straggler's shard is not used at all.
 #
-# What to do: count by *updates* or by samples, never by a worker's passes; let learning-rate schedules follow the server's version; and let workers draw from the whole data set, or from a common queue of batches, as `batch_of` did here.
+# What helps: count by *updates* or by samples, never by a worker's passes; let learning-rate schedules follow the server's version; and let workers draw from the whole data set, or from a common queue of batches, as `batch_of` did here.
 #
 # ## 11. Modern relatives: local SGD and gossip
 #
 # Parameter servers have become rare for training on one cluster, where all-reduce is fast and workers are alike. The idea behind them, **communicate less or with fewer**, lives on.
 #
-# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication. *DiLoCo* does it for language models: on 8 workers, thought of as islands of machines with poor links between them, each takes hundreds of steps of AdamW by itself, and an outer optimizer (Nesterov momentum) applies the mean of what they changed (*published* [8]). INTELLECT-1, of 10 billion parameters, was trained in that way by machines on three continents (*published* [11]). With H = 1 it *is* synchronous SGD, because the mean of (w - λ g_i) is w - λ times the mean of g_i (w: weights, λ: learning rate, g_i: rank i's gradient). All four ranks take part now.
+# *Local SGD* [7]: everyone takes H steps alone, then all average their weights by an all-reduce. No server, no staleness, 1/H of the communication. *DiLoCo* does it for language models: on 8 workers, thought of as islands of machines with poor links between them, each takes hundreds of steps of AdamW by itself, and an outer optimizer (Nesterov momentum) applies the mean of what they changed (*published* [8]). INTELLECT-1, of 10 billion parameters, was trained in that way by machines on three continents (*published* [11]). With H = 1 it *is* synchronous SGD, because the mean of $w - \lambda g_i$ is $w$ minus $\lambda$ times the mean of $g_i$ ($w$: weights, $\lambda$: learning rate, $g_i$: rank $i$'s gradient). All four ranks take part now.
 
 
 # %%
@@ -1020,7 +1021,7 @@ check("09.gossip")
 #
 # One line of the server is changed: it no longer receives from any source, but from worker 1, 2, 3, 1, 2, 3 and so on. The straggler, worker 3, takes 30 ms, the others 5.
 #
-# **Predict.** How many of 60 gradients come from worker 3? And how many were it before, when anybody could come?
+# **Predict.** How many of 60 gradients come from worker 3? And how many did before, when anyone could come? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -1054,7 +1055,7 @@ print(f"any source: {cluster.view.client[0]['fair_seconds']:.2f} s")
 print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 
 # %% [markdown]
-# - **Symptom.** Training is right, the replay agrees, the mean staleness is 2. It is only as slow as synchronous SGD.
+# - **Symptom.** Training is right, the replay agrees, the mean staleness is 2. But it is as slow as synchronous SGD.
 # - **Diagnosis.** Every worker has made exactly as many gradients as the slowest. Look at the sequence diagram: fast workers wait for long in `recv`, with their hello sent.
 # - **Fix.** Receive from any source, and ask afterwards who it was.
 #
@@ -1064,12 +1065,12 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # |---|---|---|---|---|---|
 # | who waits | all for the slowest | all for the slowest | nobody | all, every H steps | pairs |
 # | staleness | 0 | 0 | about W - 1 on average | 0 | none, but replicas differ |
-# | bytes per step | 2(p - 1)/p n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
+# | numbers moved per step, of n parameters | 2(p - 1)/p · n out of each rank, as many in | 2 W n in and out of the server | 2 n per gradient | 1/H of synchronous | n per meeting |
 # | same result as one process | yes, to rounding | yes, to rounding | no; a replay of its order, to the bit | no (yes for H = 1) | no |
-# | gradients per second, worker i takes t_i | W / max t_i | W / max t_i | sum of 1/t_i | between | between |
+# | gradients per second, if worker $i$ takes $t_i$ | $W / \max t_i$ | $W / \max t_i$ | sum of $1/t_i$ | between | between |
 #
 # - The server holds the weights, the optimizer and the version; a worker holds a model and data.
-# - The mean staleness is W - 1 whoever is slow, because the sum telescopes.
+# - The mean staleness is about W - 1, whoever is slow, because the sum telescopes.
 # - Stale gradients hurt when rate times staleness is large: divide the rate by the staleness, or bound it.
 # - Test an asynchronous program by recording the order and replaying it: equal to the bit.
 # - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.

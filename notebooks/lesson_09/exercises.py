@@ -7,6 +7,7 @@ check's own; two are arithmetic and run in the notebook.
 from __future__ import annotations
 
 import random
+from math import pi, sin
 
 from course_lib.teaching.exercise import WrongAnswer, exercise
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
@@ -178,7 +179,16 @@ def _rate(base: float, staleness: int) -> float:
     return base / max(1, staleness)
 
 
+STABILITY_BOUND = (
+    "it uses the largest stable rate of the section above, which is for one weight and one "
+    "curvature. The rule to write is simpler: the base rate divided by the staleness"
+)
 RATE_MISTAKES = (
+    Mistake("stability-bound", lambda base, s: base * sin(pi / (4 * s + 2)), STABILITY_BOUND),
+    Mistake("stability-bound", lambda base, s: base * 2 * sin(pi / (4 * s + 2)), STABILITY_BOUND),
+    Mistake(
+        "stability-bound", lambda base, s: min(base, 2 * sin(pi / (4 * s + 2))), STABILITY_BOUND
+    ),
     Mistake(
         "plus-one",
         lambda base, s: base / (s + 1),

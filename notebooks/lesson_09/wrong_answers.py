@@ -428,6 +428,24 @@ def rate_for(base, staleness):
 def rate_for(base, staleness):
     return base * max(1, staleness)
 """,
+        "stability-bound: of a fresh one": """
+def rate_for(base, staleness):
+    from math import pi, sin
+
+    return base * sin(pi / (4 * staleness + 2))
+""",
+        "stability-bound: twice that": """
+def rate_for(base, staleness):
+    from math import pi, sin
+
+    return base * 2 * sin(pi / (4 * staleness + 2))
+""",
+        "stability-bound: at most": """
+def rate_for(base, staleness):
+    from math import pi, sin
+
+    return min(base, 2 * sin(pi / (4 * staleness + 2)))
+""",
         "square-root": """
 def rate_for(base, staleness):
     return base / max(1, staleness) ** 0.5

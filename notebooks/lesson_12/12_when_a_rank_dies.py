@@ -17,7 +17,7 @@
 #
 # **You will be able to**
 # - notice the death of a rank, shrink to the survivors and go on from the same weights, with a loss curve that does not show it;
-# - say what changes for batch size and learning rate with one rank less;
+# - say what changes for batch size and learning rate with one rank fewer;
 # - write a checkpoint from which training goes on bit for bit, and know what each part of it is for;
 # - choose how often to save, for four ranks and for a hundred thousand;
 # - use `torchrun --max-restarts`, and say what it does differently;
@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lessons 10 and 11 are not needed.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; sections 8 and 9 stand for themselves and can be left out.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; sections 8 and 9 stand on their own and can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -38,7 +38,7 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. How often does something break?
 #
-# Your laptop hardly ever does. A server fails every few years, and so does a GPU. Let $L$ be the mean *lifetime* of one rank: the mean time until it fails. Of $N$ ranks some one fails $N$ times as often, so the mean time to the next failure of the whole job is $M = L / N$. (If they fail independently, and a broken one is replaced.)
+# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $L$ be the mean *lifetime* of one rank: the mean time until it fails. Among $N$ ranks there are $N$ times as many failures, so the mean time to the next failure of the whole job is $M = L / N$. (If they fail independently, and a broken one is replaced.)
 #
 # *Published*: Meta counted 419 unexpected interruptions in 54 days of training Llama 3 on 16,384 GPUs [1].
 #
@@ -54,7 +54,7 @@ lifetimes = [round(hours_to_next, 1), round(lifetime_hours / (24 * 365), 1)]
 compare(prediction, lifetimes, within=0.1, source="By the published numbers")
 
 # %% [markdown]
-# Nearly six years for one GPU with its share of everything else: the 419 count all causes, network, software and hosts included. Those that were put down to the GPUs themselves, with their memory, are 58.7 % [1], which makes about ten years for a GPU. No bad machine; and sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
+# Nearly six years for one GPU with its share of everything else: the 419 count all causes, network, software and hosts included. Those that were put down to the GPUs themselves, their memory included, are 58.7 % [1], which makes about ten years for a GPU. No bad machine; but sixteen thousand of them together last three hours. The same lifetime gives these times to the next failure (*predicted*):
 
 # %%
 for ranks in (4, 1_000, 10_000, 100_000):
@@ -116,7 +116,7 @@ def my_share(step):
 
 
 # %% [markdown]
-# One step, and a list of the losses. The loss of a step is a mean over the whole batch, so the ranks add up theirs. It is done *before* the update, and you will see why.
+# One step, and a list of the losses. The loss of a step is a mean over the whole batch, so the ranks add up their shares of it. They do so *before* the update, and you will see why.
 
 
 # %%
@@ -137,7 +137,7 @@ def dies_in_backward(gradient):
 
 
 # %% [markdown]
-# For later, the truth: a single process that trains on the same batches, 42 steps, and that nobody disturbs.
+# To compare with later: a single process that trains on the same batches for 42 steps, undisturbed.
 
 # %%
 # %%px
@@ -153,7 +153,7 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and then leaves a file behind. It also does all 40 in one go, and you write down the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both.
+# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and then leaves a file behind. It also does all 40 in one go, and you write down the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both. (The lesson's last cell removes the folder. If you go back after that to a cell that uses `folder`, or after section 7 to one before it, run the notebook again from section 2 on.)
 
 # %%
 # %%px
@@ -201,7 +201,7 @@ while step < 26:
 # %% [markdown]
 # An error at once: `RankFailedError`, which names the dead. How do they know? Processes of one job are looked after by their launcher, here `mpiexec`. The system tells it that a child has died, and it tells the others; an MPI with *fault tolerance* makes an error of that, where a plain MPI would end everybody. On another machine the connection breaks, or a *heartbeat*, a message that only says "I live", stays away. (The extension for it is ULFM, *user-level failure mitigation* [2]. Open MPI has it, but no MPI standard does yet, 5.0 included: of its parts, revoking a communicator and asking who has failed have passed the MPI Forum's final vote for a later version; shrinking and agreeing have not, as of June 2026 [6].)
 #
-# What have the survivors got? Ask them; and note that rank 2 can't be asked. `cluster.shrink()` makes a new world of those who live. They are numbered anew, from 0 without a gap, and keep everything they had.
+# What do the survivors still have? Ask them; rank 2 can't be asked any more. `cluster.shrink()` makes a new world of those who live. They are numbered anew, from 0 without a gap, and keep everything they had.
 
 # %%
 cluster.shrink()
@@ -240,7 +240,7 @@ assert 0 < far < 1e-10
 # %% [markdown]
 # Roundings only. ($10^{-10}$ leaves room for the roundings of 20 steps; a batch left out, or taken twice, shows as $10^{-3}$ and more.)
 #
-# ## 4. What is different with one rank less
+# ## 4. What changes with one rank fewer
 #
 # We kept the *global* batch of 96, so that each survivor now takes 32 samples instead of 24. That is one of three ways:
 #
@@ -248,7 +248,7 @@ assert 0 < far < 1e-10
 # |---|---|---|---|
 # | keep the global batch | the same | the same | as if nobody had died; a step takes R/(R - 1) times as long |
 # | keep the batch per rank | (R - 1)/R of it | times (R - 1)/R (linear rule, lesson 05) | another run, about as good; a step takes as long as before, an epoch has more of them |
-# | keep R shares, do without one | (R - 1)/R of it | *divided by R all the same* | a bug: the gradient is too small, and the dead one's samples are never seen |
+# | keep R shares, leave one out | (R - 1)/R of it | *divided by R all the same* | a bug: the gradient is too small, and the dead one's samples are never seen |
 #
 # Keeping the global batch needs memory for larger shares, or gradient accumulation; and the shares have to come out even, or be weighted (lesson 04).
 #
@@ -289,7 +289,7 @@ check("12.rest_of_epoch")
 #
 # ## 5. A death at a worse moment
 #
-# We were lucky: all survivors stood at the same step. Now let a rank die while it *sends* its part of the last all-reduce. Some of the others have everything they need, finish the step and update their weights; others have not, and get the error. Then the survivors are no replicas of each other.
+# We were lucky: all survivors stood at the same step. Now let a rank die while it *sends* its part of the last all-reduce. Some of the others have everything they need, finish the step and update their weights; others have not, and get the error. Then the survivors are no longer replicas of each other.
 #
 # **Predict.** By how many steps can two survivors differ at most?
 
@@ -300,7 +300,7 @@ prediction = None
 compare(prediction, 1, source="By the argument below")
 
 # %% [markdown]
-# By one: who is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
+# By one: whoever is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
 #
 # ### Exercise 2: go on
 #
@@ -442,24 +442,24 @@ figures.timeline(
     end=end,
     marks={"rank 1 dies": died, "noticed": noticed},
     moves={"shrink", "catch up, wrap"},
-    title="detection, shrink, going on",
+    title="Detection, shrink, going on",
     alt="Timeline of three ranks. All do steps. Rank 1 dies, and its lane is empty from there. "
     "Ranks 0 and 2 wait, notice it, shrink, catch up and wrap the model, and do steps again.",
 )
 
 # %% [markdown]
-# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will not come; then they shrink, and their steps go on. What takes longest here is noticing the death, and the shrink itself: milliseconds. And the loss, of all 42 steps?
+# Ranks 0 and 2 wait for the rest of the gradients (hatched) until they learn that it will not come; then they shrink, and their steps go on. What takes longest here is noticing the death, and the shrink itself: tens of milliseconds. And the loss, of all 42 steps?
 
 # %% tags=["nbval-ignore-output"]
 serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0]
 loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
 
 # %% [markdown]
-# The points lie on the line of the single process. Someone who is shown only the loss curve can't tell that half of the ranks are gone.
+# The points lie on the line of the single process. Whoever is shown only the loss curve can't tell that half of the ranks are gone.
 #
 # ## 6. What a checkpoint must hold
 #
-# Shrinking needs a survivor. Against a power cut, or a job that runs out of its time, only a file helps. What has to be in it? *Everything that the next step depends on.* Let us find out what that is, by leaving things out. This training has one of everything: weights, momentum, a learning-rate schedule, a place in the order of the samples, and dropout, which draws random numbers (each rank its own).
+# Shrinking needs a survivor. Against a power cut, or a job whose time is up, only a file helps. What has to be in it? *Everything that the next step depends on.* Let us find out what that is, by leaving things out. This training has one of everything: weights, momentum, a learning-rate schedule, a place in the order of the samples, and dropout, which draws random numbers (each rank its own).
 
 
 # %%
@@ -519,7 +519,7 @@ def resume(parts):
 # %% [markdown]
 # 20 steps, a copy of the state, 20 more without interruption. Then the last 20 once more from the copy, once with everything and five times with one part left out.
 #
-# **Predict.** In how many of the five cases do other weights come out than without the interruption?
+# **Predict.** In how many of the five cases do the weights differ from those without the interruption?
 
 # %%
 prediction = None
@@ -553,7 +553,7 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
     print(f"{left_out:20} {difference:8.2g}")
 
 # %% [markdown]
-# All five matter, and only one of them would raise suspicion. Without the model the loss jumps to where it began, and you notice. Without momentum, schedule, place or generators the loss goes on nearly as before, only the run is another one: it sees samples twice in an epoch, jumps back to a larger learning rate, or can't be repeated when you look for a bug.
+# All five matter, and only one of them would raise suspicion. Without the model the loss jumps to where it began, and you notice. Without momentum, schedule, place or generators the loss goes on nearly as before, but it is another run: it sees samples twice in an epoch, jumps back to a larger learning rate, or can't be repeated when you look for a bug.
 #
 # | part | without it |
 # |---|---|
@@ -619,7 +619,7 @@ cluster.restart()
 cluster.view["folder"] = folder
 
 # %% [markdown]
-# Everything on the ranks is gone: variables, functions, imports. That is why a training that is meant to survive is a *program in a file* with its state in another file, and not a heap of cells. The program finds the checkpoint and goes on by itself.
+# Everything on the ranks is gone: variables, functions, imports. That is why a training that is meant to survive is a *program in a file* with its state in another file, and not a collection of cells. The program finds the checkpoint and goes on by itself.
 #
 # **Predict.** In how many of the 16 digits will its checksum differ from that of the run that nobody disturbed?
 
@@ -806,7 +806,7 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 # | who notices | MPI, which tells every rank | the agent, which looks at its children |
 # | the survivors | keep weights and variables, go on | are ended too |
 # | lost | the step under way | everything since the last checkpoint, and the time to start again |
-# | number of ranks after | one less | the same; with `--nnodes 2:4` any from 2 to 4 machines |
+# | number of ranks after | one fewer | the same; with `--nnodes 2:4` any from 2 to 4 machines |
 # | your program | catches an error, shrinks, catches up | finds a checkpoint when it starts |
 # | needs | an MPI with fault tolerance | nothing; works with NCCL and gloo |
 #
@@ -846,7 +846,7 @@ compare(prediction, [4, 2], source="In the report above")
 # 3. **Which two calls were meant for each other?** Compare peer, tag, shape, dtype, line, word by word.
 # 4. **Most lines are consequences.** Ranks 2 and 3 wait in a barrier; they are innocent.
 #
-# Outside of this course you get less. PyTorch's own groups give up after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. Its *flight recorder* [9] helps further: each rank keeps its last collectives in a ring of memory, with sizes, states and lines of code, and writes them to a file when time is up; a script compares the ranks' files. It asks the same questions as the four above.
+# Outside this course you get less. PyTorch's own groups give up after 10 minutes with NCCL and after 30 with gloo, unless `init_process_group(timeout=...)` says otherwise, and the error names the operation, not the bug. Its *flight recorder* [9] helps further: each rank keeps its last collectives in a ring of memory, with sizes, states and lines of code, and writes them to a file when time is up; a script compares the ranks' files. It asks the same questions as the four above.
 #
 # The variables are all there, and the ranks can talk again:
 
@@ -891,7 +891,7 @@ check("12.name_the_bugs")
 # %% [markdown]
 # Stuck? `hint("12.name_the_bugs")`, `solution("12.name_the_bugs")`.
 #
-# The last cell removes the folder that checkpoints were written to. To go back to a cell that uses `folder`, run the one that makes it first, and then all cells from there on.
+# The next cell removes the folder with the checkpoints.
 
 # %%
 # %%px
@@ -899,7 +899,7 @@ import shutil
 
 comm.barrier()
 if rank == 0:
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # it may be gone already
 
 # %% [markdown]
 # ## Recap
