@@ -141,7 +141,6 @@ def _engine_class() -> Any:
             deadlines.watch()  # whose thread is the heart
             _run_cells(self.kernel)
             _abort_nothing(self.kernel)
-            _import_in_one_go(self.kernel)
             look_after_children(self.keeper.let_go, self._signal_stop)
             self.keeper.tell(rank, "registered", describe(names["device"]))
 
@@ -186,33 +185,6 @@ def _abort_nothing(kernel: Any) -> None:
         return execute(stream, ident, parent)
 
     kernel.shell_handlers["execute_request"] = execute_request
-
-
-def _import_in_one_go(kernel: Any) -> None:
-    """Let an interrupt wait for torch's first optimizer: half its import breaks later cells."""
-    from ipykernel import kernelbase
-    from torch_mpi4py import heartbeat
-
-    postponed: list[int] = []  # of this cell; the next one is another
-    restore = kernel.post_handler_hook
-
-    def interrupt(signum: int, frame: Any) -> None:
-        spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
-        if not getattr(spec, "_initializing", False):
-            raise KeyboardInterrupt
-        postponed.append(signum)
-
-    def post_handler_hook() -> None:
-        restore()
-        postponed.clear()
-
-    def again() -> None:
-        if postponed:
-            os.kill(os.getpid(), postponed.pop())
-
-    kernelbase.default_int_handler = interrupt  # type: ignore[assignment]
-    kernel.post_handler_hook = post_handler_hook
-    heartbeat.at_each_beat.append(again)
 
 
 def _write_to(path: Path) -> None:

@@ -29,19 +29,6 @@ def total(comm):
 ENDLESS = BEGIN + "    while comm.rank == 1: pass\n    return comm.allreduce(1)"
 ENDLESS_EVERYWHERE = BEGIN + "    while True: pass"
 WAITS = BEGIN + "    comm.send(comm.recv(source=comm.rank ^ 1), dest=comm.rank ^ 1)"
-FIRST_OPTIMIZER = """
-import pathlib, sys, threading, time
-def total(comm):
-    def imports(module):
-        return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False)
-    def tell():
-        while not imports("sympy"):
-            time.sleep(0.001)
-        pathlib.Path({folder!r}, str(comm.rank)).touch()
-    threading.Thread(target=tell, daemon=True).start()
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    while True: pass
-"""
 SET_UP = """
 import os, sys
 if {root!r} not in map(os.path.abspath, sys.path):
@@ -50,18 +37,6 @@ from course_lib.teaching import catalogue, check, checking, record
 catalogue.PACKAGES.append("tests.teaching.own_exercises")
 find, deadline = checking.find, {deadline}
 checking.find = lambda id: find(id)._replace(deadline=deadline)
-"""
-# How long each freeing of ranks took, by the notebook's own clock.
-TIME_THE_FREEING = """
-import time
-from course_lib.cluster import cells
-free, freed = cells.free, []
-def timed_free(*args):
-    began = time.perf_counter()
-    stuck = free(*args)
-    freed.append(time.perf_counter() - began)
-    return stuck
-cells.free = timed_free
 """
 
 
@@ -79,7 +54,6 @@ def checks(kernel, root, traces):
     (directory,) = traces.directories()
     kernel.events = directory / "events"
     kernel.must(SET_UP.format(root=str(root), deadline=DEADLINE_S))
-    kernel.must(TIME_THE_FREEING)
     kernel.must("cluster.init_process_group()")
     kernel.must(f"%%px\nimport sys\nsys.path.insert(0, {str(root)!r})\ntreasure = 10 * rank")
     return kernel
@@ -153,25 +127,6 @@ def test_stop_button_on_and_on(checks, tmp_path, wait_until):
     works(checks, [0, 10, 20, 30])
 
 
-def test_stop_button_while_torch_imports(checks, tmp_path, wait_until):
-    """Making the first optimizer of a process imports a thousand modules, sympy's among them."""
-    assert "True" not in checks.must("%px 'sympy' in sys.modules").text()
-    checks.must("deadline = 100")
-    running = begins(checks, FIRST_OPTIMIZER, tmp_path, wait_until)
-    checks.interrupt()
-    error = checks.finish(running).traceback
-    assert "the check of 90.total was interrupted on all ranks" in error
-    boards = RankBoards(
-        checks.events
-    )  # an import takes longer than 6 s where others have the cores
-    left = lambda: not any(boards.is_busy(rank) for rank in range(4))  # noqa: E731
-    wait_until(left, IN_PLACE_WITHIN_S, "all ranks have imported torch and left the answer")
-    checks.must(f"deadline = {DEADLINE_S}")
-    make = "torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0).state_dict()"
-    checks.must(f"%%px\nimport sympy, torch._dynamo\nsympy.Symbol('x') + 1\n{make}")
-    works(checks, [0, 10, 20, 30])
-
-
 def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait_until):
     folder = tmp_path / "begun"
     folder.mkdir()
@@ -181,18 +136,14 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
     running = begins(checks, BEGIN + inside, folder, wait_until)
     boards = RankBoards(checks.events)
     wait_until(lambda: boards.keeps_the_lock(1), IN_PLACE_WITHIN_S, "rank 1 is in C code")
+    began = time.monotonic()
     checks.interrupt()
     out = checks.finish(running)
+    assert time.monotonic() - began < FREE_WITHIN_S
     assert out.traceback.startswith(
         "CheckError: the check of 90.total was interrupted on all ranks. Rank 1 does not react to "
         "signals and could not be freed. All other ranks are free again."
     )
-    # The rank cannot be freed, and is given up after 1.5 s: long before the 6 s that are given to
-    # a rank whose heart beats. 1.6 s from the press to the report on two quiet cores.
-    seconds, at_most = ast.literal_eval(
-        checks.must("print((freed[-1], cells._FREE_WITHIN_S))").text()
-    )
-    assert seconds < at_most
     assert tried(checks) == ["90.total.tried"]
     assert "Rank 1 does not react" in checks.run("check('90.total')").traceback
     gate.open()
