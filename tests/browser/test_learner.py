@@ -1,4 +1,4 @@
-"""A learner works on lesson 01 in a browser: goes wrong, takes a hint, stops a cell, restarts."""
+"""A learner works on lessons 01 and 05 in a browser: errs, takes a hint, stops, restarts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course_lib.teaching.lessons import exercise_cell
+from course_lib.teaching.solution_marks import unmarked
 from course_lib.teaching.workspace import make_workspace
 from tests.browser.chromium import Lab, Page
 from tests.lab_server import wait_until
@@ -32,6 +34,18 @@ def ring_pass(comm, token):
     comm.send(token, dest=right)
     return comm.recv(source=left) if comm.rank == 0 else token
 """
+LESSON_05 = "05_synchronous_sgd.ipynb"
+FORGETS_FROZEN = """%%px
+def sync_gradients(model, group):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+"""
+NEVER_ENDS = """%%px
+def sync_gradients(model, group):
+    while True:
+        dist.all_reduce(torch.ones(1), group=group)
+"""
 ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
 SHIFT, CONTROL = 8, 2
 
@@ -39,8 +53,8 @@ SHIFT, CONTROL = 8, 2
 class Learner:
     """Who types into cells of an open notebook, runs them, and reads what they print."""
 
-    def __init__(self, page: Page, cells: list[nbformat.NotebookNode]) -> None:
-        self.page, self.cells = page, cells
+    def __init__(self, page: Page, cells: list[nbformat.NotebookNode], lesson: str) -> None:
+        self.page, self.cells, self.lesson = page, cells, lesson
 
     def find(self, what: str) -> int:
         """Return the number of the first code cell that contains ``what``."""
@@ -92,11 +106,24 @@ class Learner:
         """Wait until the lesson's own kernel waits for cells."""
         self.page.wait_for(
             "fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
-            f"s.path === '{LESSON}' && s.kernel.execution_state === 'idle'"
+            f"s.path === '{self.lesson}' && s.kernel.execution_state === 'idle'"
             "&& s.kernel.connections > 0))",
             120,
             "the kernel to be ready",
         )
+
+    def presses_stop(self) -> None:
+        """Press the stop button."""
+        self.page.click("document.querySelector('[data-jp-item-name=\"interrupt\"] jp-button')")
+
+    def restarts(self, notebooks) -> None:
+        """Restart the kernel by the menu, and wait until the new one is there alone."""
+        before = notebooks.kernels()
+        Lab(self.page).menu("Kernel", "kernelmenu:restart")
+        self.page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
+        wait_until(lambda: notebooks.kernels() - before, 60, "a new kernel")
+        wait_until(lambda: before - notebooks.kernels(), 60, "an end of the old one")
+        self.kernel_is_ready()
 
     def _cell(self, cell: int) -> str:
         return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
@@ -123,7 +150,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     make_workspace(workspace=tmp_path)
     cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
     page = notebooks.open(LESSON, cells)
-    lab, learner = Lab(page), Learner(page, cells)
+    learner = Learner(page, cells, LESSON)
     learner.kernel_is_ready()
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
@@ -146,19 +173,56 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
 
     learner.write(spare, ENDLESS)
     learner.start(spare)
-    page.click("document.querySelector('[data-jp-item-name=\"interrupt\"] jp-button')")
+    learner.presses_stop()
     learner.ends(spare, "KeyboardInterrupt", 30)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
 
-    before = notebooks.kernels()
-    lab.menu("Kernel", "kernelmenu:restart")
-    page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
-    wait_until(lambda: notebooks.kernels() - before, 60, "a new kernel")
-    wait_until(lambda: before - notebooks.kernels(), 60, "an end of the old one")
-    learner.kernel_is_ready()
+    learner.restarts(notebooks)
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.shutdown()")
+    assert page.errors == []
+
+
+@pytest.mark.timeout(400)
+def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path) -> None:
+    """The first steps of lesson 05, and its first exercise: errors in torch, a check stopped."""
+    make_workspace(workspace=tmp_path)
+    cells = nbformat.read(tmp_path / LESSON_05, as_version=4).cells
+    page = notebooks.open(LESSON_05, cells)
+    learner = Learner(page, cells, LESSON_05)
+    learner.kernel_is_ready()
+    imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
+    first_guess, guess_is_compared = learner.find("prediction ="), learner.find("compare(")
+    answer, check = learner.find("def sync_gradients"), learner.find('check("05.sync_gradients"')
+
+    learner.run(imports)
+    learner.run(start, "4 ranks ready", 120)
+    for cell in range(start + 1, guess_is_compared):
+        if cell == first_guess:
+            learner.try_out(cell, "prediction = 10")
+        elif cells[cell].cell_type == "code":
+            learner.run(cell)
+    learner.run(guess_is_compared, "You predicted 10. Measured here: 30.")
+
+    learner.run(answer)
+    learner.run(check, "05.sync_gradients: not attempted yet.")
+    learner.try_out(answer, FORGETS_FROZEN)
+    found = learner.run(check, "(stumbles-over-frozen)")
+    assert "`dist.all_reduce(parameter.grad, group=group)`" in found
+    learner.try_out(answer, NEVER_ENDS)
+    learner.start(check)
+    learner.shows(check, "the check runs, for")
+    learner.presses_stop()
+    learner.ends(check, "the check of 05.sync_gradients was interrupted on all ranks")
+
+    learner.restarts(notebooks)
+    learner.run(imports)
+    learner.run(start, "4 ranks", 120)
+    learner.try_out(answer, unmarked(exercise_cell("05.sync_gradients")))
+    learner.run(check, "05.sync_gradients: right.")
+    learner.try_out(guess_is_compared, "progress()", "1 of ")
+    learner.try_out(guess_is_compared, "cluster.shutdown()")
     assert page.errors == []

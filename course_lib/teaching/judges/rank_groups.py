@@ -93,7 +93,8 @@ def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) ->
                 as_mistake(
                     "size-is-fixed",
                     f"on all {comm.size} ranks it is right, but on a communicator of ranks 1 to "
-                    f"{comm.size - 1} it is not. Ask `comm.size` and `comm.rank`",
+                    f"{comm.size - 1}, where they are ranks 0 to {comm.size - 2}, it is not. Ask "
+                    "`comm.size` and `comm.rank`",
                 ),
                 _without_process_group(),
             ):

@@ -29,6 +29,8 @@ def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
     assert sizes == ([size] if rank == 0 else [size, size - 1])
     assert wrong.value.name == "size-is-fixed"
     assert wrong.value.explanation.endswith("(three is not two)")
+    numbered = f"ranks 1 to {size - 1}, where they are ranks 0 to {size - 2}, it is not"
+    assert numbered in wrong.value.explanation, "the reason in brackets counts from 0"
 
 
 def case_all_go_on_together_where_it_is_right(rank, size):
