@@ -386,7 +386,7 @@ assert from_all[:, 0].tolist() == [10 * source + rank for source in range(world_
 assert torch.equal(from_all[:, 1], -from_all[:, 0]), "the pairs have stayed together"
 
 # %% [markdown]
-# The rows have to lie in memory one after the other. A tensor that was transposed or permuted does not lie so; `.contiguous()` makes a copy that does.
+# The rows should lie in memory one after the other. Those of a tensor that was transposed or permuted do not; `.contiguous()` makes a copy whose rows do. (NCCL refuses a tensor that is not contiguous. This course's backend makes the copy for you.)
 #
 # All-to-all moves tokens to their experts in *mixture-of-experts* models, whose layers consist of many small networks, spread over the ranks, of which each token uses a few. It also transposes matrices that are too large for one machine. You do the latter now.
 #

@@ -162,7 +162,7 @@ assert is_exact(all_reduce_tree, comm)
 # %% [markdown]
 # Each step doubles the number of ranks whose numbers are in rank 0's sum. So the way up takes lg p steps, and so does the way down. (lg p is the logarithm to base 2: how often you can double 1 before you reach p. If p is no power of two, it is rounded up.)
 #
-# Is it so? Four ranks are few to see it. `rehearse` calls a function for as many ranks as you like, all in one process: messages pass from one thread to another, and the messages that have to wait for each other are counted as *steps*. It tells nothing about time, but counts exactly.
+# Is it so? Four ranks are few to see it. `rehearse` calls a function for as many ranks as you like, all in one process and in turns; messages that have to wait for each other are counted as *steps*. It tells nothing about time, but counts exactly.
 #
 # **Predict.** How many steps do naive and tree take with 64 ranks? Write a list of two numbers.
 
