@@ -356,7 +356,7 @@ else:
     comm.send(f"hello, I am {rank}", dest=0)
 
 # %% [markdown]
-# Run that cell a few times: the order may change. It is the only place in this lesson where the result depends on who is faster. Use `ANY_SOURCE` where the order does not matter, and nowhere else.
+# Run that cell a few times: the order may change, because it depends on who is faster. Use `ANY_SOURCE` where the order does not matter, and nowhere else.
 #
 # In `torch.distributed`, leave out the source; the sender's rank is what `recv` returns. (Not with NCCL: there a receive has to name its source.)
 
@@ -678,7 +678,7 @@ print(log.read_text())
 #
 # ### Exercise 4: write in order, without a barrier
 #
-# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text, and the messages between the ranks make certain that rank 0 writes first, then rank 1, and so on. Do not use a barrier (a call in which all ranks wait for all others), and no sleeping: a fast machine would still be in order by luck only. `world_size - 1` messages are enough.
+# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text, and the messages between the ranks make certain that rank 0 writes first, then rank 1, and so on. Use neither a barrier (a call in which all ranks wait for all others) nor `sleep`, with which the order would still be luck. `comm.size - 1` messages are enough.
 
 
 # %% tags=["exercise"] exercise="01.write_in_order"

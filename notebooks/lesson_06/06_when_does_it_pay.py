@@ -262,15 +262,27 @@ LATENCY, COMP = 0.0001, 0.010
 # %%
 prediction = None
 
+
 # %%
-# 2 (p - 1) (alpha + n beta / p) = (p - 1) T_comp, solved for 1 / beta:
-ranks = 4
-boundary_4 = 2 * GRADIENT_BYTES / ranks / (COMP - 2 * LATENCY)
-# Two ranks send the whole gradient once: alpha + n beta = T_comp.
-boundary_2 = GRADIENT_BYTES / (COMP - LATENCY)
+def boundary_of(ranks):
+    """Return the bandwidth at which T_sync is (R - 1) T_comp, by halving an interval."""
+    slow, fast = 1e6, 1e9
+    while fast - slow > 1:
+        middle = (slow + fast) / 2
+        late = sync_seconds(ranks, GRADIENT_BYTES, LATENCY, middle) > (ranks - 1) * COMP
+        slow, fast = (middle, fast) if late else (slow, middle)
+    return fast
+
+
+boundary_2, boundary_4 = boundary_of(2), boundary_of(4)
 compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
-assert abs(sync_seconds(4, GRADIENT_BYTES, LATENCY, boundary_4) - 3 * COMP) < 1e-12
-assert abs(sync_seconds(2, GRADIENT_BYTES, LATENCY, boundary_2) - COMP) < 1e-12
+
+# %% [markdown]
+# By hand: round the ring four ranks take $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, $\alpha + n\beta = T_\text{comp}$.
+
+# %%
+assert abs(boundary_4 - GRADIENT_BYTES / 2 / (COMP - 2 * LATENCY)) <= 1  # byte/s
+assert abs(boundary_2 - GRADIENT_BYTES / (COMP - LATENCY)) <= 1
 
 # %% [markdown]
 # Now by experiment. For each bandwidth: $T_\text{sync}$ by itself, and whole steps.
