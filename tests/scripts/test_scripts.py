@@ -19,8 +19,10 @@ from tests import ranks
 SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp")
 LIMIT = 150
 STEPS = 12
-# Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7.
-TOLERANCE = 1e-5
+# Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7,
+# and by 2e-5 on processors where it decides which of two pixels a pooling layer takes. One sample
+# of twelve left out of every step changes each tensor by 5e-4 or more, and some weight by 1e-2.
+TOLERANCE = 2e-4
 
 
 def script(name: str) -> str:
