@@ -24,12 +24,14 @@ if "cluster" in globals() and cluster.is_running:
     cluster.view.execute({code!r}, silent=True)
 """
 KEEP = "_finished = dict(get_ipython().user_ns)"
-# Ranks that a cell has started afresh have nothing that could be put back.
+# Ranks that a cell has started afresh have nothing that could be put back, and after a hang the
+# communicator of the end is no good any more: the library has put a new one in its place.
 PUT_BACK = """
 _finished = globals().get("_finished", dict(get_ipython().user_ns))
 for _name in set(get_ipython().user_ns) - set(_finished) - {"_finished", "_name"}:
     del get_ipython().user_ns[_name]
-get_ipython().user_ns.update(_finished)
+for _name in set(_finished) - {"comm", "rank", "world_size"}:
+    get_ipython().user_ns[_name] = _finished[_name]
 """
 
 

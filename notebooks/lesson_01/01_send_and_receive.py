@@ -644,17 +644,17 @@ figures.measured_and_predicted(
 
 # %%
 # %%px
-seconds = None
+needed = None
 if rank < 2:
     gradient, buffer = torch.ones(61_706).numpy(), torch.empty(61_706).numpy()
     send = partial(comm.Send, gradient, dest=other)
-    seconds = seconds_per_message(send, partial(comm.Recv, buffer, source=other))
+    needed = seconds_per_message(send, partial(comm.Recv, buffer, source=other))
 
 # %% tags=["nbval-ignore-output"]
 n = 4 * 61_706
 print(f"equal shares at n = alpha / beta = {alpha / beta:,.0f} bytes")
 prediction = float(alpha + beta * n) * 1e6
-compare(prediction, cluster.view["seconds"][0] * 1e6, within=0.5, unit="us")
+compare(prediction, cluster.view["needed"][0] * 1e6, within=0.5, unit="us")
 
 # %% [markdown]
 # (*Predicted* from the fit, *measured here*. On a quiet machine expect a factor of two or three: in four runs while this lesson was written, prediction and measurement differed by factors of 1.1, 1.8, 2.3 and 2.7. On a busy one it may be more, since fit and message then met different machines.) Between machines both numbers are worse, and the model is the same: measure α and β of the network, and you know what training on it will cost before you try. Lessons 03 and 06 do that.
