@@ -29,6 +29,7 @@ _PATIENCE_BEATS = 150
 # Below the ranges from which Linux and macOS hand out ports to anybody who asks for one, so
 # that no other program gets a port between our choosing it and ipyparallel's binding it.
 _PORTS = range(10_240, 32_768)
+LOOPBACK = "127.0.0.1"
 
 
 class _HeartMonitorThread(threading.Thread):
@@ -39,12 +40,12 @@ class _HeartMonitorThread(threading.Thread):
 
 
 class Controller(IPController):
-    """ipyparallel's controller, on loopback, with threads only."""
+    """ipyparallel's controller, with threads only."""
 
     name = "ipcontroller"
 
     def next_port(self, pool_name: str = "common") -> int:
-        return free_port()
+        return free_port(self.ip)
 
     def init_hub(self) -> None:
         super().init_hub()
@@ -57,12 +58,12 @@ class Controller(IPController):
 _given_out: set[int] = set()
 
 
-def free_port() -> int:
-    """A port on loopback that nobody uses; never the same twice."""
+def free_port(address: str = LOOPBACK) -> int:
+    """A port of an address of ours that nobody uses; never the same twice."""
     for port in random.SystemRandom().sample(_PORTS, k=1000):
         with socket.socket() as trial:
             try:
-                trial.bind(("127.0.0.1", port))
+                trial.bind((address, port))
             except OSError:
                 continue  # in use
         if port not in _given_out:
@@ -72,8 +73,11 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """Run the controller of the cluster in the directory named by the first argument."""
-    directory = RuntimeDir(sys.argv[1])
+    """Run the controller of the cluster in the directory named by the first argument.
+
+    It listens on the address named by the second, encrypted where that is not loopback.
+    """
+    directory, address = RuntimeDir(sys.argv[1]), sys.argv[2]
 
     def sweep_and_end() -> None:
         directory.sweep()
@@ -83,8 +87,9 @@ def main() -> None:
     Controller.launch_instance(
         [
             f"--profile-dir={directory.profile}",
-            "--ip=127.0.0.1",
-            "--location=127.0.0.1",
+            f"--ip={address}",
+            f"--location={address}",
+            f"--IPController.enable_curve={address != LOOPBACK}",
             "--IPController.use_threads=True",
             "--nodb",  # results go to the notebook; keeping them here as well only costs memory
             f"--HeartMonitor.period={_BEAT_MS}",

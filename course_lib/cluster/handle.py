@@ -16,13 +16,13 @@ from typing import Any
 import ipyparallel as ipp
 from IPython import get_ipython
 from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.observing import RankBoards, observe
 from torch_mpi4py.rank_states import name_ranks, rank_list
 
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
 from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
+from .host_boards import HostBoards
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
 from .stop_button import StopButton, interruption
@@ -55,7 +55,7 @@ class Cluster:
         keeper: the connection to the process that owns the cluster.
         who: the :class:`~course_lib.cluster.rank_table.RankTable` that has all of these.
         client: the ``ipyparallel.Client``.
-        boards: the :class:`~torch_mpi4py.observing.RankBoards` of the ranks, by engine.
+        boards: the :class:`~course_lib.cluster.host_boards.HostBoards` of the ranks, by engine.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
@@ -75,7 +75,8 @@ class Cluster:
         status = keeper.ask("status")
         self.keeper = keeper
         self.who = RankTable(status["members"], status["descriptions"])
-        self.boards = RankBoards(keeper.directory.events)
+        elsewhere = {int(engine): host for engine, host in status["elsewhere"].items()}
+        self.boards = HostBoards(keeper.directory.events, elsewhere, self._ask_host)
         self._killed: set[int] = set()  # engines that were killed on request
         self._stuck: tuple[int, ...] = ()  # engines that could not be freed
         self._owes_recovery = False
@@ -308,9 +309,9 @@ class Cluster:
         dead = self.status()["dead"]
         numbers = {engine: rank for rank, engine in enumerate(self.who.engines)}
         return HangReport.of(
-            observe(
+            self.boards.state(
                 rank,
-                self.boards.board(engine),
+                engine,
                 numbers,
                 alive=rank not in dead,
                 ask_site=partial(self._ask_site, rank, engine),
@@ -321,6 +322,11 @@ class Cluster:
     def _ask_site(self, rank: int, engine: int) -> str:
         send = partial(self.signal, stack_dump.SIGNAL, [rank])
         return stack_dump.ask(self.boards.directory, engine, send)
+
+    def _ask_host(self, host: str, question: str, **arguments: Any) -> Any:
+        """What the agent of another host answers; None if that host is lost."""
+        answer = self.keeper.ask("look", host=host, question=question, **arguments)
+        return answer["answer"]
 
     def report_after_the_cell(self) -> HangReport:
         """The report once what all ranks have called, but nobody waits for, has ended."""

@@ -7,6 +7,8 @@ restart nor the death of the notebook's kernel takes it along. It listens on a U
   within the grace time, everything is stopped and every trace removed;
 - engines and controller hold one each (:mod:`.keeper_client`); they end when the keeper does.
 
+On other hosts agents answer for the ranks (:mod:`.host_link`).
+
 Messages are JSON, one per line. Standard library only until the socket is open, so that
 nothing can go wrong before somebody listens.
 """
@@ -18,6 +20,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -28,14 +31,29 @@ from typing import Any
 
 from torch_mpi4py import launch
 
-from .runtime_dir import RuntimeDir, kill, python, started, tail
+from .host_link import HostError, HostLink
+from .hosts import address_towards, differences, is_here, versions
+from .ranks_here import RanksHere
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
 
 log = logging.getLogger("keeper")
 
 _WATCH_INTERVAL_S = 0.1
 _LOOK_AT_ENGINES_EVERY_S = 0.5
-_TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
-_KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
+_LOOPBACK = "127.0.0.1"
+_LOOK_FOR_FILE_EVERY_S = 0.05
+# What an engine on another host gets of our variables; mpiexec passes on those of the MPI itself.
+_PASSED_ON = (
+    "COURSE_",
+    "TORCH_",
+    "IPP_",
+    "IPYTHON",
+    "PYTHON",
+    "NCCL_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+)
 _TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
 
 
@@ -45,17 +63,19 @@ class KnownEngine:
 
     Attributes:
         pid: its process.
-        started: when that process started; another may have the same number later.
+        host: the host whose agent answers for it; empty if it is this one.
         stage: how far its own start has got.
         description: what it says of itself once it is registered.
         lives: whether it has not ended.
+        last_words: the last lines of its log, if it has ended on another host.
     """
 
     pid: int
-    started: float | None
+    host: str
     stage: str = "started"
     description: dict[str, Any] | None = None
     lives: bool = True
+    last_words: str = ""
 
 
 class Keeper:
@@ -68,21 +88,32 @@ class Keeper:
         owner_pid: that process.
         grace: seconds to wait for another owner once the connection is gone.
         timeout: seconds until a start counts as failed.
+        hosts: how many ranks run on which host; None if all run here.
     """
 
     def __init__(
-        self, directory: str, n: int, owner_fd: int, owner_pid: int, grace: float, timeout: float
+        self,
+        directory: str,
+        n: int,
+        owner_fd: int,
+        owner_pid: int,
+        grace: float,
+        timeout: float,
+        hosts: dict[str, int] | None,
     ):
         self.directory = RuntimeDir(directory)
         self.n = n
+        self.hosts = hosts
+        self.ranks = RanksHere(self.directory, self._engine_says, self._engine_ended)
+        self.links: dict[str, HostLink] = {}
         self.grace = grace
         self.timeout = timeout
         self.state = "starting"
         self.error = ""
         self.engines: dict[int, KnownEngine] = {}  # those that have come, by number
         self.members = list(range(n))  # engine of each rank; the dead leave it by a shrink
-        self._controller: subprocess.Popen
-        self._mpiexec: subprocess.Popen
+        self._controller: subprocess.Popen | None = None
+        self._mpiexec: subprocess.Popen | None = None
         self._looked_at_engines = 0.0
         self._ranks_over: float | None = None  # since when there is nobody left to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
@@ -91,7 +122,7 @@ class Keeper:
         self._orphaned_at: float | None = None
         self._stop = asyncio.Event()
         self._politely = True
-        self._connections: set[asyncio.Task] = set()
+        self._tasks: set[asyncio.Task] = set()
 
     async def run(self) -> None:
         """Start the cluster, keep it, and stop it."""
@@ -102,10 +133,10 @@ class Keeper:
         self.directory.socket.chmod(0o600)
         reader, writer = await asyncio.open_unix_connection(sock=self._owner_socket)
         self._owner_writer = writer
-        self._connections.add(asyncio.create_task(self._connected(reader, writer)))
+        self._do(self._connected(reader, writer))
         began = time.monotonic()
         try:
-            self._start()
+            self._do(self._start())
             while not self._stop.is_set():
                 self._watch(began)
                 with contextlib.suppress(TimeoutError):
@@ -114,19 +145,76 @@ class Keeper:
             server.close()
             await self._teardown()
 
-    def _start(self) -> None:
+    def _do(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self) -> None:
         folder = str(self.directory.path)
         try:
+            address = _LOOPBACK if self.hosts is None else await self._reach(self.hosts)
             # If the keeper is killed its ranks end, and mpiexec with them.
             engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
-            self._mpiexec = self._run("mpiexec", engines, engine_environment(self.directory))
-            controller = python("-m", "course_lib.cluster.controller", folder)
+            variables = engine_environment(self.directory)
+            if self.hosts is not None:
+                engines, variables = over_hosts(engines, variables, self.hosts, self.directory)
+            self._mpiexec = self._run("mpiexec", engines, variables)
+            controller = python("-m", "course_lib.cluster.controller", folder, address)
             self._controller = self._run("controller", controller)
+        except HostError as error:
+            self._fail(str(error), "")
         except Exception as error:
             log.exception("could not start")
             self._fail(f"{type(error).__name__}: {error}")
         # For `unregister`: now, while the ranks import torch, so that a death is told at once.
         import ipyparallel.util  # noqa: F401
+
+        if self.links:
+            await self._pass_connection_on()
+
+    async def _reach(self, hosts: dict[str, int]) -> str:
+        """Have an agent on every other host; return the address at which they all see this one.
+
+        Raises:
+            HostError: if a host cannot be used, or they see this one at different addresses.
+        """
+        others = [host for host in hosts if not is_here(host)]
+        if not others:
+            return _LOOPBACK
+        self.links = {
+            host: HostLink(host, self.directory, self._news, self._host_lost) for host in others
+        }
+        said = await asyncio.gather(*(link.open() for link in self.links.values()))
+        ours, addresses = versions(), {}
+        for host, hello in zip(others, said, strict=True):
+            if differs := differences(ours, hello["versions"]):
+                raise HostError(
+                    f"{host} has {', '.join(differs)}: every host needs the same; run "
+                    "make setup there"
+                )
+            addresses[host] = address_towards(host, hello["connection"])
+        if asked := os.environ.get("COURSE_ADDRESS"):
+            return asked
+        if len(set(addresses.values())) > 1:
+            seen = ", ".join(f"{host} at {address}" for host, address in addresses.items())
+            raise HostError(
+                f"the hosts see this one at different addresses ({seen}): name the one that all "
+                "of them reach in COURSE_ADDRESS"
+            )
+        return addresses[others[0]]
+
+    async def _pass_connection_on(self) -> None:
+        """Give the agents what their engines need to find the controller, once it is there."""
+        path, text = self.directory.engine_file, ""
+        while not self._stop.is_set():
+            with contextlib.suppress(OSError, json.JSONDecodeError):
+                text = path.read_text()
+                json.loads(text)  # the controller writes it in place
+                break
+            await asyncio.sleep(_LOOK_FOR_FILE_EVERY_S)
+        for link in self.links.values():
+            link.send("file", path=str(path), text=text)
 
     def _run(
         self, name: str, command: list[str], variables: dict[str, str] | None = None
@@ -157,8 +245,10 @@ class Keeper:
             return
         if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
             self._looked_at_engines = now
-            self._look_at_engines()
+            self.ranks.look_after()
         ready = self.state == "ready"
+        if self._controller is None or self._mpiexec is None:
+            return  # the other hosts are still being reached
         if self._controller.poll() is not None:
             # Once it has come up its log is full of what went well.
             lines = "" if ready else tail(self.directory.logs / "controller.log")
@@ -174,12 +264,6 @@ class Keeper:
             self._ranks_over = now
         if self.state == "starting" or now - self._ranks_over >= _TELL_FOR_S:
             self._fail(how)
-
-    def _look_at_engines(self) -> None:
-        """Find those whose connection is held by somebody else, like a child forked in C."""
-        for number, engine in self.engines.items():
-            if engine.lives and started(engine.pid) != engine.started:
-                self._engine_ended(number)
 
     def _fail(self, reason: str, lines: str | None = None) -> None:
         lines = self._engine_lines() if lines is None else lines
@@ -203,7 +287,8 @@ class Keeper:
         """The last lines of the rank that is to blame, or else of mpiexec."""
         dead = [number for number, engine in self.engines.items() if not engine.lives]
         for rank in [*dead, *self._missing()]:
-            lines = tail(self.directory.rank_log(rank))
+            known = self.engines.get(rank)
+            lines = (known and known.last_words) or tail(self.directory.rank_log(rank))
             if lines:
                 return f"(rank {rank})\n{lines}"
         return tail(self.directory.logs / "mpiexec.log")
@@ -217,24 +302,30 @@ class Keeper:
                 message = json.loads(line)
                 operation = message.pop("op")
                 if operation == "engine":
-                    number = message["number"]
-                    self._engine_says(**message)
+                    number = self.ranks.hear(message)
+                elif operation == "look":
+                    self._do(self._look(writer, **message))
                 else:
                     self._obey(operation, message, writer)
         except ConnectionError:
             pass  # the other side was killed: the same as closing
         finally:
             if number is not None:
-                self._engine_ended(number)
+                self.ranks.end_of(number)
             if writer is self._owner_writer:
                 self._orphan()
             writer.close()
 
     def _engine_says(
-        self, number: int, pid: int, stage: str, description: dict[str, Any] | None
+        self,
+        number: int,
+        pid: int,
+        stage: str,
+        description: dict[str, Any] | None,
+        host: str = "",
     ) -> None:
         if number not in self.engines:
-            self.engines[number] = KnownEngine(pid, started(pid))
+            self.engines[number] = KnownEngine(pid, host)
         self.engines[number].stage = stage
         self.engines[number].description = description
         if self.state == "starting" and not self._missing():
@@ -246,9 +337,9 @@ class Keeper:
             self._owner_writer, self._owner_pid = writer, message["pid"]
             self._orphaned_at = None
         elif operation == "signal":
-            for engine in map(self.engines.get, message["engines"]):
-                if engine is not None and engine.lives:
-                    kill(engine.pid, message["signum"])
+            self.ranks.signal(message["signum"], message["engines"])
+            for link in self.links.values():
+                link.send("signal", signum=message["signum"], numbers=message["engines"])
         elif operation == "shrunk":
             self.members = message["members"]
         elif operation == "stop":  # which is answered when nothing is left
@@ -267,7 +358,29 @@ class Keeper:
             "pid": os.getpid(),
             "members": self.members,
             "descriptions": [one and one.description for one in members],
+            "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},
         }
+
+    async def _look(
+        self, writer: asyncio.StreamWriter, id: int, host: str, **question: Any
+    ) -> None:
+        """Have an agent answer what the notebook asks of its ranks."""
+        self._reply(writer, id, answer=await self.links[host].ask(**question))
+
+    def _news(self, host: str, message: dict[str, Any]) -> None:
+        """Take what an agent tells by itself."""
+        if said := message.get("engine"):
+            self._engine_says(host=host, **said)
+        elif (number := message.get("ended")) is not None:
+            self.engines[number].last_words = message["lines"]
+            self._engine_ended(number)
+
+    def _host_lost(self, host: str) -> None:
+        if self.state == "starting":
+            self._fail(f"{host} was lost while the ranks were starting", "")
+        for number, engine in self.engines.items():
+            if engine.host == host:
+                self._engine_ended(number)
 
     @staticmethod
     def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
@@ -296,20 +409,10 @@ class Keeper:
             self.state = "stopping"
         with contextlib.suppress(FileNotFoundError):
             self.directory.socket.unlink()
-        everything: list[int] = []
-        for signum, patience in (
-            (signal.SIGTERM, _TERM_PATIENCE_S if self._politely else 0.0),
-            (signal.SIGKILL, _KILL_PATIENCE_S),
-        ):
-            everything = list({*everything, *self.directory.processes()})
-            for pid in everything:
-                kill(pid, signum)
-            deadline = time.monotonic() + patience
-            while everything and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-                everything = [pid for pid in everything if started(pid) is not None]
-        if everything:
-            log.error("processes %s cannot be killed", everything)
+        await asyncio.gather(
+            self.ranks.end_processes(self._politely),
+            *(link.close(self._politely) for link in self.links.values()),
+        )
         self.directory.remove()
         if self._owner_writer is not None:
             self._reply(self._owner_writer, None, stopped=True, error=self.error)
@@ -332,6 +435,37 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     return variables
 
 
+def over_hosts(
+    command: list[str], variables: dict[str, str], hosts: dict[str, int], directory: RuntimeDir
+) -> tuple[list[str], dict[str, str]]:
+    """Make of the command that starts ranks here one that starts them on several hosts.
+
+    Args:
+        command: as :func:`torch_mpi4py.launch.mpiexec` returns it.
+        variables: those it runs under.
+        hosts: how many ranks run on which host.
+        directory: the cluster's, on every host.
+
+    Raises:
+        HostError: if its MPI cannot do this.
+    """
+    if launch.family() != "openmpi":
+        raise HostError(f"several hosts need Open MPI; {command[0]} belongs to another MPI")
+    where = ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())
+    passed_on = [name for name in variables if name.startswith(_PASSED_ON) or name == "TMPDIR"]
+    exported = [word for name in passed_on for word in ("-x", name)]
+    daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
+    marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"
+    settings = {
+        # Its daemons are known as the cluster's, and leave their files where they are swept up.
+        "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
+        # After a death it crashes, or gives wrong results without an error.
+        "OMPI_MCA_coll_han_priority": "0",
+    }
+    options = ["--host", where, "--map-by", "slot", *exported]
+    return [command[0], *options, *command[1:]], variables | settings
+
+
 def unregister(directory: RuntimeDir, rank: int) -> None:
     """Tell the controller that an engine has ended, so that nobody waits for its results.
 
@@ -351,7 +485,12 @@ def unregister(directory: RuntimeDir, rank: int) -> None:
     )
     registration: zmq.Socket = zmq.Context.instance().socket(zmq.DEALER)
     registration.LINGER = 3000  # ms
-    util.connect(registration, f"{info['interface']}:{info['registration']}")
+    key = info.get("curve_serverkey")
+    util.connect(
+        registration,
+        f"{info['interface']}:{info['registration']}",
+        curve_serverkey=key and key.encode(),
+    )
     session.send(registration, "unregistration_request", content={"id": rank})
     registration.close()
 

@@ -43,7 +43,9 @@ class NotebookClient:
         self._owner_pid = os.getpid()
 
     @classmethod
-    def start(cls, key: str, n: int, grace: float, timeout: float) -> NotebookClient:
+    def start(
+        cls, key: str, n: int, grace: float, timeout: float, hosts: dict[str, int] | None
+    ) -> NotebookClient:
         """Start a cluster and wait until all ranks are registered; leave nothing otherwise.
 
         Raises:
@@ -58,6 +60,7 @@ class NotebookClient:
             "owner_pid": os.getpid(),
             "grace": grace,
             "timeout": timeout,
+            "hosts": hosts,
         }
         environment = os.environ.copy()
         importable = [environment.get("PYTHONPATH"), str(Path(__file__).parents[2])]

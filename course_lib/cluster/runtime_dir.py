@@ -52,11 +52,16 @@ class RuntimeDir:
     def create(cls, key: str) -> RuntimeDir:
         """Make a new directory for the cluster of ``key``."""
         made = cls(base() / f"{_digest(key)}-{secrets.token_hex(3)}")
-        made.path.mkdir(mode=0o700)
-        # An engine gives up if it looks for the profile before a slow controller has made it.
-        for directory in (made.logs, made.temporary, made.events, made.profile):
-            directory.mkdir()
+        made.make()
         return made
+
+    def make(self) -> None:
+        """Make it; on another host than the keeper's under the same path."""
+        _private(self.path.parent)
+        self.path.mkdir(mode=0o700)
+        # An engine gives up if it looks for the profile before a slow controller has made it.
+        for directory in (self.logs, self.temporary, self.events, self.profile):
+            directory.mkdir()
 
     @classmethod
     def find(cls, key: str) -> list[RuntimeDir]:
@@ -187,7 +192,11 @@ def base() -> Path:
     parent = Path(os.environ.get("COURSE_RUNTIME_DIR") or tempfile.gettempdir())
     if len(os.fsencode(parent)) > _LONGEST_BASE:
         parent = Path("/tmp")
-    path = parent / f"rank-by-rank-{os.getuid()}"
+    return _private(parent / f"rank-by-rank-{os.getuid()}")
+
+
+def _private(path: Path) -> Path:
+    """Make a folder of this user's own, or see to it that it is one."""
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:

@@ -16,6 +16,7 @@ from IPython import get_ipython
 
 from .errors import ClusterError
 from .handle import Cluster
+from .hosts import filled, read_hosts
 from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import started, sweep_stale
@@ -27,6 +28,7 @@ def start_cluster(
     n: int = 4,
     *,
     replace: bool = False,
+    hosts: str | os.PathLike[str] | None = None,
     init_process_group: bool = False,
     timeout: float | None = None,
     grace: float = 10.0,
@@ -44,20 +46,26 @@ def start_cluster(
     Args:
         n: number of ranks; more than there are cores is fine.
         replace: stop a cluster that is running and start a fresh one.
+        hosts: where the ranks run, with how many on each at most, ``"node1:2,node2:2"`` or the
+            path of a hostfile; filled in this order. Each is reached by ssh without a password
+            and has this checkout at the same path. None for this machine.
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed; by default a minute plus two seconds
             for each rank.
         grace: seconds in which a restarted kernel can come back for its cluster.
 
     Raises:
-        ValueError: if ``n`` is not a whole number from 1 to what this machine can hold.
+        ValueError: if ``n`` is not a whole number from 1 to what this machine, or ``hosts``,
+            can hold; or ``hosts`` names none.
         ClusterError: if a cluster of another size is running and ``replace`` is not set.
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
-    n = checked(n)
+    slots = None if hosts is None else read_hosts(hosts)
+    n = checked(n, slots)
     timeout = 60.0 + 2 * n if timeout is None else float(timeout)
-    settings = {"key": _key(), "n": n, "timeout": timeout, "grace": float(grace)}
+    settings: dict[str, Any] = {"key": _key(), "n": n, "timeout": timeout, "grace": float(grace)}
+    settings["hosts"] = None if slots is None else filled(slots, n)
     began = time.monotonic()
     running = _running_cluster(settings)
     if running is not None and replace:
@@ -88,13 +96,14 @@ def current_cluster() -> Cluster | None:
     )
 
 
-def checked(n: Any) -> int:
+def checked(n: Any, hosts: dict[str, int] | None = None) -> int:
     """Return ``n`` as an int, or raise ValueError saying what is wrong with it."""
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ValueError(f"n must be a whole number of ranks, not {n!r}")
-    most = most_ranks()
+    most = most_ranks() if hosts is None else sum(hosts.values())
+    where = "on this machine" if hosts is None else f"on {', '.join(hosts)}"
     if not 1 <= n <= most:
-        raise ValueError(f"n must be from 1 to {most} ranks on this machine, not {n}")
+        raise ValueError(f"n must be from 1 to {most} ranks {where}, not {n}")
     return operator.index(n)
 
 

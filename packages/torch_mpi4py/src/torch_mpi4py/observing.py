@@ -67,6 +67,18 @@ class RankBoards:
         latest = filter(None, (board.latest() for board in boards))
         return max((event.end or 0.0 for event in latest), default=0.0)
 
+    def state(
+        self,
+        rank: int,
+        number: int,
+        numbers: Mapping[int, int],
+        *,
+        alive: bool,
+        ask_site: Callable[[], str],
+    ) -> RankState:
+        """Look at a rank, as :func:`observe` does."""
+        return observe(rank, self.board(number), numbers, alive=alive, ask_site=ask_site)
+
 
 def waits_in(board: Board) -> int | None:
     """The number of the call in which a rank waits, None if it does not wait."""

@@ -1,0 +1,182 @@
+"""Answers for the ranks on a host that is not the notebook's: the keeper has one on each.
+
+The keeper starts it by ssh, and the connection's two ends are its standard input and output. So it
+needs no port and no key of its own, and notices the end of the keeper. It makes the cluster's
+runtime directory on its host, and leaves nothing of it there in the end.
+
+It has a lease: if it has not heard from the keeper for so long, it ends its ranks. The keeper gives
+such a host up a little later, so that never do two parts of a cluster go on without each other.
+
+Messages are JSON, one per line. What the keeper says has an ``op``; an answer has the question's
+``id``; all else is news. The first line each way is different: settings, and who answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from .hosts import versions
+from .ranks_here import RanksHere
+from .runtime_dir import RuntimeDir, sweep_stale, tail
+
+log = logging.getLogger("agent")
+
+GREETING = "rank-by-rank agent"
+"""How the line begins that says who answers; a login script may have written something before."""
+
+_WATCH_INTERVAL_S = 0.1
+_LOOK_AT_ENGINES_EVERY_S = 0.5
+
+
+class Agent:
+    """Answers for the ranks of this host.
+
+    Args:
+        directory: the cluster's runtime directory, the same path as on the keeper's host.
+        lease_s: seconds without a word of the keeper after which the ranks are ended.
+        writer: to the keeper.
+    """
+
+    def __init__(self, directory: RuntimeDir, lease_s: float, writer: asyncio.StreamWriter) -> None:
+        self.directory = directory
+        self.ranks = RanksHere(directory, self._says, self._ended)
+        self._lease_s = lease_s
+        self._writer = writer
+        self._heard_at = time.monotonic()
+        self._stop = asyncio.Event()
+        self._politely = False
+        self._tasks: set[asyncio.Task] = set()
+
+    async def run(self, reader: asyncio.StreamReader) -> None:
+        """Answer until the keeper says stop, or is gone."""
+        server = await asyncio.start_unix_server(self._connected, self.directory.socket)
+        self.directory.socket.chmod(0o600)
+        self._do(self._listen(reader))
+        looked = 0.0
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
+            now = time.monotonic()
+            if now - self._heard_at > self._lease_s:
+                log.error("nothing heard of the keeper for %.1f s: the ranks end", self._lease_s)
+                self._stop.set()
+            if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
+                looked = now
+                self.ranks.look_after()
+        server.close()
+        left = await self.ranks.end_processes(self._politely)
+        self.directory.remove()
+        self._tell(gone=True, left=left)
+
+    def _do(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self, **message: Any) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
+
+    # ---- the keeper ----------------------------------------------------------------------
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            self._heard_at = time.monotonic()
+            message = json.loads(line)
+            operation = message.pop("op")
+            if operation == "beat":
+                self._tell(id=message["id"], answer=time.perf_counter())
+            elif operation == "look":
+                self._do(self._look(message.pop("id"), message))
+            elif operation == "signal":
+                self.ranks.signal(message["signum"], message["numbers"])
+            elif operation == "file":
+                _write(Path(message["path"]), message["text"])
+            elif operation == "stop":
+                self._politely = message["politely"]
+                break
+        self._stop.set()
+
+    async def _look(self, number: int, question: dict[str, Any]) -> None:
+        # In a thread, as a rank in C code may take seconds to say where it is.
+        self._tell(id=number, answer=await asyncio.to_thread(self.ranks.look, **question))
+
+    # ---- the engines ---------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = None
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                del message["op"]
+                number = self.ranks.hear(message)
+        except ConnectionError:
+            pass  # it was killed: the same as closing
+        finally:
+            if number is not None and not self._stop.is_set():
+                self.ranks.end_of(number)
+            writer.close()
+
+    def _says(self, **said: Any) -> None:
+        self._tell(engine=said)
+
+    def _ended(self, number: int) -> None:
+        self._tell(ended=number, lines=tail(self.directory.rank_log(number)))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file for this user alone, whole at the moment it is there."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    young = path.with_suffix(".new")
+    with open(os.open(young, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    young.rename(path)
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    ours = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever prints here must not end up between the messages
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, ours)
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    settings = json.loads(await reader.readline())
+    directory, problem = RuntimeDir(settings["directory"]), ""
+    try:
+        sweep_stale()
+        directory.make()
+        directory.hold()
+    except OSError as error:
+        problem = f"{type(error).__name__}: {error}"
+    said = {
+        "problem": problem,
+        "versions": versions(),
+        "connection": os.environ.get("SSH_CONNECTION", ""),
+    }
+    writer.write(f"{GREETING} {json.dumps(said)}\n".encode())
+    if not problem:
+        await Agent(directory, settings["lease_s"], writer).run(reader)
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        await asyncio.wait_for(writer.drain(), 1.0)
+        writer.close()
+
+
+def main() -> None:
+    """Run an agent, or with ``--sweep DIRECTORY`` end what is left of a cluster on this host."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
+    if sys.argv[1:2] == ["--sweep"]:
+        RuntimeDir(sys.argv[2]).sweep()
+    else:
+        asyncio.run(_serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The keeper's connection to the agent of another host, and what becomes of a host that is lost.
+
+It goes through ssh, which encrypts it and knows who is who.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+from .agent import GREETING
+from .hosts import on_host
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, tail
+
+log = logging.getLogger("host")
+
+LEASE_S = 3.5
+"""An agent that has heard nothing for so long ends its ranks."""
+_LOST_AFTER_S = 4.5  # without an answer; by then the lease is over
+_BEAT_EVERY_S = 0.5
+_HELLO_WITHIN_S = 30.0
+_ANSWER_WITHIN_S = 5.0
+_STOPPED_WITHIN_S = 10.0  # the agent gives its processes 7 s
+_SWEPT_WITHIN_S = 15.0
+_COMMAND_NOT_FOUND = 127
+
+
+class HostError(RuntimeError):
+    """A host cannot take part; the message names it and says what to do."""
+
+
+class HostLink:
+    """An agent on another host.
+
+    Args:
+        host: its name for ssh.
+        directory: the cluster's.
+        news: called with the host and each message that is no answer.
+        lost: called with the host, once, if the agent ends unasked or is not heard any more.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        directory: RuntimeDir,
+        news: Callable[[str, dict[str, Any]], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self.host = host
+        self.is_lost = False
+        self._directory = directory
+        self._news = news
+        self._tell_lost = lost
+        self._process: asyncio.subprocess.Process
+        self._questions: dict[int, asyncio.Future] = {}
+        self._numbers = itertools.count(1)
+        self._offset, self._shortest = 0.0, float("inf")
+        self._answered_at = 0.0
+        self._stopping = False
+        self._tasks: list[asyncio.Task] = []
+
+    async def open(self) -> dict[str, Any]:
+        """Start the agent; return what it says of its host.
+
+        Raises:
+            HostError: if there is no agent within 30 s.
+        """
+        self._process = await self._run("-m", "course_lib.cluster.agent")
+        settings = {"directory": str(self._directory.path), "lease_s": LEASE_S}
+        self._send(settings)
+        try:
+            said = await asyncio.wait_for(self._greeting(), _HELLO_WITHIN_S)
+        except TimeoutError:
+            raise HostError(self._why("did not answer", f"within {_HELLO_WITHIN_S:g} s")) from None
+        if said["problem"]:
+            raise HostError(
+                f"{self.host}: {said['problem']}. Every host needs {self._directory.path.parent} "
+                "for itself; COURSE_RUNTIME_DIR names another folder than this one's"
+            )
+        self._answered_at = time.monotonic()
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._beat())]
+        return said
+
+    async def _run(self, *arguments: str) -> asyncio.subprocess.Process:
+        variables = {CLUSTER_VARIABLE: str(self._directory.path)}
+        variables |= {
+            n: os.environ[n] for n in ("PYTHONPATH", "COURSE_RUNTIME_DIR") if n in os.environ
+        }
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        command = on_host(self.host, ["env", *settings, *python(*arguments)])
+        with self._open_log() as output:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=output,
+                limit=1 << 24,
+                start_new_session=True,
+            )
+
+    def _open_log(self) -> IO[bytes]:
+        return open(self._directory.logs / f"agent-{self.host}.log", "ab")
+
+    async def _greeting(self) -> dict[str, Any]:
+        while line := await self._process.stdout.readline():  # type: ignore[union-attr]
+            before, greeting, said = line.decode(errors="replace").partition(GREETING)
+            if greeting:
+                return json.loads(said)
+            log.info("%s says %r", self.host, before)
+        status = await self._process.wait()
+        if status == _COMMAND_NOT_FOUND:
+            what = f"has no {python()[0]}"
+            raise HostError(
+                self._why(what, "the checkout and its .venv must have the same path on every host")
+            )
+        raise HostError(
+            self._why("cannot be used", f"try  ssh {self.host} true  (without a password)")
+        )
+
+    def _why(self, what: str, advice: str) -> str:
+        lines = tail(self._directory.logs / f"agent-{self.host}.log", 5)
+        return f"{self.host} {what}: {advice}" + (f"\n{lines}" if lines else "")
+
+    # ---- while it lives ------------------------------------------------------------------
+
+    def send(self, operation: str, **content: Any) -> None:
+        """Tell the agent something."""
+        if not self.is_lost:
+            self._send({"op": operation, **content})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError, RuntimeError):  # the reader notices its end
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+
+    async def ask(self, question: str, **arguments: Any) -> Any:
+        """What its ranks show (:meth:`.RanksHere.look`); None if no answer comes."""
+        return await self._answer("look", question=question, offset=self._offset, **arguments)
+
+    async def _answer(self, operation: str, **content: Any) -> Any:
+        if self.is_lost or self._stopping:
+            return None
+        number = next(self._numbers)
+        answer = self._questions[number] = asyncio.get_running_loop().create_future()
+        self.send(operation, id=number, **content)
+        try:
+            return await asyncio.wait_for(answer, _ANSWER_WITHIN_S)
+        except TimeoutError:
+            return None
+        finally:
+            del self._questions[number]
+
+    async def _listen(self) -> None:
+        while line := await self._process.stdout.readline():  # type: ignore[union-attr]
+            self._answered_at = time.monotonic()
+            message = json.loads(line)
+            if "id" in message:
+                question = self._questions.get(message["id"])
+                if question is not None and not question.done():
+                    question.set_result(message["answer"])
+            else:
+                self._news(self.host, message)
+        self._lose("its agent has ended")
+
+    async def _beat(self) -> None:
+        """Keep the lease, find out what the agent's clock shows, and whether it lives."""
+        while True:
+            self._ask_the_time()
+            await asyncio.sleep(_BEAT_EVERY_S)
+            if time.monotonic() - self._answered_at > _LOST_AFTER_S:
+                self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
+                return
+
+    def _ask_the_time(self) -> None:
+        number, sent = next(self._numbers), time.perf_counter()
+        answer = self._questions[number] = asyncio.get_running_loop().create_future()
+
+        def note(found: asyncio.Future) -> None:
+            self._questions.pop(number, None)
+            now = time.perf_counter()
+            # Of the quickest answer it is best known when it was given.
+            if not found.cancelled() and now - sent < self._shortest:
+                self._shortest = now - sent
+                self._offset = (sent + now) / 2 - found.result()
+
+        answer.add_done_callback(note)
+        self.send("beat", id=number)
+
+    def _lose(self, why: str) -> None:
+        if self.is_lost or self._stopping:
+            return
+        log.error("%s is lost: %s", self.host, why)
+        self.is_lost = True
+        for question in list(self._questions.values()):
+            question.cancel()
+        self._tell_lost(self.host)
+
+    # ---- the end -------------------------------------------------------------------------
+
+    async def close(self, politely: bool) -> None:
+        """Have all processes of the cluster on the host ended, and every trace removed."""
+        if not hasattr(self, "_process"):
+            return
+        self.send("stop", politely=politely)
+        self._stopping = True
+        gone = False
+        if not self.is_lost:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _STOPPED_WITHIN_S)
+                gone = self._process.returncode == 0
+        for task in self._tasks:
+            task.cancel()
+        if self._process.returncode is None:
+            self._process.kill()
+        if not gone:
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """End by a second connection what is left on the host, if it can be reached."""
+        sweeper = await self._run(
+            "-m", "course_lib.cluster.agent", "--sweep", str(self._directory.path)
+        )
+        try:
+            await asyncio.wait_for(sweeper.wait(), _SWEPT_WITHIN_S)
+        except TimeoutError:
+            log.error("%s cannot be reached: what is left there ends by itself", self.host)
+            sweeper.kill()

@@ -1,0 +1,151 @@
+"""Answers for a cluster's ranks on one host: who lives, what they show, signals, and their end.
+
+The keeper has one for its own host, and each agent (:mod:`.agent`) for the host on which it runs.
+Engines connect to a Unix socket of theirs and say how far they have got; once the connection
+breaks, the engine has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch_mpi4py.observing import RankBoards
+
+from . import stack_dump
+from .runtime_dir import RuntimeDir, kill, started
+
+log = logging.getLogger("ranks")
+
+_TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
+_KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
+_TIMES = ("time", "began", "renewed", "start", "end", "waited_from")
+
+
+@dataclasses.dataclass
+class _Engine:
+    pid: int
+    started: float | None  # another may have the same number later
+    lives: bool = True
+
+
+class RanksHere:
+    """The engines on this host.
+
+    Args:
+        directory: the cluster's runtime directory on this host.
+        says: called with what an engine says: ``number``, ``pid``, ``stage``, ``description``.
+        ended: called with the number of an engine that has ended.
+    """
+
+    def __init__(
+        self, directory: RuntimeDir, says: Callable[..., None], ended: Callable[[int], None]
+    ) -> None:
+        self._directory = directory
+        self._boards = RankBoards(directory.events)
+        self._says = says
+        self._ended = ended
+        self._engines: dict[int, _Engine] = {}
+
+    def hear(self, message: dict[str, Any]) -> int:
+        """Take what an engine has said over its connection; return the engine's number."""
+        number, pid = message["number"], message["pid"]
+        if number not in self._engines:
+            self._engines[number] = _Engine(pid, started(pid))
+        self._says(**message)
+        return number
+
+    def end_of(self, number: int) -> None:
+        """Note that an engine has ended, once."""
+        if self._engines[number].lives:
+            self._engines[number].lives = False
+            self._ended(number)
+
+    def look_after(self) -> None:
+        """Find those whose connection is held by somebody else, like a child forked in C."""
+        for number, engine in self._engines.items():
+            if engine.lives and started(engine.pid) != engine.started:
+                self.end_of(number)
+
+    def signal(self, signum: int, numbers: list[int]) -> None:
+        """Send a signal to those of some engines that are here and live."""
+        for engine in map(self._engines.get, numbers):
+            if engine is not None and engine.lives:
+                kill(engine.pid, signum)
+
+    async def end_processes(self, politely: bool) -> list[int]:
+        """End all processes of the cluster on this host; return those that cannot be killed."""
+        left: list[int] = []
+        for signum, patience in (
+            (signal.SIGTERM, _TERM_PATIENCE_S if politely else 0.0),
+            (signal.SIGKILL, _KILL_PATIENCE_S),
+        ):
+            left = list({*left, *self._directory.processes()})
+            for pid in left:
+                kill(pid, signum)
+            deadline = time.monotonic() + patience
+            while left and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+                left = [pid for pid in left if started(pid) is not None]
+        if left:
+            log.error("processes %s cannot be killed", left)
+        return left
+
+    # ---- what the ranks show, for a notebook on another host -----------------------------
+
+    def look(self, question: str, offset: float, **arguments: Any) -> Any:
+        """Answer one of the questions of :class:`.host_boards.HostBoards`, ready for JSON.
+
+        Args:
+            question: which.
+            offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
+            arguments: depend on the question.
+        """
+        return getattr(self, f"_{question}")(offset, **arguments)
+
+    def _position(self, offset: float, number: int) -> list[Any] | None:
+        position = self._boards.position(number)
+        return None if position is None else list(_moved(position, offset))
+
+    def _keeps_the_lock(self, _: float, number: int) -> bool:
+        return self._boards.keeps_the_lock(number)
+
+    def _waits(self, _: float, numbers: list[int]) -> list[int | None]:
+        return list(self._boards.waits(numbers).values())
+
+    def _last_movement(self, offset: float, numbers: list[int]) -> float:
+        latest = self._boards.last_movement(numbers)
+        return latest + offset if latest else 0.0
+
+    def _state(
+        self, offset: float, rank: int, number: int, numbers: dict[str, int], alive: bool
+    ) -> dict[str, Any]:
+        state = self._boards.state(
+            rank,
+            number,
+            {int(first): now for first, now in numbers.items()},
+            alive=alive,
+            ask_site=partial(self._ask_site, number),
+        )
+        state = dataclasses.replace(
+            state,
+            operations=tuple(_moved(event, offset) for event in state.operations),
+            past=tuple(_moved(event, offset) for event in state.past),
+        )
+        return dataclasses.asdict(state)
+
+    def _ask_site(self, number: int) -> str:
+        send = partial(self.signal, stack_dump.SIGNAL, [number])
+        return stack_dump.ask(self._directory.events, number, send)
+
+
+def _moved(seen: Any, offset: float) -> Any:
+    """Return a position or an event with its times by another host's clock."""
+    times = {name: getattr(seen, name) for name in _TIMES if name in seen._fields}
+    return seen._replace(**{name: at + offset for name, at in times.items() if at})
