@@ -79,9 +79,7 @@ class Host:
         self.name, self.address = name, address
         command = [sys.executable, str(Path(__file__).with_name("host_init.py"))]
         self._unshare = _in_own_namespaces([*command, name, str(folder), str(ROOT)])
-        assert self._unshare.stdout is not None
-        if self._unshare.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"host {name} could not be made")
+        _await_ready(self._unshare, f"host {name}")
         self.init = _child(self._unshare.pid)
         self.sshd = 0
 
@@ -130,9 +128,10 @@ class Bed:
             self.folder = Path(tempfile.mkdtemp(prefix="rank-by-rank-bed-", dir="/run"))
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             _make_keys(self.folder)
-            self._switch = _in_own_namespaces(["cat"], own=("--net",))
+            self._switch = _in_own_namespaces(["sh", "-c", "echo ready; exec cat"], own=("--net",))
             stack.callback(self._switch.wait, 10)
             stack.callback(self._switch.kill)
+            _await_ready(self._switch, "the switch")
             self._on_switch("ip", "link", "add", "bridge", "type", "bridge")
             self._on_switch("ip", "link", "set", "bridge", "up")
             self.hosts = {}
@@ -166,11 +165,17 @@ class Bed:
         return subprocess.Popen(self.hosts[host].enter(argv), env=environment, **how)
 
     def run(
-        self, host: str, argv: Sequence[str], timeout: float, variables: dict[str, str] | None = None
+        self,
+        host: str,
+        argv: Sequence[str],
+        timeout: float,
+        variables: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess:
         """Run a program on a host to its end; past ``timeout`` seconds it is killed."""
         pipe = subprocess.PIPE
-        with self.popen(host, argv, variables, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as it:
+        with self.popen(
+            host, argv, variables, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
+        ) as it:
             try:
                 out, err = it.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
@@ -220,7 +225,9 @@ class Bed:
 
         def run(*command: str) -> str:
             if command[0] == "cat":
-                text = _output("nsenter", "-t", str(init), "-n", "ip", "-s", "-j", "link", "show", "eth0")
+                text = _output(
+                    "nsenter", "-t", str(init), "-n", "ip", "-s", "-j", "link", "show", "eth0"
+                )
                 stats = json.loads(text)[0]["stats64"]
                 return f"{stats['tx']['bytes']} {stats['rx']['bytes']}"
             return _output("nsenter", "-t", str(init), "-n", *command)
@@ -242,7 +249,6 @@ class Bed:
         self._on_switch("ip", "link", "set", port, "master", "bridge", "up")
         _output(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
         _output(*inside, "link", "set", "eth0", "up")
-        _output(*inside, "route", "add", "default", "via", f"{_NETWORK}254")
 
 
 class _Control:
@@ -260,13 +266,19 @@ class _Control:
         with contextlib.suppress(OSError):  # closed
             while True:
                 connection, _ = self._socket.accept()
-                threading.Thread(target=self._answer, args=[connection.makefile("rwb")], daemon=True).start()
+                threading.Thread(
+                    target=self._answer, args=[connection.makefile("rwb")], daemon=True
+                ).start()
 
     def _answer(self, file: IO[bytes]) -> None:
         with file:
             call, arguments = json.loads(file.readline())
             try:
-                answer = {"answer": getattr(self, f"_{call}", None or getattr(self._bed, call, None))(*arguments)}
+                answer = {
+                    "answer": getattr(self, f"_{call}", None or getattr(self._bed, call, None))(
+                        *arguments
+                    )
+                }
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             file.write(json.dumps(answer).encode() + b"\n")
@@ -303,7 +315,9 @@ class BedClient:
             raise RuntimeError(found["error"])
         return found["answer"]
 
-    def execute(self, host: str, argv: Sequence[str], timeout: float = 30) -> subprocess.CompletedProcess:
+    def execute(
+        self, host: str, argv: Sequence[str], timeout: float = 30
+    ) -> subprocess.CompletedProcess:
         """Run a program on a host to its end."""
         return subprocess.CompletedProcess(argv, *self._call("execute", host, list(argv), timeout))
 
@@ -333,7 +347,16 @@ class BedClient:
 
 def _in_own_namespaces(command: list[str], own: Sequence[str] = ()) -> subprocess.Popen:
     """Start a program in namespaces of its own, which ends with this process."""
-    everything = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+    everything = (
+        "--net",
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    )
     return subprocess.Popen(
         ["unshare", *(own or everything), "--", *command],
         stdin=subprocess.PIPE,
@@ -341,6 +364,13 @@ def _in_own_namespaces(command: list[str], own: Sequence[str] = ()) -> subproces
         preexec_fn=_end_with_parent,
         start_new_session=True,
     )
+
+
+def _await_ready(process: subprocess.Popen, what: str) -> None:
+    """Wait until a program that was started says that it is in its namespaces."""
+    assert process.stdout is not None
+    if process.stdout.readline() != b"ready\n":
+        raise RuntimeError(f"{what} could not be made")
 
 
 def _end_with_parent() -> None:
@@ -408,7 +438,9 @@ def _await_port(host: Host, address: str) -> None:
     """Wait until the sshd at ``address`` listens."""
     check = f"import socket; socket.create_connection(({address!r}, 22), 1).close()"
     deadline = time.monotonic() + _READY_WITHIN_S
-    while subprocess.run(host.enter([sys.executable, "-c", check]), stderr=subprocess.DEVNULL).returncode:
+    while subprocess.run(
+        host.enter([sys.executable, "-c", check]), stderr=subprocess.DEVNULL
+    ).returncode:
         if time.monotonic() > deadline:
             raise RuntimeError(f"no sshd at {address}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -19,7 +18,10 @@ from . import comm_reaper, deadlines, events
 from .base_comm import base
 from .group_comms import all_living
 from .guarded_comm import duplicate_world
+from .meeting_address import listen, meeting_address
 from .runtime import MPI
+
+_LOOPBACK = "127.0.0.1"
 
 # The latest stores, on the rank that serves them. They outlive the group: other ranks may still
 # be meeting there in new_group when this one, not a member, has destroyed its default group.
@@ -67,13 +69,10 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
     host = MPI.Get_processor_name()
     hosts = deadlines.call(comm, "rendezvous", seconds, comm.allgather, host)
     rank, size = comm.Get_rank(), comm.Get_size()
+    address = _LOOPBACK if len(set(hosts)) == 1 else meeting_address(comm, hosts, seconds)
     if rank == 0:
-        host = "127.0.0.1"
-        if len(set(hosts)) > 1:
-            told = os.environ.get("TORCH_MPI4PY_STORE_HOST")
-            host = told or socket.gethostbyname(socket.gethostname())
-        listener = socket.create_server((host, 0))
-        port = listener.getsockname()[1]
+        listener = listen(address)
+        host, port = listener.getsockname()[:2]
         # The store takes over the socket, so it listens on this address only.
         store = dist.TCPStore(
             host,

@@ -17,6 +17,7 @@ from .allocator import keep_freed_memory
 from .launch import (
     LARGE_FRAGMENTS,
     SAFE_TRUNCATION,
+    SEES_DEATHS,
     WRAPPING_SUMS,
     YIELD,
     off_the_network,
@@ -29,6 +30,7 @@ _WITHOUT = (
     (LARGE_FRAGMENTS, "large tensors take longer"),
     (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
     (YIELD, "ranks that wait take their core from those that compute"),
+    (SEES_DEATHS, "after the death of a rank on another host collectives may crash or be wrong"),
 )
 
 
