@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,27 +35,38 @@ def folder(bed: BedClient) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def hostfile(folder: Path) -> Path:
     """Return a host file of two hosts, for two ranks each."""
-    path = folder / "hosts"
-    path.write_text("h1 slots=2\nh2 slots=2\n")
-    return path
+    return _hostfile(folder, 2)
 
 
 @pytest.fixture(scope="session")
-def two_hosts(hostfile: Path) -> ranks.Library:
-    """Return what has ranks start on two hosts, for :func:`tests.ranks.run`."""
-    return ranks.Library("openmpi", {"PRTE_MCA_prte_default_hostfile": str(hostfile)})
+def on_two_hosts(folder: Path) -> Callable[[int], ranks.Library]:
+    """Return what has :func:`tests.ranks.run` start half of so many ranks on each of two hosts."""
+
+    def library(n: int) -> ranks.Library:
+        hosts = {"PRTE_MCA_prte_default_hostfile": str(_hostfile(folder, n // 2))}
+        return ranks.Library("openmpi", hosts)
+
+    return library
 
 
-@pytest.fixture(autouse=True)
+def _hostfile(folder: Path, slots: int) -> Path:
+    path = folder / f"hosts-{slots}"
+    path.write_text(f"h1 slots={slots}\nh2 slots={slots}\n")
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
 def nothing_left(bed: BedClient) -> Iterator[None]:
-    """Fail a test that leaves a process or shared memory on another host."""
+    """Fail a module that leaves a process or shared memory on another host."""
     yield
     deadline = time.monotonic() + ENDS_WITHIN_S
-    while found := {name: [*bed.processes(name).values()] for name in NAMES[1:]} | {
-        f"files of {name}": bed.left(name) for name in NAMES[1:]
-    }:
-        found = {where: what for where, what in found.items() if what}
-        if not found or time.monotonic() > deadline:
-            break
+    while (left := _left(bed)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not found
+    assert not left
+
+
+def _left(bed: BedClient) -> list[str]:
+    others = NAMES[1:]
+    return [f"{name}: {what}" for name in others for what in bed.processes(name).values()] + [
+        f"{name}: {what}" for name in others for what in bed.left(name)
+    ]
