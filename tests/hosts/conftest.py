@@ -66,7 +66,9 @@ def nothing_left(bed: BedClient) -> Iterator[None]:
 
 
 def _left(bed: BedClient) -> list[str]:
-    others = NAMES[1:]
-    return [f"{name}: {what}" for name in others for what in bed.processes(name).values()] + [
-        f"{name}: {what}" for name in others for what in bed.left(name)
-    ]
+    found = []
+    for name in NAMES[1:]:
+        files = bed.execute(name, ["find", "/dev/shm", "-type", "f"]).stdout.split()
+        files += [path for path in bed.left(name) if not path.startswith("/dev/shm")]
+        found += [f"{name}: {what}" for what in [*bed.processes(name).values(), *files]]
+    return found
