@@ -174,8 +174,9 @@ class HostLink:
             self._ask_the_time()
             await asyncio.sleep(_BEAT_EVERY_S)
             if time.monotonic() - self._answered_at > _LOST_AFTER_S:
+                # And beat on: should the host be back, its MPI daemon must not end, for mpiexec
+                # would end all ranks with it.
                 self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
-                return
 
     def _ask_the_time(self) -> None:
         number, sent = next(self._numbers), time.perf_counter()
@@ -190,7 +191,7 @@ class HostLink:
                 self._offset = (sent + now) / 2 - found.result()
 
         answer.add_done_callback(note)
-        self.send("beat", id=number)
+        self._send({"op": "beat", "id": number})
 
     def _lose(self, why: str) -> None:
         if self.is_lost or self._stopping:

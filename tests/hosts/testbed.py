@@ -85,7 +85,8 @@ class Host:
 
     def begin(self) -> None:
         """Start its sshd, once it has a network."""
-        assert self._unshare.stdin is not None and self._unshare.stdout is not None
+        assert self._unshare.stdin is not None
+        assert self._unshare.stdout is not None
         self._unshare.stdin.write(b"go\n")
         self._unshare.stdin.flush()
         self.sshd = int(self._unshare.stdout.readline())
