@@ -5,11 +5,11 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test doctor notebooks slides bench lock clean
+.PHONY: help setup lab test test-cluster doctor notebooks slides bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: ## install the course into .venv (lab and test do it by themselves)
 	@PYTHON="$(PYTHON)" sh tools/install.sh
@@ -23,10 +23,13 @@ ifneq ($(strip $(ARGS)),)
 else
 	@status=0; two="-n 2 --dist loadfile"; slow="--durations=15 --durations-min=5"; \
 	    failed() { [ $$1 != 2 ] || exit 2; status=$$1; }; \
-	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone" || failed $$?; \
+	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone and not hosts" || failed $$?; \
 	    $(RUN) -m pytest $$slow $$two -m clusters || failed $$?; \
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
+
+test-cluster: setup ## run the tests on virtual hosts (needs root); ARGS="-x" goes to pytest
+	@$(RUN) -m tests.hosts.testbed -- .venv/bin/python -m pytest -m hosts tests/hosts $(ARGS)
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)

@@ -100,11 +100,13 @@ ORDER = (
     "browser",
 )
 # `make test` runs two files of tests at a time, then two files of whole clusters, which mostly
-# wait, or two lessons, and then one by one what needs the machine for itself.
+# wait, or two lessons, and then one by one what needs the machine for itself. `make
+# test-cluster` runs those on virtual hosts.
 MARKS = {
     "cluster": "clusters",
     "browser": "alone",
     "lessons/test_notebooks.py": "clusters",
+    "hosts": "hosts",
 }
 
 

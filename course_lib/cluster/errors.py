@@ -36,6 +36,14 @@ MEMORY_ADVICE = (
 )
 
 
+def host_lost(host: str) -> str:
+    """What has happened to the ranks on a host that is lost."""
+    return (
+        f"{host} is lost: nothing is heard of it any more, or its agent was ended. Its ranks end "
+        "themselves, and what they had is lost."
+    )
+
+
 class ClusterError(RuntimeError):
     """The cluster cannot do what was asked; the message says why and what to do."""
 
@@ -65,8 +73,14 @@ class RankFailure:
     traceback: str = ""
 
     @classmethod
-    def death(cls, rank: int, advice: str) -> RankFailure:
-        """The failure of a rank whose process has ended, with what can be done now."""
+    def death(cls, rank: int, advice: str, lost_host: str | None = None) -> RankFailure:
+        """The failure of a rank whose process has ended, with what can be done now.
+
+        Args:
+            lost_host: its host, if that has been lost and the rank with it.
+        """
+        if lost_host is not None:
+            return cls(rank, DIED, f"{host_lost(lost_host)} {advice}")
         return cls(rank, DIED, f"{_ON_DEATH}. {WHY_DEAD} {advice}")
 
     @property

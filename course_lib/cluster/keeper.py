@@ -358,6 +358,7 @@ class Keeper:
             "pid": os.getpid(),
             "members": self.members,
             "descriptions": [one and one.description for one in members],
+            "lost_hosts": [link.host for link in self.links.values() if link.is_lost],
             "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},
         }
 

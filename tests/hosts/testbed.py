@@ -296,13 +296,18 @@ class _Control:
 
 
 class BedClient:
-    """The test-bed as a test sees it, which runs on h1. Its methods are those of :class:`Bed`."""
+    """The test-bed as a test sees it, which runs on h1. Its methods are those of :class:`Bed`.
+
+    Attributes:
+        folder: of the test-bed, the same on all hosts.
+    """
 
     def __init__(self) -> None:
         path = os.environ.get(CONTROL)
         if path is None:
             raise RuntimeError("these tests run on virtual hosts: make test-cluster (as root)")
         self._path = path
+        self.folder = Path(path).parent
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
