@@ -79,9 +79,8 @@ class RankFailure:
         Args:
             lost_host: its host, if that has been lost and the rank with it.
         """
-        if lost_host is not None:
-            return cls(rank, DIED, f"{host_lost(lost_host)} {advice}")
-        return cls(rank, DIED, f"{_ON_DEATH}. {WHY_DEAD} {advice}")
+        why = WHY_DEAD if lost_host is None else host_lost(lost_host)
+        return cls(rank, DIED, f"{_ON_DEATH}. {why} {advice}")
 
     @property
     def title(self) -> str:

@@ -186,7 +186,7 @@ class HostLink:
             self._questions.pop(number, None)
             now = time.perf_counter()
             # Of the quickest answer it is best known when it was given.
-            if not found.cancelled() and now - sent < self._shortest:
+            if found.result() is not None and now - sent < self._shortest:
                 self._shortest = now - sent
                 self._offset = (sent + now) / 2 - found.result()
 
@@ -199,7 +199,8 @@ class HostLink:
         log.error("%s is lost: %s", self.host, why)
         self.is_lost = True
         for question in list(self._questions.values()):
-            question.cancel()
+            if not question.done():
+                question.set_result(None)
         self._tell_lost(self.host)
 
     # ---- the end -------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def test_a_killed_keeper_leaves_nothing_on_any_host(bed: BedClient) -> None:
 
 
 ERRORS = {
-    "nobody:2": "nobody cannot be used: try  ssh nobody true",
+    "h1:2,nobody:2": "nobody cannot be used: try  ssh nobody true",
     "h1:2,h3:2": "h3 cannot be used: try  ssh h3 true",
     "h1:4,h2": "'h2' is no host with its number of ranks",
     "h1:1,h2:2": "n must be from 1 to 3 ranks on h1, h2, not 4",
@@ -74,3 +74,16 @@ def test_a_host_with_other_versions_is_named(bed: BedClient, plain: Kernel) -> N
     )
     said = json.loads(plain.must(cell).text())
     assert said == ["torch 2.12.1 instead of 2.13.0"]
+
+
+def test_the_end_of_the_mpi_daemon_ends_the_cluster(bed: BedClient, plain: Kernel) -> None:
+    plain.start_cluster(4, HOSTS)
+    for pid, words in bed.processes("h2").items():
+        if "bin/prted" in words:
+            bed.kill(pid)
+    error = plain.run("while True: cluster.status()", 60).traceback
+    assert "the cluster has ended: mpiexec ended" in error
+    await_nothing_left(bed)
+    assert "4 ranks ready" in plain.start_cluster(4, HOSTS)
+    plain.must("cluster.stop()")
+    await_nothing_left(bed)
