@@ -6,6 +6,8 @@ runtime directory on its host, and leaves nothing of it there in the end.
 
 It has a lease: if it has not heard from the keeper for so long, it ends its ranks. The keeper gives
 such a host up a little later, so that never do two parts of a cluster go on without each other.
+The daemon that MPI has on the host may live a minute longer: if mpiexec heard of its end, once the
+cable is plugged in again, it would end the ranks on the other hosts, too.
 
 Messages are JSON, one per line. What the keeper says has an ``op``; an answer has the question's
 ``id``; all else is news. The first line each way is different: settings, and who answers.
@@ -33,6 +35,7 @@ GREETING = "rank-by-rank agent"
 """How the line begins that says who answers; a login script may have written something before."""
 
 _WATCH_INTERVAL_S = 0.1
+_DAEMON_MAY_LIVE_S = 60.0
 _LOOK_AT_ENGINES_EVERY_S = 0.5
 
 
@@ -51,6 +54,7 @@ class Agent:
         self._lease_s = lease_s
         self._writer = writer
         self._heard_at = time.monotonic()
+        self._alone_since: float | None = None
         self._stop = asyncio.Event()
         self._politely = False
         self._tasks: set[asyncio.Task] = set()
@@ -66,8 +70,11 @@ class Agent:
                 await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
             now = time.monotonic()
             if now - self._heard_at > self._lease_s:
-                log.error("nothing heard of the keeper for %.1f s: the ranks end", self._lease_s)
-                self._stop.set()
+                self._be_alone(f"nothing heard of the keeper for {self._lease_s} s")
+            if self._alone_since is not None:
+                over = now - max(self._alone_since, self._heard_at) > _DAEMON_MAY_LIVE_S
+                if over or not self.directory.processes():
+                    self._stop.set()
             if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
                 looked = now
                 self.ranks.look_after()
@@ -75,6 +82,13 @@ class Agent:
         left = await self.ranks.end_processes(self._politely)
         self.directory.remove()
         self._tell(gone=True, left=left)
+
+    def _be_alone(self, why: str) -> None:
+        """End the ranks: what they did from now on would count for nobody."""
+        if self._alone_since is None:
+            log.error("%s: the ranks end", why)
+            self._alone_since = time.monotonic()
+            self.ranks.end_ranks()
 
     def _do(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -99,10 +113,13 @@ class Agent:
                 self.ranks.signal(message["signum"], message["numbers"])
             elif operation == "file":
                 _write(Path(message["path"]), message["text"])
+            elif operation == "lost":
+                self.ranks.tell_lost(message["numbers"])
             elif operation == "stop":
                 self._politely = message["politely"]
-                break
-        self._stop.set()
+                self._stop.set()
+                return
+        self._be_alone("the connection to the keeper has ended")
 
     async def _look(self, number: int, question: dict[str, Any]) -> None:
         # In a thread, as a rank in C code may take seconds to say where it is.
@@ -116,7 +133,7 @@ class Agent:
             while line := await reader.readline():
                 message = json.loads(line)
                 del message["op"]
-                number = self.ranks.hear(message)
+                number = self.ranks.hear(message, writer)
         except ConnectionError:
             pass  # it was killed: the same as closing
         finally:

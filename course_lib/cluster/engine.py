@@ -57,8 +57,11 @@ def _run(stopping: threading.Event) -> None:
     keeper.tell(rank, "started")
 
     import torch
-    from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel would)
+    from torch_mpi4py import MPI, deaths  # noqa: F401  (initialised its way, before ipyparallel's)
+    from torch_mpi4py.declared_deaths import declare_dead
 
+    if deaths.has_ulfm():
+        keeper.when_lost = declare_dead
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     keeper.tell(rank, "imported torch")

@@ -21,7 +21,7 @@ from torch_mpi4py.rank_states import name_ranks, rank_list
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
-from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, host_lost
 from .host_boards import HostBoards
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
@@ -148,18 +148,26 @@ class Cluster:
 
     def require_running(self) -> None:
         """Raise :class:`ClusterError`, with reason and remedy, unless every rank is alive."""
-        dead = self.status()["dead"]
-        if dead:
+        status = self.status()
+        if dead := status["dead"]:
             have = "has" if len(dead) == 1 else "have"
             others = "cluster.shrink() goes on with the others and their variables, "
             unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
             why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}"
+            if lost := status["lost_hosts"]:
+                unasked = [rank for rank in unasked if self.lost_host_of(rank) is None]
+                others = f"{' '.join(map(host_lost, lost))} {others}"
             raise ClusterError(
                 f"{name_ranks(dead)} {have} ended; "
                 f"{others if self._survives_deaths and len(dead) < self.n else ''}"
                 f"cluster.restart() starts fresh ranks\n\n{self.report().table()}"
                 f"{why if unasked else ''}"
             )
+
+    def lost_host_of(self, rank: int) -> str | None:
+        """The host of a rank, if it is lost."""
+        host = self.boards.elsewhere.get(self.who.engine_of(rank))
+        return host if host in self.status()["lost_hosts"] else None
 
     def after_a_death(self) -> str:
         """What can be done once a rank has died."""

@@ -21,25 +21,28 @@ class HostBoards(RankBoards):
     Args:
         directory: where those of this host are.
         elsewhere: on which other host each engine is that is not on this one.
-        ask: called with a question and its arguments, has the engine's host answer it; None
+        ask: called with a host, a question and its arguments, has the host answer it; None
             where that host is lost.
+
+    Attributes:
+        elsewhere: as given.
     """
 
     def __init__(self, directory: Path, elsewhere: Mapping[int, str], ask: Callable[..., Any]):
         super().__init__(directory)
-        self._elsewhere = elsewhere
+        self.elsewhere = elsewhere
         self._ask = ask
 
     def position(self, number: int) -> Position | None:
-        if number not in self._elsewhere:
+        if number not in self.elsewhere:
             return super().position(number)
-        found = self._ask(self._elsewhere[number], "position", number=number)
+        found = self._ask(self.elsewhere[number], "position", number=number)
         return None if found is None else Position(*found)
 
     def keeps_the_lock(self, number: int) -> bool:
-        if number not in self._elsewhere:
+        if number not in self.elsewhere:
             return super().keeps_the_lock(number)
-        return bool(self._ask(self._elsewhere[number], "keeps_the_lock", number=number))
+        return bool(self._ask(self.elsewhere[number], "keeps_the_lock", number=number))
 
     def waits(self, numbers: Iterable[int]) -> dict[int, int | None]:
         found: dict[int, int | None] = dict.fromkeys(numbers)
@@ -68,9 +71,9 @@ class HostBoards(RankBoards):
         alive: bool,
         ask_site: Callable[[], str],
     ) -> RankState:
-        if number not in self._elsewhere:
+        if number not in self.elsewhere:
             return super().state(rank, number, numbers, alive=alive, ask_site=ask_site)
-        host = self._elsewhere[number]
+        host = self.elsewhere[number]
         known = {str(first): now for first, now in numbers.items()}
         found = self._ask(host, "state", rank=rank, number=number, numbers=known, alive=alive)
         if found is None:
@@ -81,5 +84,5 @@ class HostBoards(RankBoards):
         """The engines of each host; None is this one."""
         hosts: dict[str | None, list[int]] = {}
         for number in numbers:
-            hosts.setdefault(self._elsewhere.get(number), []).append(number)
+            hosts.setdefault(self.elsewhere.get(number), []).append(number)
         return hosts

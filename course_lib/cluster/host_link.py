@@ -174,8 +174,9 @@ class HostLink:
             self._ask_the_time()
             await asyncio.sleep(_BEAT_EVERY_S)
             if time.monotonic() - self._answered_at > _LOST_AFTER_S:
+                # And beat on: should the host be back, its MPI daemon must not end, for mpiexec
+                # would end all ranks with it.
                 self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
-                return
 
     def _ask_the_time(self) -> None:
         number, sent = next(self._numbers), time.perf_counter()
@@ -185,12 +186,12 @@ class HostLink:
             self._questions.pop(number, None)
             now = time.perf_counter()
             # Of the quickest answer it is best known when it was given.
-            if not found.cancelled() and now - sent < self._shortest:
+            if found.result() is not None and now - sent < self._shortest:
                 self._shortest = now - sent
                 self._offset = (sent + now) / 2 - found.result()
 
         answer.add_done_callback(note)
-        self.send("beat", id=number)
+        self._send({"op": "beat", "id": number})
 
     def _lose(self, why: str) -> None:
         if self.is_lost or self._stopping:
@@ -198,7 +199,8 @@ class HostLink:
         log.error("%s is lost: %s", self.host, why)
         self.is_lost = True
         for question in list(self._questions.values()):
-            question.cancel()
+            if not question.done():
+                question.set_result(None)
         self._tell_lost(self.host)
 
     # ---- the end -------------------------------------------------------------------------

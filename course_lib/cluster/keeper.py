@@ -302,7 +302,7 @@ class Keeper:
                 message = json.loads(line)
                 operation = message.pop("op")
                 if operation == "engine":
-                    number = self.ranks.hear(message)
+                    number = self.ranks.hear(message, writer)
                 elif operation == "look":
                     self._do(self._look(writer, **message))
                 else:
@@ -358,6 +358,7 @@ class Keeper:
             "pid": os.getpid(),
             "members": self.members,
             "descriptions": [one and one.description for one in members],
+            "lost_hosts": [link.host for link in self.links.values() if link.is_lost],
             "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},
         }
 
@@ -378,9 +379,13 @@ class Keeper:
     def _host_lost(self, host: str) -> None:
         if self.state == "starting":
             self._fail(f"{host} was lost while the ranks were starting", "")
-        for number, engine in self.engines.items():
-            if engine.host == host:
-                self._engine_ended(number)
+        lost = [number for number, engine in self.engines.items() if engine.host == host]
+        # Its agent has ended them by now, which the MPI of the others may never hear.
+        self.ranks.tell_lost(lost)
+        for link in self.links.values():
+            link.send("lost", numbers=lost)
+        for number in lost:
+            self._engine_ended(number)
 
     @staticmethod
     def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
@@ -457,10 +462,10 @@ def over_hosts(
     daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
     marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"
     settings = {
+        # By default mpiexec would end all ranks once a host has not answered for eight minutes.
+        "PRTE_MCA_oob_tcp_keepalive_time": "0",
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
-        # After a death it crashes, or gives wrong results without an error.
-        "OMPI_MCA_coll_han_priority": "0",
     }
     options = ["--host", where, "--map-by", "slot", *exported]
     return [command[0], *options, *command[1:]], variables | settings

@@ -21,13 +21,17 @@ class KeeperClient:
     """A connection to the keeper's socket.
 
     Args:
-        path: the keeper's Unix socket.
+        path: the keeper's Unix socket, or that of this host's agent.
         when_cut: called in the watching thread once the keeper is gone; by default this process
             ends.
+
+    Attributes:
+        when_lost: called in the watching thread with engines that are lost with their host.
     """
 
     def __init__(self, path: Path, when_cut: Callable[[], None] | None = None):
         self._when_cut = when_cut or _end_now
+        self.when_lost: Callable[[list[int]], None] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(str(path))
         threading.Thread(target=self._watch, name="keeper client", daemon=True).start()
@@ -44,8 +48,10 @@ class KeeperClient:
 
     def _watch(self) -> None:
         try:
-            while self._socket.recv(4096):
-                pass
+            with self._socket.makefile("rb") as lines:
+                for line in lines:
+                    if self.when_lost is not None:
+                        self.when_lost(json.loads(line)["lost"])
         except OSError:
             pass  # a reset connection is as cut as a closed one
         self._when_cut()

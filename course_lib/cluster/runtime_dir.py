@@ -197,7 +197,7 @@ def base() -> Path:
 
 def _private(path: Path) -> Path:
     """Make a folder of this user's own, or see to it that it is one."""
-    path.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} must belong to you and be private (mode 0700)")

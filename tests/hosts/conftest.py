@@ -55,20 +55,27 @@ def _hostfile(folder: Path, slots: int) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_left(bed: BedClient) -> Iterator[None]:
-    """Fail a module that leaves a process or shared memory on another host."""
+@pytest.fixture(scope="session")
+def known() -> set[str]:
+    """What earlier tests have left and have failed for."""
+    return set()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(bed: BedClient, known: set[str]) -> Iterator[None]:
+    """Fail a test that leaves a process or shared memory on another host."""
     yield
     deadline = time.monotonic() + ENDS_WITHIN_S
-    while (left := _left(bed)) and time.monotonic() < deadline:
+    while (left := _left(bed) - known) and time.monotonic() < deadline:
         time.sleep(0.1)
+    known |= left
     assert not left
 
 
-def _left(bed: BedClient) -> list[str]:
-    found = []
+def _left(bed: BedClient) -> set[str]:
+    found = set()
     for name in NAMES[1:]:
         files = bed.execute(name, ["find", "/dev/shm", "-type", "f"]).stdout.split()
         files += [path for path in bed.left(name) if not path.startswith("/dev/shm")]
-        found += [f"{name}: {what}" for what in [*bed.processes(name).values(), *files]]
+        found |= {f"{name}: {what}" for what in [*bed.processes(name).values(), *files]}
     return found

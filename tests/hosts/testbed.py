@@ -291,6 +291,9 @@ class _Control:
     def _kill(self, pid: int, signum: int) -> None:
         os.kill(pid, signum)
 
+    def _parent(self, pid: int) -> int:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
     def close(self) -> None:
         self._socket.close()
 
@@ -330,6 +333,10 @@ class BedClient:
     def kill(self, pid: int, signum: int = signal.SIGKILL) -> None:
         """Send a signal to a process, numbered as in :meth:`processes`."""
         self._call("kill", pid, int(signum))
+
+    def parent(self, pid: int) -> int:
+        """The parent of a process, both numbered as in :meth:`processes`."""
+        return self._call("parent", pid)
 
     def processes(self, host: str) -> dict[int, str]:
         return {int(pid): words for pid, words in self._call("processes", host).items()}

@@ -1,0 +1,78 @@
+"""Has MPI take ranks for dead that somebody knows to be lost: those of a host that is cut off.
+
+MPI hears of a death from the launcher, which a cut cable keeps silent; every call that needs such a
+rank would wait for ever. Whoever knows better, like the keeper of a cluster, tells each rank that
+is to go on, and MPI treats it as any other death: calls raise, and the rest can shrink.
+
+The news goes to Open MPI as an event of PMIx, which is how it hears of the others, too. Whoever
+declares ranks dead has to see to it that they do not go on elsewhere.
+
+Source: PMIx Administrative Steering Committee, *Process Management Interface for Exascale (PMIx)
+Standard*, version 4.1, 2021, chapter 9, and its header ``pmix_common.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from .deaths import has_ulfm
+
+_ABORTED_BY_SIGNAL = -402  # PMIX_ERR_PROC_ABORTED_BY_SIG
+_TO_THIS_PROCESS = 7  # PMIX_RANGE_PROC_LOCAL
+_WHO_IS_AFFECTED = b"pmix.evproc"  # PMIX_EVENT_AFFECTED_PROC
+_PROCESS = 22  # PMIX_PROC: the value is a pointer to one
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32))
+
+
+class _Value(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_uint16), ("data", ctypes.c_void_p * 3))
+
+
+class _Info(ctypes.Structure):
+    _fields_ = (("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value))
+
+
+def declare_dead(ranks: Iterable[int]) -> None:
+    """Tell the MPI of this process that some ranks have died; may be called from any thread.
+
+    Args:
+        ranks: as numbered at the start of MPI.
+
+    Raises:
+        RuntimeError: if the MPI cannot go on after a death, or does not take the news.
+    """
+    library = _pmix()
+    if not has_ulfm() or library is None:
+        raise RuntimeError(
+            "this MPI cannot go on without a rank; start Open MPI's ranks by mpiexec --with-ft ulfm"
+        )
+    for rank in ranks:
+        who = _Process(os.environ["PMIX_NAMESPACE"].encode(), rank)
+        info = _Info(key=_WHO_IS_AFFECTED, value=_Value(type=_PROCESS))
+        info.value.data[0] = ctypes.addressof(who)
+        status = library.PMIx_Notify_event(
+            ctypes.c_int(_ABORTED_BY_SIGNAL),
+            ctypes.byref(who),
+            ctypes.c_uint8(_TO_THIS_PROCESS),
+            ctypes.byref(info),
+            ctypes.c_size_t(1),
+            None,  # no function to be called when it is done: it is done on return
+            None,
+        )
+        if status != 0:
+            raise RuntimeError(f"PMIx does not take the news of rank {rank}: status {status}")
+
+
+def _pmix() -> ctypes.CDLL | None:
+    """The PMIx library that MPI has loaded; None if there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if os.path.basename(path).startswith("libpmix.so"):
+            return ctypes.CDLL(path)
+    return None

@@ -1,0 +1,52 @@
+"""A kernel with a cluster on two virtual hosts, and a look at what is left of clusters anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tests.cluster.conftest import Kernel, wait_until
+from tests.cluster.hangs import PREPARE, assert_trains
+from tests.hosts.testbed import NAMES, BedClient
+
+HOSTS = 'hosts="h1:2,h2:2"'
+GONE_WITHIN_S = 60.0
+LOST_WITHIN_S = 30.0  # 4.5 s on a quiet machine
+OURS = ("course_lib.cluster", "prted", "mpiexec")
+
+
+def left(bed: BedClient) -> list[str]:
+    """What there is of clusters on any host: processes and files."""
+    found = []
+    for host in NAMES:
+        commands = bed.processes(host).values()
+        found += [
+            f"{host}: {words[:90]}" for words in commands if any(name in words for name in OURS)
+        ]
+        found += [f"{host}: {path}" for path in bed.left(host)]
+    return found
+
+
+def await_nothing_left(bed: BedClient) -> None:
+    wait_until(lambda: not left(bed), GONE_WITHIN_S, "nothing left", still=lambda: left(bed))
+
+
+@contextlib.contextmanager
+def a_kernel(bed: BedClient) -> Iterator[Kernel]:
+    """A kernel with a cluster on two hosts; nothing of it is left on any of them."""
+    assert not left(bed)
+    kernel = Kernel()
+    try:
+        kernel.banner = kernel.start_cluster(4, HOSTS)
+        yield kernel
+    finally:
+        for host in NAMES:
+            bed.mend(host)
+        kernel.shut_down()
+    await_nothing_left(bed)
+
+
+def prepare(kernel: Kernel) -> None:
+    kernel.must("cluster.init_process_group()")
+    kernel.must("%%px" + PREPARE)
+    assert_trains(kernel)

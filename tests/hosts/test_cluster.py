@@ -1,0 +1,103 @@
+"""A notebook's cluster over two hosts does all that one on a single host does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.conftest import Kernel, wait_until
+from tests.cluster.hangs import FREE_WITHIN_S, assert_trains
+from tests.hosts.clusters import HOSTS, a_kernel, prepare
+from tests.hosts.testbed import BedClient
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """Take the place of what other tests here require after each of them: ours share a cluster."""
+
+
+@pytest.fixture(scope="module")
+def kernel(bed: BedClient) -> Iterator[Kernel]:
+    with a_kernel(bed) as kernel:
+        prepare(kernel)
+        yield kernel
+
+
+def test_the_table_names_the_hosts(kernel: Kernel) -> None:
+    rows = kernel.banner.splitlines()[-4:]
+    assert [row.split()[-1] for row in rows] == ["h1", "h1", "h2", "h2"]
+
+
+def test_output_comes_in_rank_order(kernel: Kernel) -> None:
+    text = kernel.must("%%px\nimport socket\nprint(rank, socket.gethostname())").text()
+    assert re.findall(r"\d h\d", text) == ["0 h1", "1 h1", "2 h2", "3 h2"]
+
+
+def test_a_hang_names_lines_on_both_hosts(kernel: Kernel) -> None:
+    # Ranks 2 and 3 are on the other host: what one computes there, and where one waits, is told.
+    hang = "%%px --limit 3\nif rank == 3:\n    while True:\n        pass\ndist.all_reduce(t)"
+    error = kernel.run(hang).traceback
+    assert re.search(r"^2 +waiting +all_reduce.* cell \d+, line 5", error, re.MULTILINE), error
+    assert re.search(r"^3 +computing +cell \d+, line [34]", error, re.MULTILINE), error
+    assert "All ranks are free again" in error
+    assert_trains(kernel)
+
+
+def test_c_code_on_another_host_is_told_with_its_line(kernel: Kernel) -> None:
+    cell = "import ctypes\nif rank == 2:\n    ctypes.PyDLL(None).sleep(30)\ncomm.barrier()"
+    error = kernel.run(f"%%px --limit 2\n{cell}").traceback
+    assert re.search(r"^2 +stuck +in C code.* cell \d+, line 4", error, re.MULTILINE), error
+    assert_trains(kernel)  # the signal that frees ranks ends a sleep
+
+
+def test_an_error_on_the_other_host_frees_this_one(kernel: Kernel) -> None:
+    error = kernel.run(
+        "%%px\nif rank == 2:\n    raise ValueError('on h2')\ncomm.barrier()"
+    ).traceback
+    assert "ValueError: on h2" in error
+    assert_trains(kernel)
+
+
+# The kernel waits meanwhile: whether rank 3 has begun is asked on its host.
+LOOK = [
+    sys.executable,
+    "-c",
+    "import glob, pathlib; from torch_mpi4py.observing import RankBoards\n"
+    "(events,) = glob.glob('/tmp/rank-by-rank-*/*/events')\n"
+    "print('busy' if RankBoards(pathlib.Path(events)).is_busy(3) else 'idle')",
+]
+
+
+def test_the_stop_button(bed: BedClient, kernel: Kernel) -> None:
+    running = kernel.begin(
+        "%%px\nif rank != 3:\n    dist.all_reduce(t)\nelse:\n    while True: pass"
+    )
+    wait_until(lambda: "busy" in bed.execute("h2", LOOK).stdout, 30, "rank 3 runs the cell")
+    kernel.interrupt()
+    error = kernel.finish(running, FREE_WITHIN_S).error
+    assert error["ename"] == "KeyboardInterrupt"
+    assert_trains(kernel)
+
+
+def test_a_restarted_kernel_finds_its_cluster(kernel: Kernel) -> None:
+    kernel.restart()
+    assert "their variables are kept" in kernel.start_cluster(4, HOSTS)
+    assert_trains(kernel)
+
+
+def test_a_killed_rank_on_the_other_host(kernel: Kernel) -> None:
+    kernel.must("import threading; threading.Timer(1.0, cluster.kill, [3]).start()")
+    cell = "%%px\nx = torch.ones(1000)\nwhile True:\n    dist.all_reduce(x)"
+    error = kernel.run(cell).traceback
+    assert "rank 3 died" in error
+    assert re.search(
+        r"^3 +dead +in all_reduce, SUM of 1000.* cell \d+, line 4", error, re.MULTILINE
+    ), error
+    kernel.must("cluster.shrink()")
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 3")
+    fresh = kernel.must("cluster.restart()").text()
+    assert "4 fresh ranks" in fresh
+    prepare(kernel)

@@ -1,0 +1,89 @@
+"""A cluster over hosts that does not start says why, and one that ends leaves nothing anywhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.conftest import Kernel
+from tests.hosts.clusters import HOSTS, await_nothing_left, left
+from tests.hosts.testbed import BedClient
+
+
+def test_a_killed_kernel_leaves_nothing_on_any_host(bed: BedClient) -> None:
+    assert not left(bed)
+    kernel = Kernel()
+    try:
+        kernel.start_cluster(4, f"{HOSTS}, grace=0.5", grace=None)
+        assert any(line.startswith("h2") for line in left(bed))
+    finally:
+        kernel.shut_down(now=True)
+    await_nothing_left(bed)
+
+
+def test_a_killed_keeper_leaves_nothing_on_any_host(bed: BedClient) -> None:
+    kernel = Kernel()
+    try:
+        kernel.start_cluster(4, HOSTS)
+        (keeper,) = (pid for pid, words in bed.processes("h1").items() if "cluster.keeper" in words)
+        bed.kill(keeper, signal.SIGKILL)
+        await_nothing_left(bed)
+    finally:
+        kernel.shut_down()
+
+
+ERRORS = {
+    "h1:2,nobody:2": "nobody cannot be used: try  ssh nobody true",
+    "h1:2,h3:2": "h3 cannot be used: try  ssh h3 true",
+    "h1:4,h2": "'h2' is no host with its number of ranks",
+    "h1:1,h2:2": "n must be from 1 to 3 ranks on h1, h2, not 4",
+    "/no/such/file": "/no/such/file cannot be read",
+}
+
+
+@pytest.mark.parametrize("hosts", ERRORS)
+def test_each_mistake_gets_one_clear_error(bed: BedClient, plain: Kernel, hosts: str) -> None:
+    sshd = [pid for pid, words in bed.processes("h3").items() if "listener" in words]
+    assert not sshd  # which is not among them
+    if "h3" in hosts:
+        bed.cut("h3")
+    try:
+        cell = f"from course_lib.cluster import start_cluster\nstart_cluster(4, hosts={hosts!r})"
+        error = plain.run(cell, 60)
+    finally:
+        bed.mend("h3")
+    assert ERRORS[hosts] in error.traceback
+    await_nothing_left(bed)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Kernel]:
+    """A kernel without a cluster."""
+    kernel = Kernel()
+    yield kernel
+    kernel.shut_down()
+
+
+def test_a_host_with_other_versions_is_named(bed: BedClient, plain: Kernel) -> None:
+    cell = (
+        "from course_lib.cluster.hosts import differences\n"
+        "import json; print(json.dumps(differences({'torch': '2.13.0'}, {'torch': '2.12.1'})))"
+    )
+    said = json.loads(plain.must(cell).text())
+    assert said == ["torch 2.12.1 instead of 2.13.0"]
+
+
+def test_the_end_of_the_mpi_daemon_ends_the_cluster(bed: BedClient, plain: Kernel) -> None:
+    plain.start_cluster(4, HOSTS)
+    for pid, words in bed.processes("h2").items():
+        if "bin/prted" in words:
+            bed.kill(pid)
+    error = plain.run("while True: cluster.status()", 60).traceback
+    assert "the cluster has ended: mpiexec ended" in error
+    await_nothing_left(bed)
+    assert "4 ranks ready" in plain.start_cluster(4, HOSTS)
+    plain.must("cluster.stop()")
+    await_nothing_left(bed)

@@ -1,0 +1,111 @@
+"""A host that is lost takes its ranks along; the others go on, and never do both sides."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.conftest import Kernel, wait_until
+from tests.cluster.hangs import FREE_WITHIN_S
+from tests.hosts.clusters import LOST_WITHIN_S, a_kernel, prepare
+from tests.hosts.testbed import BedClient
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> None:
+    """Take the place of what other tests here require after each of them: ours share a cluster."""
+
+
+AWAIT_LOSS = """
+import time
+while cluster.status()["dead"] != [2, 3]:
+    time.sleep(0.02)
+"""
+# Each rank trains by itself and writes down each step: the other side could go on for ever.
+STEPS = """%%px --limit none
+import time
+with open(f"/tmp/steps-{rank}", "w") as steps:
+    dist.barrier()
+    while True:
+        steps.write(f"{time.monotonic()}\\n")
+        steps.flush()
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture(scope="module")
+def cut(bed: BedClient) -> Iterator[tuple[Kernel, dict]]:
+    """A cluster whose second host was cut off while each rank trained by itself."""
+    with a_kernel(bed) as kernel:
+        prepare(kernel)
+        running = kernel.begin(STEPS)
+        wrote = lambda: bed.execute("h2", ["cat", "/tmp/steps-3"]).returncode == 0  # noqa: E731
+        wait_until(wrote, 30, "rank 3 trains")
+        seen = {"cut": time.monotonic()}
+        bed.cut("h2")
+        kernel.interrupt()
+        seen["error"] = kernel.finish(running, LOST_WITHIN_S + FREE_WITHIN_S)
+        kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
+        seen["lost"] = time.monotonic()
+        seen["shrink"] = kernel.must("cluster.shrink()").text()
+        yield kernel, seen
+
+
+def test_of_two_sides_of_a_cut_one_goes_on(bed: BedClient, cut: tuple[Kernel, dict]) -> None:
+    kernel, seen = cut
+    assert "ranks 2, 3 died; 2 ranks go on" in seen["shrink"]
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+    for rank in (2, 3):
+        steps = bed.execute("h2", ["tail", "-n", "1", f"/tmp/steps-{rank}"]).stdout
+        # The hosts are on one machine, and have one clock.
+        assert seen["cut"] < float(steps) < seen["lost"]
+
+
+def test_what_is_said_of_a_lost_host(cut: tuple[Kernel, dict]) -> None:
+    kernel, _ = cut
+    text = kernel.must("print(cluster.status()['lost_hosts'])").text()
+    assert text.strip() == "['h2']"
+
+
+def test_the_cable_is_plugged_in_again(bed: BedClient, cut: tuple[Kernel, dict]) -> None:
+    kernel, _ = cut
+    bed.mend("h2")
+    reach = "import socket; socket.create_connection(('h2', 22), 2)"
+    reached = lambda: bed.execute("h1", [sys.executable, "-c", reach]).returncode == 0  # noqa: E731
+    wait_until(reached, 30, "h2 is back")
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+    kernel.must("cluster.restart()")
+    prepare(kernel)
+
+
+def test_a_cut_during_an_all_reduce(bed: BedClient, cut: tuple[Kernel, dict]) -> None:
+    kernel, _ = cut
+    running = kernel.begin("%%px\nx = torch.ones(100_000)\nwhile True:\n    dist.all_reduce(x)")
+    before = bed.traffic("h2")[0]
+    wait_until(lambda: bed.traffic("h2")[0] > before + 10**7, 30, "the ranks reduce")
+    began = time.monotonic()
+    bed.cut("h2")
+    error = kernel.finish(running, LOST_WITHIN_S + FREE_WITHIN_S).traceback
+    took = time.monotonic() - began
+    bed.mend("h2")
+    assert re.search(r"^2 +dead", error, re.MULTILINE), error
+    assert "h2 is lost" in error
+    assert took < LOST_WITHIN_S
+    kernel.must("cluster.shrink()")
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+
+
+@pytest.mark.parametrize("of", ["agent", "its sshd"])
+def test_an_agent_ends(bed: BedClient, cut: tuple[Kernel, dict], of: str) -> None:
+    kernel, _ = cut
+    kernel.must("cluster.restart()")
+    prepare(kernel)
+    ((agent, _),) = ((p, w) for p, w in bed.processes("h2").items() if "cluster.agent" in w)
+    bed.kill(agent if of == "agent" else bed.parent(agent))
+    kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
+    kernel.must("cluster.shrink()")
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
