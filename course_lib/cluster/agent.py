@@ -20,6 +20,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,8 @@ class Agent:
         server = await asyncio.start_unix_server(self._connected, self.directory.socket)
         self.directory.socket.chmod(0o600)
         self._do(self._listen(reader))
+        for signum in (signal.SIGTERM, signal.SIGHUP):  # as Slurm ends a job, with seconds to go
+            asyncio.get_running_loop().add_signal_handler(signum, self._stop.set)
         looked = 0.0
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):

@@ -1,6 +1,6 @@
 """The keeper's connection to the agent of another host, and what becomes of a host that is lost.
 
-It goes through ssh, which encrypts it and knows who is who.
+It goes through ssh, which encrypts it and knows who is who, or in a job through Slurm's srun.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from .agent import GREETING
-from .hosts import on_host
+from .hosts import HostError
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, tail
 
 log = logging.getLogger("host")
@@ -32,15 +32,12 @@ _SWEPT_WITHIN_S = 15.0
 _COMMAND_NOT_FOUND = 127
 
 
-class HostError(RuntimeError):
-    """A host cannot take part; the message names it and says what to do."""
-
-
 class HostLink:
     """An agent on another host.
 
     Args:
-        host: its name for ssh.
+        host: its name.
+        reach: makes of a host and a command the command that runs it there.
         directory: the cluster's.
         news: called with the host and each message that is no answer.
         lost: called with the host, once, if the agent ends unasked or is not heard any more.
@@ -49,15 +46,18 @@ class HostLink:
     def __init__(
         self,
         host: str,
+        reach: Callable[[str, list[str]], list[str]],
         directory: RuntimeDir,
         news: Callable[[str, dict[str, Any]], None],
         lost: Callable[[str], None],
     ) -> None:
         self.host = host
         self.is_lost = False
+        self._reach = reach
         self._directory = directory
         self._news = news
         self._tell_lost = lost
+        self.processes: list[int] = []  # of ours, here, that reach the host
         self._process: asyncio.subprocess.Process
         self._questions: dict[int, asyncio.Future] = {}
         self._numbers = itertools.count(1)
@@ -94,9 +94,9 @@ class HostLink:
             n: os.environ[n] for n in ("PYTHONPATH", "COURSE_RUNTIME_DIR") if n in os.environ
         }
         settings = [f"{name}={value}" for name, value in variables.items()]
-        command = on_host(self.host, ["env", *settings, *python(*arguments)])
+        command = self._reach(self.host, ["env", *settings, *python(*arguments)])
         with self._open_log() as output:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -104,6 +104,8 @@ class HostLink:
                 limit=1 << 24,
                 start_new_session=True,
             )
+        self.processes.append(process.pid)
+        return process
 
     def _open_log(self) -> IO[bytes]:
         return open(self._directory.logs / f"agent-{self.host}.log", "ab")

@@ -30,6 +30,10 @@ _SSH_ARGUMENTS = "PRTE_MCA_plm_ssh_args"
 _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR")
 
 
+class HostError(RuntimeError):
+    """A host cannot take part; the message names it and says what to do."""
+
+
 def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
     """Return the hosts with how many ranks each may hold.
 
@@ -90,7 +94,7 @@ def is_here(host: str) -> bool:
     return bool(found & ours)
 
 
-def on_host(host: str, command: list[str]) -> list[str]:
+def by_ssh(host: str, command: list[str]) -> list[str]:
     """The command line that runs ``command`` on another host by ssh.
 
     Options for ssh are those that mpiexec gives it: ``PRTE_MCA_plm_ssh_args``.

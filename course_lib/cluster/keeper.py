@@ -31,10 +31,19 @@ from typing import Any
 
 from torch_mpi4py import launch
 
-from .host_link import HostError, HostLink
-from .hosts import address_towards, differences, is_here, versions
+from .host_link import HostLink
+from .hosts import (
+    HostError,
+    address_towards,
+    by_ssh,
+    differences,
+    filled,
+    is_here,
+    versions,
+)
 from .ranks_here import RanksHere
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
+from .slurm import Allocation, allocate, is_inside
 
 log = logging.getLogger("keeper")
 
@@ -89,6 +98,7 @@ class Keeper:
         grace: seconds to wait for another owner once the connection is gone.
         timeout: seconds until a start counts as failed.
         hosts: how many ranks run on which host; None if all run here.
+        slurm: how to ask Slurm for hosts, None if it is not to be asked; empty in its own job.
     """
 
     def __init__(
@@ -100,12 +110,17 @@ class Keeper:
         grace: float,
         timeout: float,
         hosts: dict[str, int] | None,
+        slurm: dict[str, Any] | None,
     ):
         self.directory = RuntimeDir(directory)
         self.n = n
         self.hosts = hosts
         self.ranks = RanksHere(self.directory, self._engine_says, self._engine_ended)
         self.links: dict[str, HostLink] = {}
+        self._slurm = slurm
+        self._allocation: Allocation | None = None
+        self._queue = ""  # why the job still waits
+        self._began = time.monotonic()
         self.grace = grace
         self.timeout = timeout
         self.state = "starting"
@@ -134,15 +149,16 @@ class Keeper:
         reader, writer = await asyncio.open_unix_connection(sock=self._owner_socket)
         self._owner_writer = writer
         self._do(self._connected(reader, writer))
-        began = time.monotonic()
         try:
-            self._do(self._start())
+            starting = asyncio.create_task(self._start())
             while not self._stop.is_set():
-                self._watch(began)
+                self._watch()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
         finally:
             server.close()
+            starting.cancel()
+            await asyncio.wait([starting])
             await self._teardown()
 
     def _do(self, work: Any) -> None:
@@ -153,12 +169,16 @@ class Keeper:
     async def _start(self) -> None:
         folder = str(self.directory.path)
         try:
+            if self._slurm is not None:
+                await self._allocate(self._slurm)
             address = _LOOPBACK if self.hosts is None else await self._reach(self.hosts)
             # If the keeper is killed its ranks end, and mpiexec with them.
             engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
             variables = engine_environment(self.directory)
             if self.hosts is not None:
                 engines, variables = over_hosts(engines, variables, self.hosts, self.directory)
+            if self._allocation is not None:
+                variables |= self._allocation.variables
             self._mpiexec = self._run("mpiexec", engines, variables)
             controller = python("-m", "course_lib.cluster.controller", folder, address)
             self._controller = self._run("controller", controller)
@@ -173,17 +193,43 @@ class Keeper:
         if self.links:
             await self._pass_connection_on()
 
+    async def _allocate(self, settings: dict[str, Any]) -> None:
+        """Get hosts from Slurm: those of the job we run in, or of a new one.
+
+        Raises:
+            HostError: if there are none.
+        """
+        if is_inside():
+            self._allocation = Allocation.of_variables(os.environ)
+        else:
+            self.state = "queued"
+
+            def tell(line: str) -> None:
+                self._queue = line
+
+            self._allocation = await allocate(self.n, settings, tell)
+            self.state, self._began = "starting", time.monotonic()
+        slots = self._allocation.hosts
+        if sum(slots.values()) < self.n:
+            raise HostError(
+                f"Slurm's job {self._allocation.job} has {sum(slots.values())} tasks, which is too "
+                f"few for {self.n} ranks"
+            )
+        self.hosts = filled(slots, self.n)
+
     async def _reach(self, hosts: dict[str, int]) -> str:
         """Have an agent on every other host; return the address at which they all see this one.
 
         Raises:
             HostError: if a host cannot be used, or they see this one at different addresses.
         """
+        reach = by_ssh if self._allocation is None else self._allocation.on_host
         others = [host for host in hosts if not is_here(host)]
         if not others:
             return _LOOPBACK
         self.links = {
-            host: HostLink(host, self.directory, self._news, self._host_lost) for host in others
+            host: HostLink(host, reach, self.directory, self._news, self._host_lost)
+            for host in others
         }
         said = await asyncio.gather(*(link.open() for link in self.links.values()))
         ours, addresses = versions(), {}
@@ -230,16 +276,17 @@ class Keeper:
                 start_new_session=True,
             )
 
-    def _watch(self, began: float) -> None:
+    def _watch(self) -> None:
         """Look at everything that may have ended."""
         now = time.monotonic()
         if self._owner_pid is not None and started(self._owner_pid) is None:
             self._orphan()
-        grace = 0 if self.state == "starting" else self.grace  # nobody has used it yet
+        # Before it is ready nobody has used it.
+        grace = 0 if self.state in ("queued", "starting") else self.grace
         if self._orphaned_at is not None and now - self._orphaned_at >= grace:
             log.info("nobody adopted the cluster within %s s", grace)
             self._stop.set()
-        if self.state == "starting" and now - began > self.timeout:
+        if self.state == "starting" and now - self._began > self.timeout:
             self._fail(f"not ready after {self.timeout:g} s ({self._progress()})")
         if self.state == "failed":
             return
@@ -279,6 +326,8 @@ class Keeper:
         return {number: stage for number, stage in stages.items() if stage != "registered"}
 
     def _progress(self) -> str:
+        if self.state == "queued":
+            return self._queue
         missing = self._missing()
         far = ", ".join(sorted(set(missing.values())))
         return f"waiting for ranks {list(missing)}, which got as far as: {far}"
@@ -409,15 +458,26 @@ class Keeper:
 
     # ---- the end -----------------------------------------------------------------------
 
+    def _needed_to_the_end(self) -> list[int]:
+        """The processes that reach other hosts, which have to be left in order."""
+        found = [pid for link in self.links.values() for pid in link.processes]
+        if self._allocation is not None and self._allocation.process is not None:
+            found.append(self._allocation.process.pid)
+        return found
+
     async def _teardown(self) -> None:
         if self.state != "failed":
             self.state = "stopping"
         with contextlib.suppress(FileNotFoundError):
             self.directory.socket.unlink()
         await asyncio.gather(
-            self.ranks.end_processes(self._politely),
+            self.ranks.end_processes(self._politely, self._needed_to_the_end),
             *(link.close(self._politely) for link in self.links.values()),
         )
+        if self._allocation is not None:
+            if self.state == "failed" and (why := await self._allocation.why_it_ended()):
+                self.error = why
+            await self._allocation.end()
         self.directory.remove()
         if self._owner_writer is not None:
             self._reply(self._owner_writer, None, stopped=True, error=self.error)

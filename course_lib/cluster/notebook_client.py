@@ -44,7 +44,13 @@ class NotebookClient:
 
     @classmethod
     def start(
-        cls, key: str, n: int, grace: float, timeout: float, hosts: dict[str, int] | None
+        cls,
+        key: str,
+        n: int,
+        grace: float,
+        timeout: float,
+        hosts: dict[str, int] | None = None,
+        slurm: dict[str, Any] | None = None,
     ) -> NotebookClient:
         """Start a cluster and wait until all ranks are registered; leave nothing otherwise.
 
@@ -61,6 +67,7 @@ class NotebookClient:
             "grace": grace,
             "timeout": timeout,
             "hosts": hosts,
+            "slurm": slurm,
         }
         environment = os.environ.copy()
         importable = [environment.get("PYTHONPATH"), str(Path(__file__).parents[2])]
@@ -108,6 +115,7 @@ class NotebookClient:
             StartError: if they are not within ``timeout`` seconds; the message says why.
         """
         deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
+        queue = ""
         while True:
             try:
                 status = self.ask("status")
@@ -116,7 +124,12 @@ class NotebookClient:
                 raise StartError(f"the cluster did not start: {reason}") from None
             if status["state"] == "ready":
                 return
-            if status["state"] != "starting":
+            if status["state"] == "queued":
+                if status["progress"] != queue:
+                    queue = status["progress"]
+                    print(queue, flush=True)
+                deadline = time.monotonic() + timeout + 15
+            elif status["state"] != "starting":
                 raise StartError(f"the cluster did not start: {status['error']}{no_room()}")
             if time.monotonic() > deadline:
                 raise StartError(f"the cluster did not start: {status['progress']}")

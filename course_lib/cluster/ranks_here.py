@@ -14,7 +14,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -93,14 +93,21 @@ class RanksHere:
         """End the engines at once, but not the MPI's daemon beside them."""
         self.signal(signal.SIGKILL, list(self._engines))
 
-    async def end_processes(self, politely: bool) -> list[int]:
-        """End all processes of the cluster on this host; return those that cannot be killed."""
+    async def end_processes(
+        self, politely: bool, besides: Callable[[], Collection[int]] = tuple
+    ) -> list[int]:
+        """End all processes of the cluster on this host; return those that cannot be killed.
+
+        Args:
+            politely: they get 2 s after SIGTERM.
+            besides: returns processes that are to live on, with their descendants.
+        """
         left: list[int] = []
         for signum, patience in (
             (signal.SIGTERM, _TERM_PATIENCE_S if politely else 0.0),
             (signal.SIGKILL, _KILL_PATIENCE_S),
         ):
-            left = list({*left, *self._directory.processes()})
+            left = list({*left, *self._directory.processes(besides())})
             for pid in left:
                 kill(pid, signum)
             deadline = time.monotonic() + patience

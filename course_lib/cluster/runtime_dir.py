@@ -18,6 +18,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from torch_mpi4py import launch
@@ -101,10 +102,13 @@ class RuntimeDir:
             os.close(lock)
         return False
 
-    def processes(self) -> list[int]:
+    def processes(self, besides: Collection[int] = ()) -> list[int]:
         """The living processes of the cluster, and their descendants, but for this one.
 
         Some are nobody's children any more, because their rank has died.
+
+        Args:
+            besides: others that are left out, with their descendants.
         """
         import psutil
 
@@ -114,9 +118,10 @@ class RuntimeDir:
                 parents[process.pid] = process.ppid()
                 if process.environ().get(CLUSTER_VARIABLE) == str(self.path):
                     found.add(process.pid)
-        while children := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= children
-        return [pid for pid in found - {os.getpid()} if started(pid) is not None]
+        _add_descendants(found, parents)
+        left_out = set(besides)
+        _add_descendants(left_out, parents)
+        return [pid for pid in found - left_out - {os.getpid()} if started(pid) is not None]
 
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
@@ -135,6 +140,11 @@ class RuntimeDir:
         for pid in self.processes():
             kill(pid, signal.SIGKILL)
         self.remove()
+
+
+def _add_descendants(found: set[int], parents: Mapping[int, int]) -> None:
+    while children := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= children
 
 
 def sweep_stale() -> None:

@@ -20,6 +20,7 @@ from .hosts import filled, read_hosts
 from .notebook_client import NotebookClient
 from .rank_table import count
 from .runtime_dir import started, sweep_stale
+from .slurm import is_inside, read_settings
 
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
@@ -29,6 +30,7 @@ def start_cluster(
     *,
     replace: bool = False,
     hosts: str | os.PathLike[str] | None = None,
+    slurm: Any = None,
     init_process_group: bool = False,
     timeout: float | None = None,
     grace: float = 10.0,
@@ -48,7 +50,17 @@ def start_cluster(
         replace: stop a cluster that is running and start a fresh one.
         hosts: where the ranks run, with how many on each at most, ``"node1:2,node2:2"`` or the
             path of a hostfile; filled in this order. Each is reached by ssh without a password
-            and has this checkout at the same path. None for this machine.
+            and has this checkout at the same path.
+        slurm: ask Slurm for hosts, as a job that ends with the cluster: True, or
+            ``"partition=main,nodes=2,time=30"``, or a dict that may also have ``gpus``,
+            ``account``, and ``extra``, a list of further options for salloc. Waiting in the queue
+            is shown, and can be stopped.
+
+    Where neither is said, ``COURSE_CLUSTER`` may say it for all notebooks:
+    ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or ``local`` for this
+    machine. Otherwise a notebook inside of a job of Slurm uses the nodes of that job, and any other
+    one this machine.
+
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed; by default a minute plus two seconds
             for each rank.
@@ -61,11 +73,11 @@ def start_cluster(
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
-    slots = None if hosts is None else read_hosts(hosts)
-    n = checked(n, slots)
+    slots, job = _where(hosts, slurm)
+    n = _a_number(n) if job is not None else checked(n, slots)
     timeout = 60.0 + 2 * n if timeout is None else float(timeout)
     settings: dict[str, Any] = {"key": _key(), "n": n, "timeout": timeout, "grace": float(grace)}
-    settings["hosts"] = None if slots is None else filled(slots, n)
+    settings |= {"hosts": None if slots is None else filled(slots, n), "slurm": job}
     began = time.monotonic()
     running = _running_cluster(settings)
     if running is not None and replace:
@@ -94,6 +106,32 @@ def current_cluster() -> Cluster | None:
     return (
         cluster if cluster is not None and cluster.keeper.is_ours and cluster.is_running else None
     )
+
+
+def _where(
+    hosts: str | os.PathLike[str] | None, slurm: Any
+) -> tuple[dict[str, int] | None, dict[str, Any] | None]:
+    """The hosts, or how to ask Slurm for them; None and None for this machine."""
+    if hosts is not None and slurm is not None:
+        raise ValueError("give hosts or slurm, not both")
+    if hosts is None and slurm is None:
+        kind, _, what = os.environ.get("COURSE_CLUSTER", "").partition(":")
+        if kind not in ("", "local", "hosts", "slurm"):
+            raise ValueError(
+                f"COURSE_CLUSTER: {kind!r} is none of local, hosts:NODE:RANKS,... and slurm"
+            )
+        hosts = what if kind == "hosts" else None
+        if kind == "slurm" or (not kind and is_inside()):
+            slurm = what
+    if hosts is not None:
+        return read_hosts(hosts), None
+    return None, None if slurm is None or slurm is False else read_settings(slurm)
+
+
+def _a_number(n: Any) -> int:
+    if isinstance(n, bool) or not hasattr(n, "__index__") or operator.index(n) < 1:
+        raise ValueError(f"n must be a whole number of ranks, at least 1, not {n!r}")
+    return operator.index(n)
 
 
 def checked(n: Any, hosts: dict[str, int] | None = None) -> int:

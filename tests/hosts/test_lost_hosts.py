@@ -43,8 +43,10 @@ def cut(bed: BedClient) -> Iterator[tuple[Kernel, dict]]:
     with a_kernel(bed) as kernel:
         prepare(kernel)
         running = kernel.begin(STEPS)
-        wrote = lambda: bed.execute("h2", ["cat", "/tmp/steps-3"]).returncode == 0  # noqa: E731
-        wait_until(wrote, 30, "rank 3 trains")
+        wrote = lambda: all(  # noqa: E731
+            bed.execute("h2", ["cat", f"/tmp/steps-{rank}"]).stdout for rank in (2, 3)
+        )
+        wait_until(wrote, 30, "ranks 2 and 3 train")
         seen = {"cut": time.monotonic()}
         bed.cut("h2")
         kernel.interrupt()

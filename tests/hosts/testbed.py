@@ -30,6 +30,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.hosts import slurm
+
 ROOT = Path(__file__).parents[2]
 CONTROL = "RANK_BY_RANK_BED"
 """Names the test-bed's control socket in what runs in it."""
@@ -108,7 +110,7 @@ class Host:
                 if os.readlink(entry / "ns/pid") != ours or int(entry.name) == self.init:
                     continue
                 words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                if words and "[listener]" not in words:
+                if words and "[listener]" not in words and not slurm.is_service(words):
                     found[int(entry.name)] = words
         return found
 
@@ -123,6 +125,7 @@ class Bed:
 
     def __enter__(self) -> Bed:
         _require_root_and_packages()
+        self._slurm: Path | None = None
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(_one_at_a_time())
@@ -193,6 +196,18 @@ class Bed:
         names = self.run(host, ["sh", "-c", "cd /tmp && ls -d rank-by-rank-*/* ompi.* prte* "
                                 "/dev/shm/* 2>/dev/null; true"], 10)  # fmt: skip
         return names.stdout.split()
+
+    def start_slurm(self) -> str:
+        """Start Slurm, once; return the file of its settings."""
+        if self._slurm is None:
+            _install(slurm.PACKAGES)
+            self._slurm = slurm.start(self.folder, self._popen_quietly)
+        return str(self._slurm)
+
+    def _popen_quietly(self, *what: Any, **how: Any) -> subprocess.Popen:
+        log = open(self.folder / "slurm.log", "ab")  # noqa: SIM115
+        with log:
+            return self.popen(*what, **{"stdout": log, "stderr": log, **how})
 
     def cut(self, host: str) -> None:
         """Pull a host's cable."""
@@ -344,6 +359,9 @@ class BedClient:
     def left(self, host: str) -> list[str]:
         return self._call("left", host)
 
+    def start_slurm(self) -> str:
+        return self._call("start_slurm")
+
     def cut(self, host: str) -> None:
         self._call("cut", host)
 
@@ -404,7 +422,12 @@ def _output(*command: str) -> str:
 def _require_root_and_packages() -> None:
     if os.geteuid() != 0:
         raise SystemExit("virtual hosts take root: sudo make test-cluster")
-    missing = [package for program, package in _PACKAGES.items() if not Path(program).exists()]
+    _install(_PACKAGES)
+
+
+def _install(packages: dict[str, str]) -> None:
+    """Install those of Debian's packages of which a file is missing."""
+    missing = sorted({package for file, package in packages.items() if not Path(file).exists()})
     if missing:
         subprocess.run(["apt-get", "update"], check=True, timeout=300)
         install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]

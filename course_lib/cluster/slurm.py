@@ -1,0 +1,212 @@
+"""Hosts from Slurm: a job of the cluster's own, or the one in which this program runs.
+
+``salloc`` asks for the job and holds it as long as its standard input is open. So the job ends with
+the keeper, however that ends, and one that still waits in the queue is taken out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .hosts import HostError
+
+_OPTIONS = ("partition", "nodes", "time", "gpus", "account")
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_JOB = re.compile(r"job(?: allocation)? (\d+)")
+# The job's variables, and then nothing until the standard input is closed.
+_HOLD = "env | grep ^SLURM_; echo; exec cat > /dev/null"
+# Why a job waits that can never run as it was asked for.
+_NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
+_ASK_FOR_REASON_EVERY_S = 2.0
+_ENDS_WITHIN_S = 10.0
+
+
+def read_settings(said: Any) -> dict[str, Any]:
+    """Return how a job is to be asked for.
+
+    Args:
+        said: True for what the site has as default, or a dict, or text like
+            ``"partition=main,nodes=2,time=30"``. The names are ``partition``, ``nodes``, ``time``
+            (in minutes, or as Slurm writes it), ``gpus``, ``account``, and in a dict ``extra``, a
+            list of further options for salloc.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if said is True or said == "":
+        return {}
+    if isinstance(said, str):
+        pairs = [word.partition("=") for word in said.split(",")]
+        said = {name.strip(): value.strip() for name, _, value in pairs}
+    if not isinstance(said, dict) or any(name not in (*_OPTIONS, "extra") for name in said):
+        names = ", ".join(_OPTIONS)
+        raise ValueError(
+            f'slurm: {said!r} is not understood; write slurm=True, slurm="partition=main,nodes=2" '
+            f"or a dict with some of {names} and extra (a list of options for salloc)"
+        )
+    return said
+
+
+@dataclass
+class Allocation:
+    """A job of Slurm.
+
+    Attributes:
+        job: its number.
+        hosts: how many tasks each of its nodes may run.
+        variables: what Slurm's programs know it by.
+        process: the salloc that holds it; None if it is not ours.
+    """
+
+    job: str
+    hosts: dict[str, int]
+    variables: dict[str, str]
+    process: asyncio.subprocess.Process | None = None
+    _said: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_variables(cls, variables: Mapping[str, str], **more: Any) -> Allocation:
+        """The job that a program with these environment variables runs in."""
+        ours = {name: value for name, value in variables.items() if name.startswith("SLURM_")}
+        nodes = ours.get("SLURM_JOB_NODELIST", "")
+        command = ["scontrol", "show", "hostnames", nodes]
+        names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        tasks = ours.get("SLURM_TASKS_PER_NODE", "")
+        slots = [int(n) for n, times in _COUNT.findall(tasks) for _ in range(int(times or 1))]
+        hosts = dict(zip(names.stdout.split(), slots, strict=True))
+        return cls(ours["SLURM_JOB_ID"], hosts, ours, **more)
+
+    def on_host(self, host: str, command: Sequence[str]) -> list[str]:
+        """The command line that runs ``command`` on one of the job's nodes, beside the ranks."""
+        return [
+            *("srun", f"--jobid={self.job}", "--overlap", "--nodes=1", "--ntasks=1"),
+            *(f"--nodelist={host}", "--quiet", "--unbuffered", "--chdir=/", "--mpi=none"),
+            *command,
+        ]
+
+    async def why_it_ended(self) -> str | None:
+        """What has become of the job; None while it runs, or if nobody knows."""
+        state = await _answer("scontrol", "-o", "show", "job", self.job)
+        found = re.search(r"JobState=(\S+)", state)
+        if found is None or found[1] in ("RUNNING", "COMPLETING", "COMPLETED"):
+            return None
+        limit = re.search(r"TimeLimit=(\S+)", state)
+        advice = f" (its time limit was {limit[1]})" if limit and found[1] == "TIMEOUT" else ""
+        return f"Slurm has ended job {self.job}: {found[1]}{advice}"
+
+    async def end(self) -> None:
+        """Give the job back, if it is ours."""
+        if self.process is not None:
+            await _end(self.process)
+
+
+async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], None]) -> Allocation:
+    """Ask Slurm for a job of ``n`` tasks, and wait until it has got its nodes.
+
+    Args:
+        n: number of tasks.
+        settings: as :func:`read_settings` returns them.
+        tell: called with a line whenever there is something new about the waiting.
+
+    Raises:
+        HostError: if Slurm does not give the job; the message has Slurm's reason.
+    """
+    options = [f"--{name}={settings[name]}" for name in _OPTIONS if settings.get(name)]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("salloc", "--job-name=rank-by-rank", f"--ntasks={n}", "--no-kill", *options),
+            *map(str, settings.get("extra", ())),
+            *("sh", "-c", _HOLD),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise HostError("there is no salloc here: slurm=... needs Slurm's commands") from None
+    said: list[str] = []
+    listening = asyncio.create_task(_listen(process, said, tell))
+    try:
+        variables = {}
+        assert process.stdout is not None
+        while line := (await process.stdout.readline()).decode().rstrip("\n"):
+            name, _, value = line.partition("=")
+            variables[name] = value
+        if "SLURM_JOB_ID" not in variables:
+            await process.wait()
+            raise HostError(f"Slurm gives no job: {_reason(said)}")
+        return Allocation.of_variables(variables, process=process, _said=said)
+    except BaseException:
+        await _end(process)
+        raise
+    finally:
+        listening.cancel()
+
+
+async def _listen(
+    process: asyncio.subprocess.Process, said: list[str], tell: Callable[[str], None]
+) -> None:
+    """Read what salloc says; while the job waits, say why."""
+    assert process.stderr is not None
+    while line := (await process.stderr.readline()).decode().strip():
+        said.append(line)
+        found = _JOB.search(line)
+        if found and ("Pending" in line or "queued" in line):
+            break
+    else:
+        return
+    reading = asyncio.create_task(_rest(process.stderr, said))
+    try:
+        while True:
+            asked = ("squeue", "--noheader", f"--jobs={found[1]}", "--format=%r")
+            reason = (await _answer(*asked)).strip() or "no reason given"
+            tell(f"job {found[1]} waits in Slurm's queue ({reason})")
+            if reason in _NEVER:
+                said.append(f"error: such a job can never run ({reason}); ask for less of it")
+                process.terminate()
+                return
+            await asyncio.sleep(_ASK_FOR_REASON_EVERY_S)
+    finally:
+        reading.cancel()
+
+
+async def _rest(stream: asyncio.StreamReader, said: list[str]) -> None:
+    while line := (await stream.readline()).decode().strip():
+        said.append(line)
+
+
+def _reason(said: Sequence[str]) -> str:
+    """The errors among what salloc has said."""
+    errors = [line.partition("error: ")[2] for line in said if "error: " in line]
+    return "; ".join(dict.fromkeys(errors)) or " ".join(said) or "salloc said nothing"
+
+
+async def _answer(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    out, _ = await process.communicate()
+    return out.decode()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a salloc, and its job with it, also one that still waits."""
+    if process.returncode is None:
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
+
+
+def is_inside() -> bool:
+    """Whether this program runs in a job of Slurm."""
+    return "SLURM_JOB_ID" in os.environ and "SLURM_TASKS_PER_NODE" in os.environ
