@@ -30,9 +30,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_mpi4py import launch
+from torch_mpi4py.versions import differences
 
 from .host_link import HostError, HostLink
-from .hosts import address_towards, differences, is_here, versions
+from .hosts import address_towards, is_here, versions
 from .ranks_here import RanksHere
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
 
