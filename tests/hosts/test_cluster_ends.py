@@ -69,7 +69,7 @@ def plain() -> Iterator[Kernel]:
 
 def test_a_host_with_other_versions_is_named(bed: BedClient, plain: Kernel) -> None:
     cell = (
-        "from course_lib.cluster.hosts import differences\n"
+        "from torch_mpi4py.versions import differences\n"
         "import json; print(json.dumps(differences({'torch': '2.13.0'}, {'torch': '2.12.1'})))"
     )
     said = json.loads(plain.must(cell).text())

@@ -20,6 +20,7 @@ from .group_comms import all_living
 from .guarded_comm import duplicate_world
 from .meeting_address import listen, meeting_address
 from .runtime import MPI
+from .versions import require_same, versions
 
 _LOOPBACK = "127.0.0.1"
 
@@ -69,7 +70,11 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
     host = MPI.Get_processor_name()
     hosts = deadlines.call(comm, "rendezvous", seconds, comm.allgather, host)
     rank, size = comm.Get_rank(), comm.Get_size()
-    address = _LOOPBACK if len(set(hosts)) == 1 else meeting_address(comm, hosts, seconds)
+    address = _LOOPBACK
+    if len(set(hosts)) > 1:
+        mine = versions() | {"MPI": MPI.Get_library_version().splitlines()[0].partition(",")[0]}
+        require_same(hosts, deadlines.call(comm, "rendezvous", seconds, comm.allgather, mine))
+        address = meeting_address(comm, hosts, seconds)
     if rank == 0:
         listener = listen(address)
         host, port = listener.getsockname()[:2]
