@@ -23,7 +23,7 @@ ifneq ($(strip $(ARGS)),)
 else
 	@status=0; two="-n 2 --dist loadfile"; slow="--durations=15 --durations-min=5"; \
 	    failed() { [ $$1 != 2 ] || exit 2; status=$$1; }; \
-	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone and not hosts" || failed $$?; \
+	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone and not hosts and not sites" || failed $$?; \
 	    $(RUN) -m pytest $$slow $$two -m clusters || failed $$?; \
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif

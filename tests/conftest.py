@@ -107,6 +107,7 @@ MARKS = {
     "browser": "alone",
     "lessons/test_notebooks.py": "clusters",
     "hosts": "hosts",
+    "sites": "sites",
 }
 
 

@@ -507,8 +507,8 @@ def over_hosts(
     Raises:
         HostError: if its MPI cannot do this.
     """
-    if launch.family() != "openmpi":
-        raise HostError(f"several hosts need Open MPI; {command[0]} belongs to another MPI")
+    if not launch.frees_ranks():
+        raise HostError(f"several hosts need Open MPI 5; {command[0]} belongs to another MPI")
     where = ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())
     passed_on = [name for name in variables if name.startswith(_PASSED_ON) or name == "TMPDIR"]
     exported = [word for name in passed_on for word in ("-x", name)]

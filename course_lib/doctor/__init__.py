@@ -1,6 +1,7 @@
 """Finds out before a workshop what would fail on this machine, and says how to fix it.
 
-``make doctor``, or ``python -m course_lib.doctor [--json]``; in a notebook::
+``make doctor``, or ``python -m course_lib.doctor [--json] [--hosts node1:4,node2:4]``, which
+examines other machines over ssh; in a notebook::
 
     from course_lib.doctor import doctor
 

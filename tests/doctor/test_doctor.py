@@ -137,7 +137,8 @@ def test_mpi4py_of_another_mpi_than_mpiexec(monkeypatch: pytest.MonkeyPatch, mpi
     assert mpi.mpiexec().status == WARN  # it cannot free ranks
     found = mpi.job(2)
     assert found.status == FAIL
-    assert "mpi4py uses Open MPI, mpiexec is mpich's" in found.seen, found
+    assert "mpi4py uses Open MPI 5" in found.seen, found
+    assert f"mpiexec is mpich's, {mpich.variables['TORCH_MPI4PY_MPIEXEC']}" in found.seen, found
 
 
 def test_a_torchvision_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ BELOW = {
     "course_lib.parallel": set(),
     "course_lib.training": {"course_lib.parallel"},
     "course_lib.teaching": {"course_lib.cluster", "course_lib.parallel", "course_lib.training"},
-    "course_lib.doctor": {"course_lib.training"},
+    "course_lib.doctor": {"course_lib.cluster", "course_lib.training"},
     "notebooks": {
         *("course_lib.cluster", "course_lib.parallel", "course_lib.training"),
         "course_lib.teaching",

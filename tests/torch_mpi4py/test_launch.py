@@ -194,3 +194,58 @@ def test_what_the_user_asks_of_the_network_is_kept() -> None:
     asked = {"OMPI_MCA_btl": "self,sm,tcp"}
     finished = ranks.run(2, "-c", LISTENING, limit=120, variables=asked)
     assert finished.output.count("0.0.0.0") == 2
+
+
+@pytest.mark.parametrize(
+    ("library", "program", "found"),
+    [
+        ("lib/libmpi.so.40", "bin/mpiexec", True),  # a wheel's, or an MPI in a folder of its own
+        ("lib/release/libmpi.so.12", "bin/mpiexec", True),  # Intel's
+        ("lib/x86_64-linux-gnu/libmpi.so.40", "bin/mpiexec.openmpi", True),  # Debian's
+        ("lib/x86_64-linux-gnu/libmpich.so.12", "bin/mpiexec.mpich", True),
+        ("lib/x86_64-linux-gnu/libmpich.so.12", "bin/mpiexec.openmpi", False),
+        ("lib/libmpi.so.40", "programs/mpiexec", False),
+        ("somewhere/libmpi.so.40", "bin/mpiexec", False),
+        ("lib64/openmpi/lib/libmpi.so.40", "bin/mpiexec", False),  # Fedora's is beside its own lib
+    ],
+)
+def test_the_mpiexec_of_a_library(tmp_path: Path, library: str, program: str, found: bool) -> None:
+    paths = [tmp_path / library, tmp_path / program]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o755)
+    assert launch.mpiexec_of(paths[0]) == (paths[1] if found else None)
+
+
+def test_the_named_library_decides_unless_an_mpiexec_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, program = tmp_path / "lib" / "libmpi.so.40", tmp_path / "bin" / "mpiexec"
+    for path in (library, program):
+        path.parent.mkdir()
+        path.touch(mode=0o755)
+    beside = launch.find_mpiexec()
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(library))
+    assert launch.find_mpiexec() == program
+    monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", str(beside))
+    assert launch.find_mpiexec() == beside
+    monkeypatch.delenv("TORCH_MPI4PY_MPIEXEC")
+    program.unlink()
+    with pytest.raises(launch.NoMPIError, match="export TORCH_MPI4PY_MPIEXEC="):
+        launch.find_mpiexec()
+
+
+@pytest.mark.parametrize(
+    ("said", "frees"),
+    [
+        ("mpiexec (Open MPI) 5.0.11", True),
+        ("mpirun (Open MPI) 10.0.0rc1", True),
+        ("mpiexec (OpenRTE) 4.1.4", False),
+        ("mpirun (Open MPI) 4.1.6", False),
+        ("HYDRA build details:\n    Version: 5.0.2", False),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11", False),
+        ("", False),
+    ],
+)
+def test_only_open_mpi_5_frees_ranks(said: str, frees: bool) -> None:
+    assert launch._frees_ranks(said) == frees

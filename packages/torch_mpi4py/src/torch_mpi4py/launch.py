@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,9 @@ __all__ = [
     "environment",
     "family",
     "find_mpiexec",
+    "frees_ranks",
     "mpiexec",
+    "mpiexec_of",
     "off_the_network",
     "own_shared_memory",
     "remove_dead_sessions",
@@ -60,6 +63,15 @@ LARGE_FRAGMENTS = {
 # that of a rank on another host Allreduce crashed or left wrong results, and Barrier returned, all
 # without an error. The others raise one, and were faster (16 MiB on 2 hosts: 29 ms, not 68 to 193).
 SEES_DEATHS = {"OMPI_MCA_coll_han_priority": "0"}
+# What the settings above are called in Open MPI 4, which a site may have. It has no fault
+# tolerance, and each version ignores the other's names.
+_OPEN_MPI_4 = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_btl_vader_max_send_size": str(256 * 2**10),
+    "OMPI_MCA_btl_vader_free_list_inc": "16",
+}
 _OPEN_MPI_AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -82,8 +94,9 @@ class NoMPIError(RuntimeError):
 def find_mpiexec() -> Path:
     """Return the ``mpiexec`` to use.
 
-    ``TORCH_MPI4PY_MPIEXEC`` wins, then the one beside the running Python (where the MPI wheels
-    put it), then the first on ``PATH``.
+    ``TORCH_MPI4PY_MPIEXEC`` wins, then the one that belongs to the library which
+    ``MPI4PY_LIBMPI`` names, then the one beside the running Python (where the MPI wheels put it),
+    then the first on ``PATH``.
 
     Raises:
         NoMPIError: if there is none.
@@ -96,6 +109,15 @@ def find_mpiexec() -> Path:
                 f"TORCH_MPI4PY_MPIEXEC={asked!r} is not an executable; correct or unset it"
             )
         return Path(found)
+    library = Path(os.environ.get("MPI4PY_LIBMPI", ""))
+    if library.is_absolute() and library.is_file():
+        belongs = mpiexec_of(library)
+        if belongs:
+            return belongs
+        raise NoMPIError(
+            f"no mpiexec found that belongs to MPI4PY_LIBMPI={library}; "
+            "name it: export TORCH_MPI4PY_MPIEXEC=/path/to/mpiexec"
+        )
     beside = Path(sys.executable).parent / "mpiexec"
     if os.access(beside, os.X_OK):
         return beside
@@ -108,8 +130,24 @@ def find_mpiexec() -> Path:
     )
 
 
+def mpiexec_of(library: Path) -> Path | None:
+    """Return the ``mpiexec`` installed with an MPI library, None if none is found.
+
+    It is in ``bin`` beside the ``lib`` or ``lib64`` in which, at some depth, the library is.
+    Debian has two MPIs in one folder and calls their programs ``mpiexec.openmpi`` and
+    ``mpiexec.mpich``; plain ``mpiexec`` there is either.
+    """
+    library = library.resolve()
+    suffix = "mpich" if library.name.startswith(("libmpich", "libmpi.so.12")) else "openmpi"
+    lib = next((folder for folder in library.parents if folder.name in ("lib", "lib64")), None)
+    if lib is None:
+        return None
+    candidates = (lib.parent / "bin" / name for name in (f"mpiexec.{suffix}", "mpiexec"))
+    return next((program for program in candidates if os.access(program, os.X_OK)), None)
+
+
 @functools.cache
-def _family_of(command: str) -> str:
+def _version_text(command: str) -> str:
     try:
         answer = subprocess.run(
             [command, "--version"], capture_output=True, text=True, timeout=20, check=False
@@ -117,20 +155,35 @@ def _family_of(command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoMPIError(f"{command} --version did not answer: {error}") from error
     text = answer.stdout + answer.stderr
+    if answer.returncode != 0:
+        raise NoMPIError(f"{command} --version failed: {text.strip()[-500:]}")
+    return text
+
+
+def _family_of(command: str) -> str:
+    text = _version_text(command)
     if "Open MPI" in text or "OpenRTE" in text:
         return "openmpi"
     if "HYDRA" in text or "MPICH" in text:
         return "mpich"
     if "Intel" in text:
         return "intelmpi"
-    if answer.returncode != 0:
-        raise NoMPIError(f"{command} --version failed: {text.strip()[-500:]}")
     return "other"
 
 
 def family() -> str:
     """Return which MPI :func:`find_mpiexec` starts: openmpi, mpich, intelmpi or other."""
     return _family_of(str(find_mpiexec()))
+
+
+def frees_ranks() -> bool:
+    """Return whether its ranks can be fault tolerant (ULFM): Open MPI from version 5 on."""
+    return _frees_ranks(_version_text(str(find_mpiexec())))
+
+
+def _frees_ranks(version_text: str) -> bool:
+    found = re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", version_text)
+    return found is not None and int(found[1]) >= 5
 
 
 def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[str]:
@@ -140,7 +193,8 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
         n: number of ranks, at least 1.
         argv: program and arguments, e.g. ``sys.executable, "script.py"``.
         ulfm: ask Open MPI for fault tolerance, so that stuck ranks can be freed and the
-            death of one rank does not end the others. Other MPIs have no such switch.
+            death of one rank does not end the others. Open MPI 4 and other MPIs have no such
+            switch.
 
     What killed runs of Open MPI have left is removed, see :func:`remove_dead_sessions`.
 
@@ -153,7 +207,7 @@ def mpiexec(n: int, *argv: str | os.PathLike[str], ulfm: bool = True) -> list[st
     open_mpi = family() == "openmpi"
     if open_mpi:
         remove_dead_sessions()
-    fault_tolerance = ["--with-ft", "ulfm"] if ulfm and open_mpi else []
+    fault_tolerance = ["--with-ft", "ulfm"] if ulfm and frees_ranks() else []
     return [str(find_mpiexec()), *fault_tolerance, "-n", str(n), *map(str, argv)]
 
 
@@ -243,7 +297,15 @@ def environment(base: Mapping[str, str] | None = None, threads: int = 1) -> dict
         threads: compute threads per rank; ranks on one machine share its cores.
     """
     variables = dict(os.environ if base is None else base)
-    settings = _OPEN_MPI | SAFE_TRUNCATION | LARGE_FRAGMENTS | WRAPPING_SUMS | YIELD | SEES_DEATHS
+    settings = (
+        _OPEN_MPI
+        | _OPEN_MPI_4
+        | SAFE_TRUNCATION
+        | LARGE_FRAGMENTS
+        | WRAPPING_SUMS
+        | YIELD
+        | SEES_DEATHS
+    )
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         settings.update(_OPEN_MPI_AS_ROOT)
     for name, value in settings.items():

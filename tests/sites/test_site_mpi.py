@@ -1,0 +1,93 @@
+"""With an MPI of the site's, scripts train, and a notebook's cluster reports hangs and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from torch_mpi4py import launch
+from torch_mpi4py.observing import RankBoards
+
+from course_lib.doctor import OK, WARN, mpi
+from tests import ranks
+from tests.cluster.conftest import wait_until
+from tests.cluster.hangs import CLOCK, begin, limit_passed, rows_of
+
+pytestmark = pytest.mark.timeout(270)
+
+VERSIONS = {"openmpi": "Open MPI 4.1", "mpich": "MPICH 4.0"}
+ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
+
+
+@pytest.fixture
+def used(site: ranks.Library, monkeypatch: pytest.MonkeyPatch) -> ranks.Library:
+    """Use the site's MPI in this process and in what it starts."""
+    for name, value in site.variables.items():
+        monkeypatch.setenv(name, value)
+    return site
+
+
+def test_the_mpiexec_is_the_librarys(used: ranks.Library) -> None:
+    assert launch.find_mpiexec() == Path(f"/usr/bin/mpiexec.{used.name}")
+    assert launch.family() == used.name
+    assert not launch.frees_ranks()
+
+
+def test_the_wheel_is_used_where_nothing_is_said(site: ranks.Library) -> None:
+    """An installed MPI alone changes nothing, though its mpiexec is on PATH."""
+    assert shutil.which("mpiexec", path="/usr/bin")
+    program = "from torch_mpi4py import MPI; print(MPI.Get_library_version()[:14], flush=True)"
+    path = {"PATH": f"/usr/bin{os.pathsep}{os.environ['PATH']}"}
+    ended = ranks.run(2, "-c", program, limit=60, variables=path)
+    assert ended.output == "Open MPI v5.0.\n" * 2
+    assert launch.frees_ranks()
+
+
+def test_a_script_trains(site: ranks.Library, used: ranks.Library) -> None:
+    ended = ranks.run(4, "scripts/sync_sgd.py", "--steps", "12", limit=120, library=site)
+    assert ended.returncode == 0, ended.output
+    assert not ended.left_behind
+    result = json.loads(ended.output.strip().splitlines()[-1])
+    assert (result["ranks"], result["steps"]) == (4, 12)
+
+
+def test_the_doctor_says_which_it_is(used: ranks.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "_JOB_SECONDS", 60)
+    monkeypatch.setattr(mpi, "_VERSION_SECONDS", 60)
+    found = mpi.job(2)
+    assert found.status == OK, found
+    library = Path(used.variables["MPI4PY_LIBMPI"]).resolve()
+    assert f"2 ranks of {VERSIONS[used.name]}" in found.seen
+    assert str(library) in found.seen
+    found = mpi.mpiexec()
+    assert found.status == WARN
+    assert f"/usr/bin/mpiexec.{used.name}" in found.seen
+    assert "can only be restarted, not freed" in found.seen
+
+
+def test_a_cluster_reports_a_hang_and_restarts(used: ranks.Library, new_kernel, traces) -> None:
+    kernel = new_kernel()
+    assert VERSIONS[used.name] in kernel.start_cluster(2, "init_process_group=True")
+    (directory,) = traces.directories()
+    kernel.events = directory / "events"
+    kernel.must(CLOCK.format(path=kernel.is_late))
+    out = kernel.must("%%px\nt = torch.ones(3)\ndist.all_reduce(t)\nt.tolist()").text()
+    assert out == "rank 0 = [2.0, 2.0, 2.0]\nrank 1 = [2.0, 2.0, 2.0]\n"
+
+    cell = "comm.recv(source=1 - rank, tag=11)"
+    running = begin(kernel, cell, wait_until, waiting=[0, 1], options=" --limit 60")
+    assert None not in RankBoards(kernel.events).waits([0, 1]).values()
+    with limit_passed(kernel):
+        out = kernel.finish(running)
+    assert out.error["ename"] == "HangError"
+    deadlock = r"Deadlock: ranks 0 and 1 both receive first \[cell \d+, line 2\]"
+    assert re.search(deadlock, out.error["evalue"]), out.traceback
+    assert all(row.startswith("waiting") for row in rows_of(out.traceback).values())
+    assert ADVICE in out.text()
+
+    kernel.must("cluster.restart(); cluster.init_process_group()", within=120)
+    assert kernel.must("%px comm.allreduce(1)").text() == "rank 0 = 2\nrank 1 = 2\n"
