@@ -33,7 +33,7 @@ from torch_mpi4py import launch
 from torch_mpi4py.versions import differences
 
 from .host_link import HostLink
-from .hosts import HostError, address_towards, by_ssh, filled, is_here
+from .hosts import HostError, address_towards, by_ssh, filled, is_here, versions
 from .ranks_here import RanksHere
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
 from .slurm import Allocation, allocate, is_inside
