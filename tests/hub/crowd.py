@@ -1,7 +1,8 @@
-"""Measure how many learners a machine carries: they run lesson 00 under a real hub, all at once.
+"""Measure how many learners a machine carries: they run lesson 00 under a real hub.
 
-``python -m tests.hub.crowd 10`` prints what each learner's lesson took, in seconds, seconds of a
-core, and memory; and the most that all of them had together.
+``python -m tests.hub.crowd 10 --apart 20``, ten learners who begin 20 s after each other, prints
+what each learner's lesson took, in seconds, seconds of a core, and memory; and the most that all
+of them had together.
 """
 
 from __future__ import annotations
@@ -55,10 +56,13 @@ def run_lesson(hub: Hub, name: str, measured: Measured) -> None:
     for cell in cells:
         source, began = "".join(cell["source"]), time.monotonic()
         ran = learner.run(source, seconds=1200)
-        if source.startswith("cluster = start_cluster"):
-            measured.cluster = time.monotonic() - began
         on_purpose = "raises-exception" in cell["metadata"].get("tags", [])
         measured.failed += ran.ok == on_purpose
+        if source.startswith("cluster = start_cluster"):
+            measured.cluster = time.monotonic() - began
+            if not ran.ok:
+                print(f"{name}: {ran.text.splitlines()[-1]}")
+                break
     measured.lesson = time.monotonic() - start
 
 
@@ -94,7 +98,9 @@ def main() -> None:
     """Run the learners and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("learners", type=int, nargs="?", default=10)
-    count = parser.parse_args().learners
+    parser.add_argument("--apart", type=float, default=0.0, help="seconds between two learners")
+    arguments = parser.parse_args()
+    count = arguments.learners
     learners = {f"learner{number}": Measured() for number in range(1, count + 1)}
     done, most = threading.Event(), [0.0]
 
@@ -107,10 +113,11 @@ def main() -> None:
         watcher.start()
         try:
             with ThreadPoolExecutor(count) as together:
-                for run in [
-                    together.submit(run_lesson, hub, name, measured)
-                    for name, measured in learners.items()
-                ]:
+                runs = []
+                for name, measured in learners.items():
+                    runs.append(together.submit(run_lesson, hub, name, measured))
+                    time.sleep(arguments.apart)
+                for run in runs:
                     run.result()
         finally:
             done.set()
