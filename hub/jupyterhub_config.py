@@ -35,7 +35,7 @@ c.Authenticator.admin_users = set()
 
 # Forty people press "Start" in the same minute; ten servers start at a time, the others wait.
 c.JupyterHub.concurrent_spawn_limit = 10
-c.JupyterHub.active_server_limit = 40
+c.JupyterHub.active_server_limit = 45
 
 # --- each learner's server ------------------------------------------------------------------
 
@@ -62,7 +62,6 @@ if where == "systemd":
     # On one machine: a unit for each person, with a /tmp of its own. The hub runs as root.
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.isolate_tmp = True
-    c.SystemdSpawner.isolate_devices = True
 elif where == "slurm":
     # On a cluster: a job for each person. The hub must be reachable from the nodes, and the course
     # must stand at the same path there.
