@@ -58,7 +58,6 @@ class Learner:
         self.headers = {"Authorization": f"token {token}"}
         self.address = f"{hub.address}/user/{name}"
         self._hub = hub
-        self._socket: websocket.WebSocket | None = None
         self._kernel = ""
 
     def start(self) -> None:
@@ -88,14 +87,17 @@ class Learner:
         )
         answer.raise_for_status()
         self._kernel = answer.json()["kernel"]["id"]
+        cells = self.get(f"contents/{notebook}").json()["content"]["cells"]
+        return [cell for cell in cells if cell["cell_type"] == "code"]
+
+    def _connect(self) -> websocket.WebSocket:
+        """Connect to the kernel, for one cell: the server closes a connection that rests."""
         channels = f"{self.address}/api/kernels/{self._kernel}/channels"
-        self._socket = websocket.create_connection(
+        return websocket.create_connection(
             channels.replace("http:", "ws:"),
             header=[f"{name}: {value}" for name, value in self.headers.items()],
             timeout=60,
         )
-        cells = self.get(f"contents/{notebook}").json()["content"]["cells"]
-        return [cell for cell in cells if cell["cell_type"] == "code"]
 
     def run(self, code: str, seconds: float = 300) -> Ran:
         """Run a cell; return what it printed and showed.
@@ -103,7 +105,6 @@ class Learner:
         Raises:
             TimeoutError: if the kernel has not done it in time.
         """
-        assert self._socket is not None
         header = {"msg_id": uuid.uuid4().hex, "session": self._kernel, "username": self.name}
         message = {
             "channel": "shell",
@@ -112,25 +113,26 @@ class Learner:
             "metadata": {},
             "content": {"code": code, "silent": False, "stop_on_error": False},
         }
-        self._socket.send(json.dumps(message))
         ran, deadline = Ran(), time.monotonic() + seconds
         waits_for = {"execute_reply", "idle"}
-        while waits_for:
-            self._socket.settimeout(max(0.1, deadline - time.monotonic()))
-            try:
-                said = json.loads(self._socket.recv())
-            except websocket.WebSocketTimeoutException:
-                raise TimeoutError(f"{self.name}: not within {seconds:g} s:\n{code}") from None
-            if said["parent_header"].get("msg_id") != header["msg_id"]:
-                continue
-            kind, content = said["msg_type"], said["content"]
-            if kind == "execute_reply":
-                ran.ok = content["status"] == "ok"
-                waits_for.discard(kind)
-            elif kind == "status":
-                waits_for.discard(content["execution_state"])
-            else:
-                ran.add(kind, content)
+        with contextlib.closing(self._connect()) as connection:
+            connection.send(json.dumps(message))
+            while waits_for:
+                connection.settimeout(max(0.1, deadline - time.monotonic()))
+                try:
+                    said = json.loads(connection.recv())
+                except websocket.WebSocketTimeoutException:
+                    raise TimeoutError(f"{self.name}: not in {seconds:g} s:\n{code}") from None
+                if said["parent_header"].get("msg_id") != header["msg_id"]:
+                    continue
+                kind, content = said["msg_type"], said["content"]
+                if kind == "execute_reply":
+                    ran.ok = content["status"] == "ok"
+                    waits_for.discard(kind)
+                elif kind == "status":
+                    waits_for.discard(content["execution_state"])
+                else:
+                    ran.add(kind, content)
         return ran
 
     def ranks(self) -> list[int]:
