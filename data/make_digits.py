@@ -1,7 +1,8 @@
 """Pack scikit-learn's handwritten digits into the one file the course ships.
 
 Usage: ``python data/make_digits.py`` (needs scikit-learn: ``pip install scikit-learn``). It
-writes ``data/digits.npz``, the same bytes each time, and prints the checksum for README.md.
+writes ``course_lib/training/digits.npz``, the same bytes each time, and prints the checksum for
+README.md.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy
 from sklearn.datasets import load_digits
 
-TARGET = Path(__file__).resolve().parent / "digits.npz"
+TARGET = Path(__file__).resolve().parents[1] / "course_lib" / "training" / "digits.npz"
 SHUFFLE_SEED = 0
 
 

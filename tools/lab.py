@@ -15,8 +15,8 @@ from within import ROOT, surroundings
 FIRST_LESSON = "/lab/tree/workspace/00_start_here.ipynb"
 
 
-def settings() -> list[str]:
-    """Return JupyterLab's arguments that a learner may override by giving them again."""
+def settings(given: list[str]) -> list[str]:
+    """Return our arguments for JupyterLab, but for those in ``given``: it takes none twice."""
     chosen = [
         "--ip=127.0.0.1",  # this machine only, and JupyterLab asks for its token
         f"--ServerApp.root_dir={ROOT}",
@@ -29,7 +29,8 @@ def settings() -> list[str]:
     ]
     if os.geteuid() == 0:
         chosen.append("--allow-root")
-    return chosen
+    named = {argument.partition("=")[0] for argument in given}
+    return [argument for argument in chosen if argument.partition("=")[0] not in named]
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     prepare = [sys.executable, "-m", "course_lib.teaching.workspace"]
     if subprocess.run(prepare, cwd=ROOT, env=variables, check=False).returncode != 0:
         sys.exit("make: the workspace could not be prepared; the lines above say why")
-    command = [sys.executable, "-m", "jupyterlab", *settings(), *sys.argv[1:]]
+    command = [sys.executable, "-m", "jupyterlab", *settings(sys.argv[1:]), *sys.argv[1:]]
     os.chdir(ROOT)
     os.execve(sys.executable, command, variables)
 

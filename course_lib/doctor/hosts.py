@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.cluster.hosts import differences, is_here, on_host, read_hosts, versions
+from torch_mpi4py.versions import differences
+
+from course_lib.cluster.hosts import by_ssh, is_here, read_hosts, versions
 
 from .examination import OK, Answer, Finding, OutOfTime, all_within, fail, ok, run, warn
 
@@ -158,7 +160,7 @@ def _ask(host: str, within_s: float) -> Answer:
     command = ["env", *settings, "sh", "-c", script]
     try:
         return run(
-            command if is_here(host) else on_host(host, command), limit=within_s + _MORE_FOR_SSH_S
+            command if is_here(host) else by_ssh(host, command), limit=within_s + _MORE_FOR_SSH_S
         )
     except OutOfTime:
         return Answer(None, "")

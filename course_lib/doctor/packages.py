@@ -135,7 +135,7 @@ def data() -> Finding:
     root, found = answer
     digits = found.pop("digits")
     if digits.startswith("!"):
-        return fail(digits[2:], "git checkout data/digits.npz")
+        return fail(digits[2:], "git checkout course_lib/training/digits.npz")
     damaged = [text[2:] for text in found.values() if text and text.startswith("!")]
     if damaged:
         return warn("; ".join(damaged), f"Remove the damaged files below {root}.")

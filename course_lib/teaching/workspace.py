@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from pathlib import Path
 from .lessons import NOTEBOOKS, PART, ROOT, write_atomically
 from .solution_marks import blanked
 
-WORKSPACE = ROOT / "workspace"
+# Under JupyterHub the checkout is everybody's, and each learner has a workspace of their own.
+WORKSPACE = Path(os.environ.get("COURSE_WORKSPACE") or ROOT / "workspace").resolve()
 NOTE = ".issued.json"
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from filelock import FileLock, Timeout
 
 _COURSE_DATA = Path(__file__).resolve().parents[2] / "data"
-_DIGITS_FILE = _COURSE_DATA / "digits.npz"
+_DIGITS_FILE = Path(__file__).with_name("digits.npz")
 _DIGITS_FOR_TRAINING = 1437  # four fifths; the rest, 360, is the test set
 
 NAMES = ("digits", "mnist", "fashion_mnist", "cifar10")
@@ -148,7 +148,7 @@ def _load_digits() -> tuple[DataSet, DataSet]:
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataUnavailableError(
             f"{_DIGITS_FILE} is missing or damaged ({error}); it comes with the course: "
-            "git checkout data/digits.npz"
+            "git checkout course_lib/training/digits.npz"
         ) from error
     split = _DIGITS_FOR_TRAINING
     return DataSet(images[:split], labels[:split]), DataSet(images[split:], labels[split:])

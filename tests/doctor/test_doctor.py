@@ -267,10 +267,11 @@ print(found.status, found.seen, found.fix)
 def test_missing_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: Path) -> None:
     without_compiled = shutil.ignore_patterns("__pycache__")  # others write there
     shutil.copytree(root / "course_lib", tmp_path / "course_lib", ignore=without_compiled)
+    (tmp_path / "course_lib/training/digits.npz").unlink()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     found = packages.data()
-    assert (found.status, found.fix) == (FAIL, "git checkout data/digits.npz")
+    assert (found.status, found.fix) == (FAIL, "git checkout course_lib/training/digits.npz")
 
 
 def test_damaged_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +71,16 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
         assert lab.seconds <= SECOND_START_SECONDS
         opened_address(lab)
     assert work.read_bytes() == changed
+
+
+def test_jupyterlab_s_arguments_may_be_given_otherwise(checkout: Path, tmp_path: Path) -> None:
+    """As the container does, which others have to reach, and the image that cannot be written."""
+    command = [checkout / ".venv/bin/python", "tools/lab.py", "--show-config-json"]
+    command += ["--ip=127.0.0.2", f"--ServerApp.root_dir={tmp_path}"]
+    said = subprocess.run(
+        command, cwd=checkout, stdout=subprocess.PIPE, timeout=120, check=True
+    ).stdout
+    config = json.loads(said[said.index(b"\n{") :])
+    assert config["ServerApp"]["ip"] == "127.0.0.2"
+    assert config["ServerApp"]["root_dir"] == str(tmp_path)
+    assert config["LabApp"]["extension_manager"] == "readonly"

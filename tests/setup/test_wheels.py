@@ -97,6 +97,7 @@ def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     inside = {name for name in files_in(wheel) if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in inside} == {"course_lib", "notebooks"}
     assert modules_below(root / "course_lib") <= inside
+    assert "course_lib/training/digits.npz" in inside  # lesson 00 needs it
     rooms = [path for path in (root / "notebooks").glob("lesson_*") if path.is_dir()]
     assert len(rooms) > 10
     for room in rooms:
@@ -109,17 +110,19 @@ def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
 
 def needed_by(wheel: Path) -> set[str]:
     """Return the distributions of this environment that the wheel needs, and those need."""
-    found: set[str] = set()
-    left = [(requirement, "openmpi") for requirement in requirements_of(wheel).values()]
+    found: set[tuple[str, ...]] = set()
+    left = [(requirement, ("openmpi",)) for requirement in requirements_of(wheel).values()]
     while left:
-        requirement, extra = left.pop()
-        name = canonicalize_name(requirement.name)
-        marker = requirement.marker
-        if name in found or not (marker is None or marker.evaluate({"extra": extra})):
+        requirement, extras = left.pop()
+        name, marker = canonicalize_name(requirement.name), requirement.marker
+        asked = (name, *sorted(requirement.extras))
+        applies = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+        if asked in found or not applies:
             continue
-        found.add(name)
-        left += [(Requirement(text), "") for text in metadata.requires(name) or ()]
-    return found
+        found.add(asked)
+        inner = ("", *requirement.extras)
+        left += [(Requirement(text), inner) for text in metadata.requires(name) or ()]
+    return {name for name, *_ in found}
 
 
 def lend(name: str, prefix: Path, packages: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -257,3 +258,22 @@ def test_every_real_lesson_can_be_handed_out(root) -> None:
         assert all(STUB in c["source"] for c in stubs)
         assert len(stubs) >= 3
         assert not any(c.get("outputs") for c in given["cells"])
+
+
+def test_under_jupyterhub_each_learner_has_a_workspace_of_their_own(tmp_path: Path) -> None:
+    """The checkout is everybody's there, so a variable says where the workspace is."""
+    code = "from course_lib.teaching import record, workspace\n"
+    code += "workspace.main(); print(record._FOLDER)"
+    theirs = tmp_path / "ada"
+    theirs.mkdir()
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=theirs,
+        env=os.environ | {"COURSE_WORKSPACE": str(theirs)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=200,
+    ).stdout
+    assert (theirs / "00_start_here.ipynb").is_file()
+    assert said.split()[-1] == str(theirs / ".progress")

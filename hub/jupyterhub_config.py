@@ -1,0 +1,98 @@
+"""JupyterHub for the course, on one machine or with each learner's server as a job of Slurm.
+
+Start it with ``hub/.venv/bin/python -m jupyterhub -f hub/jupyterhub_config.py``. INSTRUCTOR.md,
+"Forty people", says where the numbers come from. What you should look at is marked CHOOSE.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HUB = Path(__file__).resolve().parent
+
+c = get_config()  # noqa: F821 (JupyterHub defines it)
+
+# --- the hub itself -------------------------------------------------------------------------
+
+# CHOOSE: this address can be reached from this machine only. For others, put a web server with
+# TLS in front of it, or name your certificate (c.JupyterHub.ssl_cert, ssl_key) and an address.
+c.JupyterHub.bind_url = "http://127.0.0.1:8000"
+c.JupyterHub.hub_bind_url = "http://127.0.0.1:8081"
+c.ConfigurableHTTPProxy.command = [str(HUB / "node_modules/.bin/configurable-http-proxy")]
+c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:8001"
+
+# Its database, keys and log: not in the folder where it happens to be started.
+STATE = Path(os.environ.get("COURSE_HUB_STATE", "/var/lib/rank-by-rank-hub"))
+STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+c.JupyterHub.db_url = f"sqlite:///{STATE / 'hub.sqlite'}"
+c.JupyterHub.cookie_secret_file = str(STATE / "cookie_secret")
+c.ConfigurableHTTPProxy.pid_file = str(STATE / "proxy.pid")
+
+# CHOOSE: who may log in. By default everybody who has an account on this machine, by its password.
+c.JupyterHub.authenticator_class = "pam"
+c.Authenticator.allow_all = True
+c.Authenticator.admin_users = set()
+
+# Forty people press "Start" in the same minute; ten servers start at a time, the others wait.
+c.JupyterHub.concurrent_spawn_limit = 10
+c.JupyterHub.active_server_limit = 45
+
+# --- each learner's server ------------------------------------------------------------------
+
+# It runs in the learner's account: the lessons are copied to ~/rank-by-rank/workspace, then
+# JupyterLab opens lesson 00 there. The course itself is only read.
+c.Spawner.cmd = [sys.executable, str(HUB / "learner.py")]
+c.Spawner.default_url = "/lab/tree/workspace/00_start_here.ipynb"
+c.Spawner.ip = "127.0.0.1"
+c.Spawner.http_timeout = 120
+c.Spawner.start_timeout = 120
+
+# CHOOSE: one folder with the data sets, which everybody can read (README, "Data").
+c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/course-data")}
+# A set that is not there is an error that says so, not forty downloads.
+c.Spawner.environment["COURSE_OFFLINE"] = "1"
+
+# CHOOSE: limits for each person. They hold with systemd and with batchspawner; JupyterHub's own
+# LocalProcessSpawner ignores them.
+c.Spawner.mem_limit = "3G"
+c.Spawner.cpu_limit = 2.0
+
+where = os.environ.get("COURSE_HUB_SPAWNER", "systemd")
+if where == "systemd":
+    # On one machine: a unit for each person, with a /tmp of its own. The hub runs as root.
+    c.JupyterHub.spawner_class = "systemd"
+    c.SystemdSpawner.isolate_tmp = True
+elif where == "slurm":
+    # On a cluster: a job for each person. The hub must be reachable from the nodes, and the course
+    # must stand at the same path there.
+    import batchspawner  # noqa: F401 (the hub learns from it where a job's server listens)
+
+    c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
+    c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
+    c.Spawner.ip = "0.0.0.0"
+    c.Spawner.cmd = [str(HUB / "learner.py")]  # batchspawner runs it by hub/.venv's Python
+    c.Spawner.start_timeout = 600  # in the queue, too
+    c.SlurmSpawner.batchspawner_singleuser_cmd = str(HUB / ".venv/bin/batchspawner-singleuser")
+    c.SlurmSpawner.req_nprocs = "4"
+    c.SlurmSpawner.req_memory = "3G"
+    c.SlurmSpawner.req_runtime = "4:00:00"
+    # CHOOSE: c.SlurmSpawner.req_partition = "..."
+else:
+    sys.exit(f"COURSE_HUB_SPAWNER is {where!r}; it may be 'systemd' or 'slurm'")
+
+# --- who has left ---------------------------------------------------------------------------
+
+# A server that nobody has used for an hour ends, with its cluster; the learner's files stay.
+c.JupyterHub.load_roles = [
+    {
+        "name": "idle-culler",
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+        "services": ["idle-culler"],
+    }
+]
+c.JupyterHub.services = [
+    {
+        "name": "idle-culler",
+        "command": [sys.executable, "-m", "jupyterhub_idle_culler", "--timeout=3600"],
+    }
+]

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""A learner's JupyterLab under JupyterHub, in the learner's own account.
+
+It copies the lessons into ``~/rank-by-rank/workspace``, where nothing ever overwrites the
+learner's work, then becomes the server, whose packages are those of ``hub/.venv``. Any Python can
+run it; the notebooks' is the course's (see install.sh).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HUB = Path(__file__).resolve().parent
+COURSE = HUB.parent
+PROGRAMS = COURSE / ".venv" / "bin"
+
+
+def main(arguments: list[str]) -> None:
+    """Prepare the learner's folder, then become the server."""
+    folder = Path.home() / "rank-by-rank"
+    folder.mkdir(exist_ok=True)
+    linked = folder / "notebooks"  # the lessons link to ../notebooks/glossary.md
+    if not linked.is_symlink():
+        linked.symlink_to(COURSE / "notebooks")
+    os.chdir(folder)
+    os.environ["COURSE_WORKSPACE"] = str(folder / "workspace")
+    # The course's mpiexec and torchrun, also in JupyterLab's terminals.
+    os.environ["PATH"] = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)])
+    subprocess.run([PROGRAMS / "python", "-m", "course_lib.teaching.workspace"], check=True)
+    settings = [
+        f"--ServerApp.root_dir={folder}",
+        f"--LabApp.app_settings_dir={COURSE / 'tools' / 'lab_settings'}",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",
+    ]
+    server = str(HUB / ".venv" / "bin" / "python")
+    os.execv(server, [server, "-m", "jupyterhub.singleuser", *settings, *arguments])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
