@@ -28,8 +28,11 @@ else
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
 
-test-cluster: setup ## run the tests on virtual hosts (needs root); ARGS="-x" goes to pytest
-	@$(RUN) -m tests.hosts.testbed -- .venv/bin/python -m pytest -m hosts tests/hosts $(ARGS)
+test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; installs what it needs)
+	@status=0; $(RUN) -m tests.hosts.testbed -- .venv/bin/python -m pytest -m hosts tests/hosts $(ARGS) \
+	    || status=$$?; \
+	    $(RUN) -m pytest tests/sites $(ARGS) || status=$$?; \
+	    $(RUN) -m pytest tests/hub $(ARGS) || status=$$?; exit $$status
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)

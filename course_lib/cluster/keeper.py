@@ -193,7 +193,7 @@ class Keeper:
             HostError: if there are none.
         """
         if is_inside():
-            self._allocation = Allocation.of_variables(os.environ)
+            self._allocation = await asyncio.to_thread(Allocation.of_variables, os.environ)
         else:
             self.state = "queued"
 

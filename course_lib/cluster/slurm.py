@@ -73,11 +73,19 @@ class Allocation:
 
     @classmethod
     def of_variables(cls, variables: Mapping[str, str], **more: Any) -> Allocation:
-        """The job that a program with these environment variables runs in."""
+        """The job that a program with these environment variables runs in.
+
+        Raises:
+            HostError: if Slurm does not say which nodes it has.
+        """
         ours = {name: value for name, value in variables.items() if name.startswith("SLURM_")}
         nodes = ours.get("SLURM_JOB_NODELIST", "")
         command = ["scontrol", "show", "hostnames", nodes]
-        names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        try:
+            names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            job = ours.get("SLURM_JOB_ID")
+            raise HostError(f"Slurm does not say which nodes job {job} has: {error}") from None
         tasks = ours.get("SLURM_TASKS_PER_NODE", "")
         slots = [int(n) for n, times in _COUNT.findall(tasks) for _ in range(int(times or 1))]
         hosts = dict(zip(names.stdout.split(), slots, strict=True))
@@ -141,8 +149,11 @@ async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], No
             variables[name] = value
         if "SLURM_JOB_ID" not in variables:
             await process.wait()
+            await asyncio.wait([listening], timeout=_ENDS_WITHIN_S)  # what it has said is read
             raise HostError(f"Slurm gives no job: {_reason(said)}")
-        return Allocation.of_variables(variables, process=process, _said=said)
+        return await asyncio.to_thread(
+            Allocation.of_variables, variables, process=process, _said=said
+        )
     except BaseException:
         await _end(process)
         raise
