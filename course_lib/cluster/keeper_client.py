@@ -47,8 +47,10 @@ class KeeperClient:
         self._socket.close()
 
     def _watch(self) -> None:
+        received = b""  # no file of the socket's own, which a forked child could not close
         try:
-            with self._socket.makefile("rb") as lines:
+            while data := self._socket.recv(4096):
+                *lines, received = (received + data).split(b"\n")
                 for line in lines:
                     if self.when_lost is not None:
                         self.when_lost(json.loads(line)["lost"])
