@@ -30,7 +30,7 @@ def lessons() -> dict[str, float]:
         RuntimeError: if a lesson did not run as it should.
     """
     seconds = {}
-    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         start = time.monotonic()
         execute(notebook)

@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NN", help="these lessons alone")
     parser.add_argument("--check", action="store_true", help="build nothing; say what is to do")
     given = parser.parse_args(arguments)
-    chosen = [s for s in lessons.sources() if not given.only or s.name[:2] in given.only]
+    chosen = [s for s in lessons.sources() if not given.only or lessons.number(s) in given.only]
     if not chosen:
         parser.error(f"there is no such lesson in {lessons.NOTEBOOKS.relative_to(lessons.ROOT)}")
     failed = False

@@ -51,7 +51,7 @@ class Problem(NamedTuple):
 def lint(path: Path) -> list[Problem]:
     """Return all problems of one lesson's source."""
     cells = lessons.read_source(path).cells
-    number = path.name.partition("_")[0]
+    number = lessons.number(path)
     found: list[Problem] = []
 
     def complain(cell: int, text: str, warning: bool = False) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_code_cell
 
-from course_lib.teaching.lessons import read_source, sources
+from course_lib.teaching.lessons import number, read_source, sources
 
 from .build_notebooks import ANSI, CELL_SECONDS, client_of
 
@@ -58,7 +58,7 @@ def failing_again(source: Path, cell_seconds: int = CELL_SECONDS) -> list[str]:
 
 def main() -> int:
     """Run the chosen lessons; return 1 if any cell fails."""
-    chosen = [source for source in sources() if source.name[:2] in sys.argv[1:]]
+    chosen = [source for source in sources() if number(source) in sys.argv[1:]]
     if not chosen:
         print(__doc__)
         return 2

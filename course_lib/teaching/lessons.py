@@ -23,7 +23,12 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 
 def sources() -> list[Path]:
     """Return the sources of all lessons, in order."""
-    return sorted(NOTEBOOKS.glob("lesson_*/[0-9][0-9]_*.py"))
+    return sorted(NOTEBOOKS.glob("lesson_*/[0-9][0-9]*_*.py"))
+
+
+def number(path: Path) -> str:
+    """Return the number in the name of a lesson's source or notebook, such as 07 or 10b."""
+    return path.name.partition("_")[0]
 
 
 def fingerprint(path: Path) -> str:

@@ -47,7 +47,7 @@ def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> li
     Raises:
         FileNotFoundError: if there are no lessons.
     """
-    paths = sorted(lessons.glob("[0-9][0-9]_*.ipynb"))
+    paths = sorted(lessons.glob("[0-9][0-9]*_*.ipynb"))
     if not paths:
         raise FileNotFoundError(f"there are no lessons in {lessons}: run make notebooks")
     workspace.mkdir(parents=True, exist_ok=True)

@@ -83,7 +83,8 @@ def test_every_exercise_has_wrong_answers() -> None:
 @pytest.mark.parametrize("id", all_exercises())
 def test_no_other_cell_defines_an_exercise_s_function(id: str) -> None:
     """Else `check` would say right of what the learner did not write."""
-    (source,) = NOTEBOOKS.glob(f"lesson_{id[:2]}/{id[:2]}_*.py")
+    lesson = id.partition(".")[0]
+    (source,) = NOTEBOOKS.glob(f"lesson_{lesson}/{lesson}_*.py")
     cells = [cell for cell in read_source(source).cells if cell.cell_type == "code"]
     others = [cell.source for cell in cells if cell.metadata.get("exercise") != id]
     assert len(others) == len(cells) - 1

@@ -10,7 +10,7 @@ import pytest
 from course_lib.teaching import lessons
 
 GLOSSARY = lessons.NOTEBOOKS / "glossary.md"
-ENTRY = re.compile(r"^- \*\*(?P<term>.+?)\*\*: (?P<text>.+) \(lesson (?P<lesson>\d\d)\)$")
+ENTRY = re.compile(r"^- \*\*(?P<term>.+?)\*\*: (?P<text>.+) \(lesson (?P<lesson>\d\d[a-z]?)\)$")
 MOST_WORDS = 3  # of a term; what is longer is a sentence with stress on it
 
 # In italics or bold for the stress that lies on them, and no terms.
@@ -105,7 +105,7 @@ def test_entries_are_in_order_short_and_named_once() -> None:
 
 
 def test_each_entry_names_a_lesson_that_uses_the_term() -> None:
-    by_number = {path.name[:2]: path.read_text().casefold() for path in lessons.sources()}
+    by_number = {lessons.number(path): path.read_text().casefold() for path in lessons.sources()}
     for entry in entries():
         stem = entry["term"].casefold()[:-1]
         assert stem in by_number[entry["lesson"]], f"{entry['term']}: lesson {entry['lesson']}"

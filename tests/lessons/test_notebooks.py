@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from course_lib.teaching.catalogue import all_exercises
-from course_lib.teaching.lessons import read_source, sources
+from course_lib.teaching.lessons import number, read_source, sources
 from course_lib.teaching.workspace import make_workspace
 from tests.lessons.nbval import run_nbval
 from tools.build_notebooks import execute, in_step, problems, target
@@ -23,14 +23,14 @@ each_lesson = pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path
 each_lesson_timed_ones_alone = pytest.mark.parametrize(
     "source",
     [
-        pytest.param(path, id=path.stem, marks=[pytest.mark.alone] * (path.name[:2] in TIMED))
+        pytest.param(path, id=path.stem, marks=[pytest.mark.alone] * (number(path) in TIMED))
         for path in SOURCES
     ],
 )
 
 
 def exercises_of(source: Path) -> list[str]:
-    return [id for id in all_exercises() if id.startswith(f"{source.name[:2]}.")]
+    return [id for id in all_exercises() if id.startswith(f"{number(source)}.")]
 
 
 def checks(notebook) -> dict[str, str]:

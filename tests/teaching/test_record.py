@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.teaching.lessons import sources
+from course_lib.teaching.lessons import number, sources
 from course_lib.teaching.record import ProgressTable, progress
 
 WITHIN_S = 100
@@ -173,6 +173,6 @@ def test_every_lesson_and_exercise_is_in_the_table() -> None:
     from course_lib.teaching.catalogue import all_exercises
 
     shown = progress()
-    assert [row[0][:2] for row in shown.rows] == [path.name[:2] for path in sources()]
+    assert [row[0].partition(" ")[0] for row in shown.rows] == [number(path) for path in sources()]
     of_lessons = [id for id in all_exercises() if id < "90"]
     assert shown.summary.endswith(f" of {len(of_lessons)} exercises solved")
