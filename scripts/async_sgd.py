@@ -17,6 +17,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
+from training_options import load_images
 
 from course_lib.parallel.launching import on_terminal, process_group
 from course_lib.parallel.parameter_server import (
@@ -29,7 +30,6 @@ from course_lib.parallel.parameter_server import (
     constant,
     over_staleness,
 )
-from course_lib.training.data import load_available
 from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import LeNet, checksum
 from course_lib.training.report import progress, result_line
@@ -91,7 +91,7 @@ def main() -> None:
     with process_group() as place:
         if place.world_size < 2 or place.backend != "mpi4py":
             raise SystemExit("start a server and its workers: mpiexec -n 4 python ...")
-        train, test, data = load_available("mnist", "digits", size=28)
+        train, test, data = load_images()
         set_seed(options.seed)
         model = LeNet().to(place.device)
         torch.distributed.barrier()  # nobody gets a start on a rank that was slower to come up

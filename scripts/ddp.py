@@ -16,11 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
-from training_options import finish, parse, steps_to_do
+from training_options import finish, load_images, parse, steps_to_do
 
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
-from course_lib.training.data import load_available
 from course_lib.training.loops import set_seed_of_rank
 from course_lib.training.models import LeNet
 from course_lib.training.report import progress
@@ -29,7 +28,7 @@ from course_lib.training.report import progress
 def main() -> None:
     options = parse(__doc__)
     with process_group() as place:
-        train, test, data = load_available("mnist", "digits", size=28)
+        train, test, data = load_images()
         set_seed_of_rank(options.seed, place.rank)
         gpu = [place.device] if place.device.type == "cuda" else None
         model = DistributedDataParallel(LeNet().to(place.device), device_ids=gpu)

@@ -15,13 +15,12 @@ import time
 
 import torch
 import torch.nn.functional as F
-from training_options import finish, parse, steps_to_do
+from training_options import finish, load_images, parse, steps_to_do
 
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.initial_weights import sync_initial_weights
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
-from course_lib.training.data import load_available
 from course_lib.training.loops import batches, set_seed_of_rank
 from course_lib.training.models import LeNet
 from course_lib.training.report import progress
@@ -30,7 +29,7 @@ from course_lib.training.report import progress
 def main() -> None:
     options = parse(__doc__)
     with process_group() as place:
-        train, test, data = load_available("mnist", "digits", size=28)
+        train, test, data = load_images()
         set_seed_of_rank(options.seed, place.rank)  # so replicas begin apart ...
         model = LeNet().to(place.device)
         sync_initial_weights(model)  # ... and this makes them equal

@@ -1,13 +1,15 @@
 """What the training programs beside this file share: options, and the final line."""
 
 import argparse
+import platform
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.parallel.agreement import agree
 from course_lib.parallel.launching import Place, on_terminal
-from course_lib.training.data import DataSet
+from course_lib.training.data import DataSet, data_root, load_available
 from course_lib.training.loops import accuracy
 from course_lib.training.models import checksum
 from course_lib.training.report import result_line
@@ -33,6 +35,29 @@ def parse(description: str) -> argparse.Namespace:
     if options.progress is None:
         options.progress = on_terminal()
     return options
+
+
+def load_images() -> tuple[DataSet, DataSet, str]:
+    """Return training set, test set and name: MNIST where it is on disk, else the digits.
+
+    Images are 28 by 28 pixels. Every rank calls it.
+
+    Raises:
+        ValueError: on all ranks, unless all found the same. mpiexec, for one, passes no variables
+            on to other hosts, and ranks that train on different data raise no error by themselves.
+    """
+    found = load_available("mnist", "digits", size=28)
+    train, test, name = found
+    what = agree(lambda: (name, len(train), len(test), platform.node(), data_root()))
+    for rank, (other, samples, tests, host, root) in enumerate(what):
+        if (other, samples, tests) != what[0][:3]:
+            raise ValueError(
+                f"the ranks have different data: rank 0 on {what[0][3]} {what[0][1]:,} samples of "
+                f"{what[0][0]} (below {what[0][4]}), rank {rank} on {host} {samples:,} of {other} "
+                f"(below {root}). Have the same files on each host and COURSE_DATA name their "
+                "folder there; Open MPI's mpiexec passes it on with -x COURSE_DATA"
+            )
+    return found
 
 
 def steps_to_do(options: argparse.Namespace, per_epoch: int) -> int:
