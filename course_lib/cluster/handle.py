@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ipyparallel as ipp
@@ -25,6 +26,7 @@ from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, host_lost
 from .host_boards import HostBoards
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
+from .shared_folder import make_shared_folder
 from .stop_button import StopButton, interruption
 
 _POLL_S = 0.02
@@ -264,6 +266,18 @@ class Cluster:
         with contextlib.suppress(ClusterError):  # the cluster may end with its rank
             while rank not in self.status()["dead"] and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
+
+    def shared_folder(self) -> Path:
+        """Return a new folder that this notebook and all ranks see, until its kernel ends.
+
+        With ranks on other hosts it lies in ``COURSE_SHARED``, or where the notebook is.
+
+        Raises:
+            ClusterError: if some host does not see it.
+        """
+        self.require_running()
+        self.require_free()
+        return make_shared_folder(self.ranks, self.view, bool(self.boards.elsewhere))
 
     def init_process_group(self, timeout_s: float = 30.0) -> None:
         """Initialise ``torch.distributed`` on all ranks; does nothing where it is already.

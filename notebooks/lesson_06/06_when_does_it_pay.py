@@ -700,10 +700,13 @@ prediction = None
 
 # %%
 # %%px
+from torch_mpi4py.clocks import clock_offsets
+
 STEPS = 80
 generator = np.random.default_rng(seed=48)
 delays = generator.exponential(0.005, size=(STEPS, world_size))  # the same on every rank
 number = torch.zeros(1)
+ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
 
 
 def steps_with_stragglers(members, group):
@@ -716,7 +719,7 @@ def steps_with_stragglers(members, group):
         time.sleep(0.005 + delays[step, rank])
         computed = time.perf_counter()
         dist.all_reduce(number, group=group)
-        spans.append((begin, computed, time.perf_counter()))
+        spans.append((begin - ahead, computed - ahead, time.perf_counter() - ahead))
     return time.perf_counter() - start, spans
 
 
@@ -758,7 +761,7 @@ figures.timeline(
 )
 
 # %% [markdown]
-# The hatched time is paid for and idle. The clocks of ranks on one machine agree, so their lanes share one time axis as they are.
+# The hatched time is paid for and idle. Only one clock can be the time axis: rank 0's. How far another rank's clock is `ahead` of it was measured by messages there and back. Within one machine it is nothing but the error of that measurement, some microseconds; between machines it may be days.
 #
 # What is more: the sum of 80 maxima is over 40 % larger than the largest sum of any one rank over the 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #

@@ -1067,7 +1067,6 @@ compare(prediction, cluster.view["first_name"][0])
 
 # %%
 # %%px
-import tempfile
 from pathlib import Path
 
 
@@ -1100,10 +1099,13 @@ def save(path, ddp, optimizer, step):
 # The test of a checkpoint: 6 steps in one go must end with the same bits as 3 steps, a new start from the file, and 3 more. The course's `course_lib.training.checkpoint` does all this, and also writes the file so that it is there either whole or not at all.
 
 # %%
+folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
+cluster.view["folder"] = folder
+
+# %%
 # %%px
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 
-folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)  # on several hosts: a shared folder
 torch.manual_seed(rank)
 ddp, optimizer = dropping()
 steps_of(ddp, optimizer, range(3))
@@ -1143,17 +1145,6 @@ check("08.resume")
 # %% [markdown]
 # Stuck? `hint("08.resume")`, `solution("08.resume")`. On GPUs add `map_location=device`, or every rank loads its tensors onto the GPU that rank 0 saved them from.
 #
-# The next cell removes the folder with the checkpoints. If you go back later to a cell that uses `folder`, begin with the one that makes it.
-
-# %%
-# %%px
-import shutil
-
-comm.barrier()
-if rank == 0:
-    shutil.rmtree(folder, ignore_errors=True)  # it may be gone already
-
-# %% [markdown]
 # ## 10. Outside a notebook
 #
 # A training script runs as one process per GPU (or per few cores), and a *launcher* starts them. Each process must find out who it is:

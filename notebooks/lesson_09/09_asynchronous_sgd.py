@@ -163,14 +163,16 @@ prediction = None
 # %%
 # %%px
 from torch_mpi4py import Traffic
+from torch_mpi4py.clocks import clock_offsets
 from notebooks.lesson_09.message_recording import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
 parameters = initial.clone()
 optimizer = torch.optim.SGD([parameters], lr=0.1)
+ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
 comm.barrier()
 # The first writes down every dist.send and dist.recv; the second counts what really went out.
-with recorded_messages(names) as events, Traffic() as traffic:
+with recorded_messages(names, ahead=ahead) as events, Traffic() as traffic:
     if rank == 0:
         log = server(parameters, optimizer, updates=9)
     else:

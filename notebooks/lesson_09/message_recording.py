@@ -39,7 +39,7 @@ class Message(LoggedCall):
     Attributes:
         rank: who called.
         label: what the message is called in pictures.
-        start: when the call began, in seconds of a clock that all processes of a machine share.
+        start: when the call began, in seconds of the clock that was asked for.
         end: when it returned; None if it never did. That of a non-blocking call is the time of
             the call, not of its waiting.
     """
@@ -52,15 +52,17 @@ class Message(LoggedCall):
 
 @contextmanager
 def recorded_messages(
-    labels: Mapping[int, str] | None = None, *, only: object = None
+    labels: Mapping[int, str] | None = None, *, only: object = None, ahead: float = 0.0
 ) -> Iterator[list[Message]]:
     """Yield a list that fills with this rank's sends and receives alone.
 
     Args:
         labels: from a tag to what such a message is called.
         only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
+        ahead: seconds that this rank's ``time.perf_counter()`` is ahead of the clock in which
+            times are wanted, such as rank 0's (:mod:`torch_mpi4py.clocks`).
     """
-    recorder = _MessageRecorder(None, only, labels or {})
+    recorder = _MessageRecorder(None, only, labels or {}, ahead)
     recorder.names = MESSAGES
     with recording(recorder) as log:
         yield log
@@ -80,17 +82,24 @@ class _MessageRecorder(Recorder):
     entry = Message
 
     def __init__(
-        self, group: dist.ProcessGroup | None, only: object, labels: Mapping[int, str] | None = None
+        self,
+        group: dist.ProcessGroup | None,
+        only: object,
+        labels: Mapping[int, str] | None = None,
+        ahead: float = 0.0,
     ) -> None:
         super().__init__(group)
-        self._only, self._labels = only, labels or {}
+        self._only, self._labels, self._ahead = only, labels or {}, ahead
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._ahead
 
     def begin(self, kind: str, name: str, given: Mapping, own: object) -> Message:
         refused = kind in _END and self._only is not None
         if refused and given.get("group") is not self._only:
             raise OutsideTheGroupError(f"dist.{name} was not given `group=group`")
         event = super().begin(kind, name, given, own)
-        event.rank, event.start = dist.get_rank(), time.perf_counter()
+        event.rank, event.start = dist.get_rank(), self._now()
         if kind in _END:
             self._describe(event, given)
         return event
@@ -108,6 +117,6 @@ class _MessageRecorder(Recorder):
 
     def end(self, event: Message, given: Mapping, answer: object) -> None:
         super().end(event, given, answer)
-        event.end = time.perf_counter()
+        event.end = self._now()
         if event.call == "recv":
             event.peer, event.content = answer, content_of(given["tensor"])

@@ -153,26 +153,27 @@ for step in range(42):
 assert serial_losses[-1] < 0.5 * serial_losses[0], "it learns"
 
 # %% [markdown]
-# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and then leaves a file behind. It also does all 40 in one go, and you write down the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both. (The lesson's last cell removes the folder. If you go back after that to a cell that uses `folder`, or after section 7 to one before it, run the notebook again from section 2 on.)
+# And one thing that people remember too late: **before anything breaks, save something.** The program `scripts/elastic.py` trains on all ranks and writes a checkpoint every few steps. Here it does 20 of its 40 steps on our four ranks, and then leaves a file behind. It also does all 40 in one go, and you write down the *checksum* of its weights (16 digits, equal only if all bits are equal). Section 7 needs both. (If you go back after section 7 to a cell before it, run the notebook again from section 2 on.)
+
+# %%
+folder = str(cluster.shared_folder())  # all ranks see it; the kernel's end removes it
+cluster.view["folder"] = folder
 
 # %%
 # %%px
 import runpy
-import tempfile
 from pathlib import Path
 
 import course_lib
 
 script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
 elastic = runpy.run_path(str(script))  # its functions, by name
-folder = comm.bcast(tempfile.mkdtemp() if rank == 0 else None)  # on several hosts: a shared one
 
 undisturbed = elastic["train"](Path(folder, "undisturbed.pt"), steps=40, every=40)
 halfway = elastic["train"](Path(folder, "run.pt"), steps=20, every=5)
 assert undisturbed["checksum"] != halfway["checksum"]
 
 # %%
-folder = cluster.view["folder"][0]
 undisturbed_checksum = cluster.view["undisturbed"][0]["checksum"]
 
 # %% [markdown]
@@ -339,22 +340,29 @@ check("12.go_on")
 import json
 from contextlib import contextmanager
 
-spans = []  # (what, start, end), in seconds of a clock that all processes of a machine share
+from torch_mpi4py.clocks import clock_offsets
+
+ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
+spans = []  # (what, start, end), in seconds of rank 0's clock
+
+
+def now():
+    return time.perf_counter() - ahead
 
 
 @contextmanager
 def noted(what):
-    started = time.perf_counter()
+    started = now()
     try:
         yield
-        spans.append((what, started, time.perf_counter()))
+        spans.append((what, started, now()))
     except mpi.CommunicationError:
-        spans.append(("waits in vain", started, time.perf_counter()))
+        spans.append(("waits in vain", started, now()))
         raise
 
 
 def dies_and_tells(gradient):
-    Path(folder, "last_words.json").write_text(json.dumps([spans, time.perf_counter()]))
+    Path(folder, "last_words.json").write_text(json.dumps([spans, now()]))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -891,17 +899,6 @@ check("12.name_the_bugs")
 # %% [markdown]
 # Stuck? `hint("12.name_the_bugs")`, `solution("12.name_the_bugs")`.
 #
-# The next cell removes the folder with the checkpoints.
-
-# %%
-# %%px
-import shutil
-
-comm.barrier()
-if rank == 0:
-    shutil.rmtree(folder, ignore_errors=True)  # it may be gone already
-
-# %% [markdown]
 # ## Recap
 #
 # | | what to remember |

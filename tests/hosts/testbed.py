@@ -80,7 +80,10 @@ class Host:
     def __init__(self, name: str, address: str, folder: Path) -> None:
         self.name, self.address = name, address
         command = [sys.executable, str(Path(__file__).with_name("host_init.py"))]
-        self._unshare = _in_own_namespaces([*command, name, str(folder), str(ROOT)])
+        # No two machines were switched on at the same moment.
+        up = str(1000 * int(name.removeprefix("h")))
+        clock = ("--time", "--monotonic", up, "--boottime", up)
+        self._unshare = _in_own_namespaces([*command, name, str(folder), str(ROOT)], clock)
         _await_ready(self._unshare, f"host {name}")
         self.init = _child(self._unshare.pid)
         self.sshd = 0
@@ -376,9 +379,12 @@ class BedClient:
         return sent, received
 
 
-def _in_own_namespaces(command: list[str], own: Sequence[str] = ()) -> subprocess.Popen:
+def _in_own_namespaces(
+    command: list[str], clock: Sequence[str] = (), own: Sequence[str] = ()
+) -> subprocess.Popen:
     """Start a program in namespaces of its own, which ends with this process."""
     everything = (
+        *clock,
         "--net",
         "--mount",
         "--uts",

@@ -98,6 +98,14 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
     assert "rror" not in finished.output, finished.output
 
 
+def test_clean_exit_of_a_program_that_uses_one_module_alone() -> None:
+    """It asks for no name of the package itself, but its rank has to leave MPI all the same."""
+    program = "from torch_mpi4py.clocks import clock_offsets; print(len(clock_offsets()))"
+    finished = ranks.run(2, "-c", program, limit=START_SECONDS, ulfm=False, leave_within=20)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.split() == ["2", "2"]
+
+
 def test_a_forked_child_is_no_rank(exits: Exits) -> None:
     """It has MPI's memory, but nobody waits for it, nor it for others; its error frees nobody."""
     program = """

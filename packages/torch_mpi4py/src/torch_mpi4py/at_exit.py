@@ -31,12 +31,17 @@ _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
+_installed = False
 _must_abort = False
 _must_die = False
 
 
 def install() -> None:
-    """Arrange for a clean exit of this process."""
+    """Arrange for a clean exit of this process; once is enough."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
     rank_pid = os.getpid()
     deadlines.park_thread()  # for a shrink after a death
     atexit.register(_leave, rank_pid)

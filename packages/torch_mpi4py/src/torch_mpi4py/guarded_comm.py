@@ -204,7 +204,13 @@ def world() -> GuardedComm:
 
     The same object is returned until :func:`renew_world` replaces it.
     """
-    return _world if _world is not None else renew_world()
+    if _world is None:
+        # Who has imported this module alone has to leave MPI cleanly all the same.
+        from . import at_exit
+
+        at_exit.install()
+        return renew_world()
+    return _world
 
 
 def current_world() -> GuardedComm | None:
