@@ -78,7 +78,7 @@ def _run(stopping: threading.Event) -> None:
             "--mpi",
             "--IPEngine.init_mpi=",
             "--IPEngine.enable_nanny=False",
-            "--IPEngine.timeout=60",
+            "--IPEngine.timeout=300",
             "--HistoryManager.enabled=False",
             f"--IPEngine.wait_for_url_file={_CONNECTION_FILE_PATIENCE_S}",
         ]

@@ -25,7 +25,7 @@ LEASE_S = 3.5
 """An agent that has heard nothing for so long ends its ranks."""
 _LOST_AFTER_S = 4.5  # without an answer; by then the lease is over
 _BEAT_EVERY_S = 0.5
-_HELLO_WITHIN_S = 30.0
+_HELLO_WITHIN_S = 60.0
 _ANSWER_WITHIN_S = 5.0
 _STOPPED_WITHIN_S = 10.0  # the agent gives its processes 7 s
 _SWEPT_WITHIN_S = 15.0

@@ -48,7 +48,7 @@ class NotebookClient:
         key: str,
         n: int,
         grace: float,
-        timeout: float,
+        within: tuple[float, float],
         hosts: dict[str, int] | None = None,
         slurm: dict[str, Any] | None = None,
     ) -> NotebookClient:
@@ -65,7 +65,7 @@ class NotebookClient:
             "owner_fd": theirs.fileno(),
             "owner_pid": os.getpid(),
             "grace": grace,
-            "timeout": timeout,
+            "within": within,
             "hosts": hosts,
             "slurm": slurm,
         }
@@ -87,7 +87,7 @@ class NotebookClient:
             )
         client = cls(ours, directory, process)
         try:
-            client.await_ready(timeout)
+            client.await_ready(within[1])
         except BaseException:
             client.stop()
             raise

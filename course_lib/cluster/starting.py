@@ -62,8 +62,9 @@ def start_cluster(
     one this machine.
 
         init_process_group: also initialise ``torch.distributed`` on every rank.
-        timeout: seconds after which a start has failed; by default a minute plus two seconds
-            for each rank.
+        timeout: seconds after which a start has failed. By default a minute plus two seconds for
+            each rank; where more programs want to run than there are cores, as when a room of
+            learners shares a machine, up to five times as long, in proportion.
         grace: seconds in which a restarted kernel can come back for its cluster.
 
     Raises:
@@ -75,8 +76,9 @@ def start_cluster(
     """
     slots, job = _where(hosts, slurm)
     n = _a_number(n) if job is not None else checked(n, slots)
-    timeout = 60.0 + 2 * n if timeout is None else float(timeout)
-    settings: dict[str, Any] = {"key": _key(), "n": n, "timeout": timeout, "grace": float(grace)}
+    usual = 60.0 + 2 * n
+    within = [usual, 5 * usual] if timeout is None else [float(timeout)] * 2
+    settings: dict[str, Any] = {"key": _key(), "n": n, "within": within, "grace": float(grace)}
     settings |= {"hosts": None if slots is None else filled(slots, n), "slurm": job}
     began = time.monotonic()
     running = _running_cluster(settings)
@@ -165,7 +167,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
     if keeper is None:
         return None
     try:
-        keeper.await_ready(settings["timeout"])
+        keeper.await_ready(settings["within"][1])
         cluster = Cluster(keeper, settings)
         cluster.require_running()
     except ClusterError as error:
