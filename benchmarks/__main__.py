@@ -26,6 +26,7 @@ from benchmarks import (
     event_log_report,
     failures_report,
     gpu_report,
+    hosts_report,
     lab_report,
     launchers_report,
     peers_report,
@@ -60,6 +61,7 @@ PROGRAMS = (
     Program("lab", 0, lab_report.section),
     Program("peers", 2, peers_report.section),
     Program("launchers", 0, launchers_report.section),
+    Program("hosts", 0, hosts_report.section),
     Program("gpu", 0, gpu_report.section),
 )
 

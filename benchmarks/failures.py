@@ -42,16 +42,16 @@ GROUP = (
 
 
 class Notebook:
-    """A shell with the course's magics, and a cluster with a process group."""
+    """A shell with the course's magics, and a cluster with a process group, here or on hosts."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: str | None = None) -> None:
         from IPython.core.interactiveshell import InteractiveShell
 
         from course_lib.cluster import start_cluster
 
         self.shell = InteractiveShell.instance()
         with quiet():
-            self.cluster = start_cluster(RANKS, init_process_group=True)
+            self.cluster = start_cluster(RANKS, hosts=hosts, init_process_group=True)
 
     def cell(self, code: str, line: str = "") -> None:
         """Run a ``%%px`` cell."""

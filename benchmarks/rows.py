@@ -26,5 +26,6 @@ ROWS = {
     "all lessons executed": RARE,
     "peers: gloo, raw mpi4py, the MPI library's C all-reduce": "peers",
     "peers: torchrun with gloo for the same script": "launchers",
+    "two hosts with two ranks each: all_reduce, DDP step, start, report, agent": "hosts",
     "GPU: NCCL with one rank, several ranks on one GPU, staging": "gpu",
 }

@@ -13,6 +13,7 @@ from benchmarks import (
     event_log_report,
     failures_report,
     gpu_report,
+    hosts_report,
     lab_report,
     launchers_report,
     peers_report,
@@ -69,6 +70,15 @@ def failures(seconds: float) -> dict:
     return {"ranks": 4, "limit": hangs, "deadline": hangs, "alone": alone, **kills}
 
 
+def hosts(ours: float, start: float = 7.0) -> dict:
+    row = {"bytes": 2**20, "samples": times(ours=ours, gloo=2e-3, raw=1e-3)}
+    step = {"model": "MLP", "samples": times(ours=ours, gloo=2e-3, silent=1e-3)}
+    run = {"all_reduce": [row], "ddp_step": [step]}
+    starts = {"one host": [6.0] * 2, "two hosts": [start] * 2}
+    runs = {"one host": run, "two hosts": run}
+    return {"runs": runs, "starts": starts, "reports": four(1.2), "idle": 0.003}
+
+
 @pytest.mark.parametrize(
     ("section", "good", "bad", "said"),
     [
@@ -78,6 +88,9 @@ def failures(seconds: float) -> dict:
         (engines_report.section, engines(1.1e-2, 4.4), engines(1.3e-2, 4.4), "+3.0 ms a cell"),
         (engines_report.section, engines(1e-2, 4.4), engines(1e-2, 4.6), "take 9.0 s here"),
         (failures_report.section, failures(0.19), failures(1.1), "took 1.10, 1.10 s"),
+        (hosts_report.section, hosts(1.1e-3), hosts(1.2e-3), "1.20x, target <= 1.15x"),
+        (hosts_report.section, hosts(1.1e-3), hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
+        (hosts_report.section, hosts(1.1e-3), hosts(1.1e-3, 9.0), "takes 6.0 s here"),
         (lab_report.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
     ],
 )
@@ -119,6 +132,12 @@ def test_peers_and_launchers_are_tables_without_targets():
     assert "1.50 times" in "\n".join(launched.lines)
     assert "equal to the bit" in "\n".join(launched.lines)
     assert peers.targets == launched.targets == []
+
+
+def test_hosts_that_could_not_be_made_are_told():
+    section = hosts_report.section({"missing": "it takes root"})
+    assert "Not measured here: it takes root." in section.lines
+    assert not section.targets
 
 
 def test_a_gpu_is_named_and_its_absence_too():

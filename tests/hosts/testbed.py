@@ -293,11 +293,8 @@ class _Control:
         with file:
             call, arguments = json.loads(file.readline())
             try:
-                answer = {
-                    "answer": getattr(self, f"_{call}", None or getattr(self._bed, call, None))(
-                        *arguments
-                    )
-                }
+                own = getattr(self, f"_{call}", None)
+                answer = {"answer": (own or getattr(self._bed, call))(*arguments)}
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             file.write(json.dumps(answer).encode() + b"\n")

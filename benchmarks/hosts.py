@@ -1,0 +1,162 @@
+"""Two hosts with two ranks each against one host with four.
+
+An ordinary program: ``python -m benchmarks.hosts FILE``. The hosts are the virtual ones of
+``tests/hosts`` (root and sshd are needed; else it writes ``{"missing": why}``), so all ranks share
+this machine's cores, and what crosses the network is copied by its kernel. There it measures
+
+- ``runs``: all-reduces and training steps of four ranks, ours, gloo and raw MPI in turns in the
+  same processes, on two hosts and on one (``--ranks`` is what mpiexec starts),
+- ``starts``: from ``start_cluster`` to four engines with torch, on one host and on two, in turns,
+- ``reports``: a cell with a limit hangs on two hosts; from the limit to its error,
+- ``idle``: the share of a core that the agent of the other host takes when nothing happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch_mpi4py import MPI, launch
+
+from benchmarks.failures import HANGING, HANGS, LIMIT_SECONDS, RANKS, Notebook
+from benchmarks.measure import LEAST_LOOPS, LEAST_LOOPS_SMALL, SMALL, ddp_steps, take_turns
+
+ROOT = Path(__file__).resolve().parent.parent
+WHERE = {"two hosts": "h1:2,h2:2", "one host": "h1:4"}
+SIZES = (4, 4096, 64 * 2**10, 2**20, 4 * 2**20, 16 * 2**20)
+ROUNDS = 7
+STARTS = 2
+IDLE_SECONDS = 15.0
+RUN_SECONDS = 180
+BED = [sys.executable, "-m", "tests.hosts.testbed", "--"]
+CPU_OF_AGENTS = """
+import psutil
+agents = [p for p in psutil.process_iter(["cmdline"])
+          if "course_lib.cluster.agent" in (p.info["cmdline"] or [])]
+cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
+"""
+
+
+def on_a_rank(output: Path) -> None:
+    """Measure all-reduces and steps on the ranks of this mpiexec; rank 0 writes them."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
+    gloo = dist.new_group(backend="gloo")
+    comm = MPI.COMM_WORLD.Dup()
+    rows = []
+    for size in SIZES:
+        tensor = torch.zeros(size // 4)
+        message = [tensor.numpy(), size // 4, MPI.FLOAT]
+        variants = {
+            "ours": lambda: dist.all_reduce(tensor),  # noqa: B023 used within this turn
+            "gloo": lambda: dist.all_reduce(tensor, group=gloo),  # noqa: B023
+            "raw": lambda: comm.Allreduce(MPI.IN_PLACE, message, MPI.SUM),  # noqa: B023
+        }
+        least = LEAST_LOOPS_SMALL if size <= SMALL else LEAST_LOOPS
+        rows.append({"bytes": size, "samples": take_turns(comm, variants, ROUNDS, least)})
+    result = {"ranks": dist.get_world_size(), "all_reduce": rows, "ddp_step": ddp_steps(comm, gloo)}
+    if dist.get_rank() == 0:
+        output.write_text(json.dumps(result))
+    dist.destroy_process_group()
+
+
+def run_on(hosts: str, folder: Path) -> dict:
+    """Return what four ranks on these hosts measured.
+
+    Raises:
+        RuntimeError: with what they wrote, if they failed.
+    """
+    output = folder / "run.json"
+    program = [sys.executable, "-m", "benchmarks.hosts", "--ranks", str(output)]
+    ended = subprocess.run(
+        launch.mpiexec(RANKS, "--host", hosts, "-x", "GLOO_SOCKET_IFNAME", *program),
+        env=launch.environment() | {"GLOO_SOCKET_IFNAME": "eth0"},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise RuntimeError(f"{RANKS} ranks on {hosts} failed:\n{ended.stdout}{ended.stderr}")
+    return json.loads(output.read_text())
+
+
+def start_on(hosts: str) -> tuple[Notebook, float]:
+    """Return a cluster on these hosts, and the seconds until its engines have torch."""
+    start = time.perf_counter()
+    notebook = Notebook(hosts)
+    notebook.cell("torch.zeros(1)")
+    return notebook, time.perf_counter() - start
+
+
+def on_first_host(output: Path) -> None:
+    """Measure everything; this runs on h1."""
+    from tests.hosts.testbed import BedClient
+
+    folder = BedClient().folder  # all hosts see it
+    result: dict = {name: {} for name in ("runs", "starts")} | {"reports": []}
+    for name, hosts in WHERE.items():
+        result["runs"][name] = run_on(hosts, folder)
+    for _ in range(STARTS):
+        for name, hosts in reversed(WHERE.items()):
+            notebook, seconds = start_on(hosts)
+            result["starts"].setdefault(name, []).append(seconds)
+            if name == "two hosts" and not result["reports"]:
+                hanging = HANGING.format(group="", all="")
+                line = f"--limit {LIMIT_SECONDS}"
+                hangs = [notebook.hangs(hanging, line)["report"] for _ in range(HANGS)]
+                result["reports"], result["idle"] = hangs, idle(notebook)
+            notebook.cluster.stop()
+    output.write_text(json.dumps(result))
+
+
+def idle(notebook: Notebook) -> float:
+    """Return the share of a core that the other host's agent takes."""
+
+    def cpu() -> float:
+        notebook.cell(CPU_OF_AGENTS)
+        return notebook.cluster.view["cpu"][-1]
+
+    before, start = cpu(), time.perf_counter()
+    time.sleep(IDLE_SECONDS)
+    return (cpu() - before) / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Make the hosts and measure on them, or say why not."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", action="store_true")
+    parser.add_argument("--first-host", action="store_true")
+    parser.add_argument("output", type=Path)
+    arguments = parser.parse_args()
+    if arguments.ranks:
+        on_a_rank(arguments.output)
+        return
+    if arguments.first_host:
+        on_first_host(arguments.output)
+        return
+    if os.getuid() != 0 or not Path("/usr/sbin/sshd").exists():
+        why = "virtual hosts take root and Debian's openssh-server"
+        arguments.output.write_text(json.dumps({"missing": why}))
+        return
+    with tempfile.TemporaryDirectory(dir="/run") as folder:  # a virtual host has a /tmp of its own
+        output = Path(folder) / "hosts.json"
+        program = [sys.executable, "-m", "benchmarks.hosts", "--first-host", str(output)]
+        subprocess.run([*BED, *program], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
+        arguments.output.write_text(output.read_text())
+
+
+if __name__ == "__main__":
+    main()
