@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -107,10 +108,22 @@ def _from(library: str) -> str:
 
 
 def slurm() -> Finding:
-    """Say whether there is a Slurm."""
+    """Say whether there is a Slurm, which nodes we have of it, and how it starts MPI ranks."""
     if not shutil.which("sbatch"):
-        return ok("none; only lesson 13 speaks of it")
+        return ok("none; where there is one, lessons run on its nodes (docs/several_hosts.md)")
     answer = run(["sinfo", "--noheader", "--format=%P %a %D"], limit=5)
     if answer.code != 0:
         return warn(f"does not answer: {answer.last_lines}", "Ask its administrators.")
-    return ok(f"partitions (name, state, nodes): {answer.last_lines}")
+    seen = f"partitions (name, state, nodes): {answer.last_lines}"
+    if job := os.environ.get("SLURM_JOB_ID"):
+        nodes = os.environ.get("SLURM_JOB_NODELIST", "unknown")
+        tasks = os.environ.get("SLURM_TASKS_PER_NODE", "unknown")
+        seen += f"; this is job {job} with the nodes {nodes}, tasks on each: {tasks}"
+    kinds = run(["srun", "--mpi=list"], limit=5).output
+    if "pmix" not in kinds:
+        return warn(
+            f"{seen}; srun has no PMIx",
+            "Start ranks by mpiexec in a job, as notebooks and scripts/ddp_mpiexec.sbatch do: "
+            "each one that srun starts would be a world of its own.",
+        )
+    return ok(f"{seen}; srun --mpi=pmix starts MPI ranks")

@@ -112,6 +112,8 @@ def test_each_mistake_gets_one_clear_error(bed: BedClient, kernel: Kernel, asked
 
 INSIDE = """
 from course_lib.cluster import start_cluster
+from course_lib.doctor import mpi
+print(mpi.slurm().seen)
 with start_cluster(4) as cluster:
     print(cluster.view.apply_sync(lambda: comm.allreduce(1)))
 """
@@ -125,6 +127,7 @@ def test_inside_a_job_its_nodes_are_used(bed: BedClient, slurm: None) -> None:
     assert done.returncode == 0, done.stderr
     assert re.findall(r"h\d$", done.stdout, re.MULTILINE) == ["h2", "h2", "h3", "h3"]
     assert "[4, 4, 4, 4]" in done.stdout
+    assert "with the nodes h[2-3], tasks on each: 2(x2); srun --mpi=pmix" in done.stdout
     await_no_jobs(bed)
 
 
