@@ -1,0 +1,297 @@
+"""A wrong idea of where ranks are gives other answers than the right one in some of the cases."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import Mistake, plain
+
+__all__ = ["expanded", "judge_devices", "judge_job_request", "judge_node_names", "request"]
+
+
+def _judge(
+    function: Callable, right: Callable, mistakes: Sequence[Mistake], cases: Sequence[tuple]
+) -> None:
+    """Raise the first mistake that gives what ``function`` gives in all cases."""
+    given = [_listed(function(*copy.deepcopy(case))) for case in cases]
+    wanted = [_listed(right(*case)) for case in cases]
+    wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1]]
+    if not wrong:
+        return
+    first = wrong[0]
+    arguments = ", ".join(map(repr, cases[first]))
+    if given[first] is None:
+        raise WrongAnswer("returns-nothing", f"for {arguments} it returned nothing")
+    told = f"for {arguments} it returned {given[first]!r}"
+    for name, makes, explanation in mistakes:
+        if all(g == _listed(makes(*case)) for g, case in zip(given, cases, strict=True)):
+            raise WrongAnswer(name, f"{told}: {explanation}")
+    raise WrongAnswer("wrong-value", f"{told}, not {wanted[first]!r}")
+
+
+def _listed(value: Any) -> Any:
+    value = plain(value)
+    if isinstance(value, str) or value is None or not hasattr(value, "__iter__"):
+        return value
+    # torch.device("cuda", 1) is as good as its name.
+    return [item if isinstance(item, int | float) else str(item) for item in value]
+
+
+# ---- devices ----------------------------------------------------------------------------------
+
+
+def _devices(hosts: list[str], gpus: dict[str, int], local: Callable, modulo: bool = True) -> list:
+    found = []
+    for rank, host in enumerate(hosts):
+        if not gpus[host]:
+            found.append("cpu")
+            continue
+        number = local(hosts, rank, gpus)
+        found.append(f"cuda:{number % gpus[host] if modulo else number}")
+    return found
+
+
+def _local(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
+    return hosts[:rank].count(hosts[rank])
+
+
+def _global(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
+    return rank
+
+
+def _by_blocks(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
+    return rank - hosts.index(hosts[rank])
+
+
+_DEVICE_CASES = (
+    (["a", "a", "b", "b"], {"a": 2, "b": 2}),
+    (["a", "b", "a", "b"], {"a": 2, "b": 2}),
+    (["a", "a", "a", "b", "b", "b"], {"a": 2, "b": 3}),
+    (["b", "a", "a", "c", "b", "c", "a"], {"a": 4, "b": 2, "c": 0}),
+    (["a", "a", "a"], {"a": 1}),
+)
+_DEVICE_MISTAKES = (
+    Mistake(
+        "global-rank",
+        lambda hosts, gpus: _devices(hosts, gpus, _global, modulo=False),
+        "that is the rank in the world. The second host's GPUs begin at 0 again",
+    ),
+    Mistake(
+        "global-rank-modulo",
+        lambda hosts, gpus: _devices(hosts, gpus, _global),
+        "the rank in the world, modulo the host's GPUs, is right only by luck: with ranks spread "
+        "host by host in turn, two on one host share a GPU while another one is idle. Count the "
+        "ranks on the same host",
+    ),
+    Mistake(
+        "hosts-filled-in-order",
+        lambda hosts, gpus: _devices(hosts, gpus, _by_blocks),
+        "it counts from the first rank on the host, as if hosts were filled one after the other. "
+        "`--map-by node` deals ranks out in turn",
+    ),
+    Mistake(
+        "no-such-gpu",
+        lambda hosts, gpus: _devices(hosts, gpus, _local, modulo=False),
+        "the host has no GPU of that number: with more ranks than GPUs they have to share",
+    ),
+    Mistake(
+        "no-gpu-at-all",
+        lambda hosts, gpus: [
+            f"cuda:{_local(hosts, rank, gpus) % max(gpus[host], 1)}"
+            for rank, host in enumerate(hosts)
+        ],
+        'a host without a GPU computes on its processor: "cpu"',
+    ),
+)
+
+
+def judge_devices(devices: Callable) -> None:
+    try:
+        _judge(devices, lambda h, g: _devices(h, g, _local), _DEVICE_MISTAKES, _DEVICE_CASES)
+    except ZeroDivisionError as error:
+        raise WrongAnswer(
+            "divides-by-no-gpus", "a host may have no GPU, and nothing is left of x % 0"
+        ) from error
+
+
+# ---- node lists -------------------------------------------------------------------------------
+
+
+def expanded(text: str, *, pad: bool = True, last: int = 1, single: bool = True) -> list[str]:
+    """Return the names that Slurm's expression stands for, as scontrol show hostnames does."""
+    found = []
+    for part in re.findall(r"[^,\[]+(?:\[[^]]*\])?", text):
+        name, _, numbers = part.rstrip("]").partition("[")
+        if not numbers:
+            found.append(name)
+            continue
+        for item in numbers.split(","):
+            begin, _, end = item.partition("-")
+            if not end and not single:
+                continue
+            width = len(begin) if pad else 0
+            stop = int(end) + last if end else int(begin) + 1
+            found += [f"{name}{number:0{width}}" for number in range(int(begin), stop)]
+    return found
+
+
+def _cut_at_every_comma(text: str) -> list[str]:
+    found = []
+    for part in text.split(","):
+        try:
+            found += expanded(part if part.endswith("]") or "[" not in part else part + "]")
+        except ValueError:
+            found.append(part)
+    return found
+
+
+_NODE_CASES = (
+    ("node1",),
+    ("n[1-3]",),
+    ("gpu[1-3,7]",),
+    ("n[08-11]",),
+    ("a[1,3-4],login1,b[2]",),
+    ("r1n[098-101],r2n[1-2,5]",),
+)
+_NODE_MISTAKES = (
+    Mistake(
+        "end-left-out",
+        lambda text: expanded(text, last=0),
+        "a range of Slurm's includes its last number, unlike Python's",
+    ),
+    Mistake(
+        "zeros-lost",
+        lambda text: expanded(text, pad=False),
+        "08 is a host of another name than 8: keep as many digits as the first number has",
+    ),
+    Mistake(
+        "single-numbers-lost",
+        lambda text: expanded(text, single=False),
+        "between the brackets there may also be numbers that are no range",
+    ),
+    Mistake(
+        "cut-at-every-comma",
+        _cut_at_every_comma,
+        "a comma between brackets does not end a name",
+    ),
+    Mistake(
+        "cut-at-every-comma",
+        lambda text: text.split(","),
+        "a comma between brackets does not end a name, and brackets have to be written out",
+    ),
+    Mistake(
+        "order-lost",
+        lambda text: sorted(expanded(text)),
+        "the order is that of the ranks, and of the first node, where ranks meet: keep it",
+    ),
+)
+
+
+def judge_node_names(node_names: Callable) -> None:
+    _judge(node_names, expanded, _NODE_MISTAKES, _NODE_CASES)
+
+
+# ---- what a job asks for ----------------------------------------------------------------------
+
+
+def request(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
+    """Return nodes, ranks per node and cores per rank: the fewest nodes, equally filled."""
+    per_node = max(k for k in range(1, gpus + 1) if ranks % k == 0)
+    return ranks // per_node, per_node, cores // per_node
+
+
+def _full_nodes(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
+    return -(-ranks // gpus), gpus, cores // gpus
+
+
+def _floor(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
+    return ranks // gpus, gpus, cores // gpus
+
+
+_REQUEST_CASES = ((16, 8, 128), (12, 8, 96), (6, 8, 64), (7, 4, 32), (20, 8, 64), (1, 4, 16))
+
+
+def _variations() -> dict[str, Callable]:
+    def cores_by_gpus(ranks, gpus, cores):
+        nodes, per_node, _ = request(ranks, gpus, cores)
+        return nodes, per_node, cores // gpus
+
+    def all_cores(ranks, gpus, cores):
+        nodes, per_node, _ = request(ranks, gpus, cores)
+        return nodes, per_node, cores
+
+    def total(ranks, gpus, cores):
+        nodes, _, share = request(ranks, gpus, cores)
+        return nodes, ranks, share
+
+    return {"cores_by_gpus": cores_by_gpus, "all_cores": all_cores, "total": total}
+
+
+def _unequal(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
+    nodes = -(-ranks // gpus)
+    per_node = -(-ranks // nodes)
+    return nodes, per_node, cores // per_node
+
+
+def judge_job_request(job_request: Callable) -> None:
+    ways = _variations()
+    mistakes = (
+        Mistake(
+            "too-many-ranks",
+            _full_nodes,
+            "nodes times ranks per node is not what was asked for: on every node all GPUs are "
+            "used, and the job has more ranks than it should",
+        ),
+        Mistake("too-few-ranks", _floor, "nodes times ranks per node has to give the ranks"),
+        Mistake(
+            "unequal-nodes",
+            _unequal,
+            "so few nodes cannot all have equally many ranks: nodes times ranks per node has to "
+            "give the ranks exactly",
+        ),
+        Mistake(
+            "one-rank-a-node",
+            lambda ranks, gpus, cores: (ranks, 1, cores),
+            "one rank a node takes the most nodes there could be. A node has several GPUs",
+        ),
+        Mistake(
+            "cores-of-unused-gpus",
+            ways["cores_by_gpus"],
+            "nodes and ranks are right. If a node runs fewer ranks than it has GPUs, each can "
+            "have more cores: divide by the ranks on the node",
+        ),
+        Mistake(
+            "all-cores-for-each-rank",
+            ways["all_cores"],
+            "nodes and ranks are right, but every rank gets all cores of the node: Slurm would "
+            "refuse the job, as cores times ranks per node is more than a node has",
+        ),
+        Mistake(
+            "ranks-of-the-job",
+            ways["total"],
+            "the second number is the ranks of one node (--ntasks-per-node), not of the job",
+        ),
+    )
+    _judge(_whole(job_request), request, mistakes, _REQUEST_CASES)
+
+
+def _whole(job_request: Callable) -> Callable:
+    """The same function, if its numbers are whole; 2.0 nodes are no number of nodes."""
+
+    def asked(*case: int) -> Any:
+        given = plain(job_request(*case))
+        numbers = [given] if not isinstance(given, tuple | list) else list(itertools.chain(given))
+        if any(isinstance(number, float) for number in numbers):
+            raise WrongAnswer(
+                "not-whole",
+                f"for {', '.join(map(str, case))} it returned {given!r}: Slurm wants whole "
+                "numbers; divide by //",
+            )
+        return given
+
+    return asked

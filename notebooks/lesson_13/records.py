@@ -1,0 +1,83 @@
+"""What the same programs said on virtual hosts with Slurm, stored for those who have neither.
+
+``tests/hosts/record_launches.py`` runs them and writes ``virtual_hosts.json``, which is read here.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "about",
+    "failure",
+    "hosts_of",
+    "slurm_answers",
+    "stored",
+    "trainings",
+    "variables_table",
+]
+
+_FILE = Path(__file__).with_name("virtual_hosts.json")
+_MEANINGS = (
+    ("rank", ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")),
+    ("world size", ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")),
+    ("local rank", ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")),
+    ("where to meet", ("MASTER_ADDR",)),
+)
+
+
+@functools.cache
+def stored() -> dict[str, Any]:
+    """Return the whole record: when and with which versions, and what came out."""
+    return json.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def about() -> str:
+    """Return in a line when and where the record was made."""
+    record = stored()
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    hosts = ", ".join(f"{name} ({address})" for name, address in record["addresses"].items())
+    return f"Stored run of {record['date']}, on the virtual hosts {hosts}; {versions}."
+
+
+def hosts_of(launcher: str) -> list[str]:
+    """Return the host of each of four ranks, started by ``launcher``."""
+    return [rank["host"] for rank in stored()["told"][launcher]]
+
+
+def trainings() -> list[dict[str, Any]]:
+    """Return the results of the same training by all launchers."""
+    return stored()["trainings"]
+
+
+def failure(name: str) -> str:
+    """Return what was printed when something was wrong on purpose."""
+    return stored()["failures"][name]
+
+
+def variables_table(launchers: list[str], rank: int = 3) -> str:
+    """Return what launchers told a rank of four, on two hosts, as a table side by side."""
+    told = [stored()["told"][launcher][rank] for launcher in launchers]
+    rows = [["", *launchers]]
+    for meaning, names in _MEANINGS:
+        for name in names:
+            if any(name in variables for variables in told):
+                values = [variables.get(name, "-") for variables in told]
+                rows.append([f"{meaning}: {name}", *values])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def slurm_answers() -> bool:
+    """Return whether this machine has a Slurm that answers."""
+    try:
+        return subprocess.run(["sinfo"], capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -1,0 +1,334 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 13b A map of the frameworks
+#
+# **The one idea.** Under their own words all data-parallel frameworks do the same three things: give every rank the same weights, give every rank other samples, and average the gradients before the step. Whoever knows these three can read the documentation of any of them.
+#
+# **You will be able to**
+# - find the three things in seven scripts, and say which lines each framework asks of you;
+# - prove that they all train the same model, to a stated tolerance;
+# - say what a batch size in a setting counts;
+# - read a paragraph of documentation and say: synchronous or not, all-reduce or a server, which library.
+#
+# **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching).
+#
+# **Time.** The notebook runs in about 60 s (*measured here*: 2 ranks on 2 cores). Allow 90 minutes with the three exercises.
+#
+# **What is run here.** Plain PyTorch and DDP are run on your machine. A framework that is installed beside the course is run, too (at most two minutes each); of the others you see a stored run, with its date. To install the two smallest: `.venv/bin/python -m pip install lightning-fabric accelerate` (do not do it just before a workshop: `make setup` may have to put versions right).
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, hint, progress, solution
+from notebooks.lesson_13b.frameworks import (
+    FRAMEWORKS,
+    added_lines,
+    here_or_stored,
+    listing,
+    stored,
+)
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4, init_process_group=True)
+
+# %% [markdown]
+# ## 1. The training that all of them get
+#
+# A small network, 64 samples, ten steps with momentum, in one process. The numbers (weights, samples, labels) come from a file that all scripts share, so that nothing depends on a framework's random generator. This is the whole script:
+
+# %%
+print(listing("serial"))
+
+# %% [markdown]
+# And this with nothing but `torch.distributed`: the lines that are new (a line that changed counts as new).
+
+# %%
+for line in added_lines("plain"):
+    print("+", line)
+
+# %% [markdown]
+# You know all of it. `inputs[rank::ranks]` gives every rank other samples, `broadcast` the same weights, `all_reduce` and the division average the gradients. The last three lines only make a loss to print: each rank has the loss of its own 32 samples, and their mean is the loss of all 64.
+#
+# **Predict.** Of these lines DDP makes some unnecessary. How many new lines does the script with DDP have, compared with the serial one? Count import lines, too. Write a number.
+
+# %%
+prediction = None
+
+# %%
+compare(prediction, len(added_lines("ddp")), within=0.1, source="Counted here")
+for line in added_lines("ddp"):
+    print("+", line)
+
+# %% [markdown]
+# Broadcast and average have gone into one line. What stays is yours: who am I, which samples, and the loss to print.
+#
+# ## 2. Fabric and Accelerate: the wrapping, wrapped
+#
+# Lightning Fabric and Hugging Face Accelerate leave you your loop. Both are thin: they find out about launcher and device, wrap the model in DDP (or FSDP, or DeepSpeed, by one word in a setting), and put mixed precision into `backward`.
+
+# %%
+for name in ("fabric", "accelerate"):
+    print(f"{FRAMEWORKS[name].title}:")
+    for line in added_lines(name):
+        print("  +", line)
+    print()
+
+# %% [markdown]
+# The scripts shard the samples by hand, to be alike. With a `DataLoader` both do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` put in a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
+#
+# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and most of what it does is in a dict of settings. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its reason to be is ZeRO: optimizer state, gradients and parameters in parts on all ranks, which PyTorch's `fully_shard` does as well. Horovod, the oldest, wraps the optimizer instead of the model: each gradient is given to a background thread as soon as it is there, and `optimizer.step()` first waits for all averages.
+
+# %%
+for name in ("deepspeed", "horovod"):
+    print(f"{FRAMEWORKS[name].title}:")
+    for line in added_lines(name):
+        print("  +", line)
+    print()
+
+# %% [markdown]
+# ## 3. tf.distribute: not a rank in sight
+#
+# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the processor. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has nearly no line in common with the serial one, so we show how it goes:
+
+# %%
+print(listing("tensorflow"))
+
+# %% [markdown]
+# Three things to find again. The same weights: variables that are made in `strategy.scope()` are mirrored. Other samples: `experimental_distribute_dataset` cuts each batch of 64 in two. The average: `apply_gradients` all-reduces, but it sums. That is why the loss is divided by the batch of *all* devices, not by the mean over a device's own samples, and why `reduce("sum")` gives the loss.
+#
+# **Predict.** Someone writes `tf.reduce_mean(each)` there, the mean over the device's own samples. With two devices, the gradient that is applied is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
+
+# %%
+prediction = None
+
+# %%
+import torch
+
+torch.manual_seed(0)
+weight = torch.randn(3, requires_grad=True)
+samples = torch.randn(64, 3)
+
+
+def gradient(loss):
+    return torch.autograd.grad(loss, weight)[0]
+
+
+right = gradient((samples @ weight).square().mean())
+parts = [gradient((samples[device::2] @ weight).square().mean()) for device in range(2)]
+ratio = (sum(parts) / right).mean().item()
+torch.testing.assert_close(sum(parts), 2 * right)
+compare(prediction, "C")
+print(f"summed means of two devices / mean of all: {ratio:.3f}")
+
+# %% [markdown]
+# Twice: the learning rate is silently doubled, and with 64 devices it is 64 times as large. DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to a new framework (lesson 04).
+#
+# The same `MirroredStrategy`, over several hosts, is `MultiWorkerMirroredStrategy`: one process on each, which find each other by a variable `TF_CONFIG` in JSON, and all-reduce by its own ring over gRPC or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
+#
+# ## 4. Do they all train the same?
+#
+# Now all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, added up in another order by each framework. One float32 operation rounds by up to $6 \cdot 10^{-8}$ relative; a loss of about 1 comes from some hundred of them, ten steps long. So let us allow $5 \cdot 10^{-6}$. A forgotten average would show in the third digit.
+#
+# **Predict.** How many of the frameworks that ran have losses within this tolerance of the serial ones? (A) all, (B) all but TensorFlow, (C) only plain PyTorch and DDP. Write a letter.
+
+# %%
+prediction = None
+
+# %% tags=["nbval-ignore-output"]
+found = {name: here_or_stored(name) for name in FRAMEWORKS}
+serial = found["serial"]["losses"]
+print("framework            version       new lines  largest difference  where it ran")
+apart = {}
+for name, run in found.items():
+    row = f"{FRAMEWORKS[name].title:<20} {run['version']:<13} {len(added_lines(name)):>9}  "
+    if "losses" in run:
+        apart[name] = max(abs(a - b) for a, b in zip(run["losses"], serial, strict=True))
+        print(f"{row}{apart[name]:>18.1e}  {run['where']}")
+    else:
+        print(f"{row}{'did not run':>18}  {run['where']}")
+
+# %%
+compare(prediction, "A" if max(apart.values()) <= 5e-6 else "other")
+assert max(apart.values()) <= 5e-6
+assert {"plain", "ddp", "fabric", "accelerate", "tensorflow"} <= apart.keys()
+assert serial[-1] < 0.9 * serial[0], "and it has learned something"
+
+# %% [markdown]
+# All that ran. Two libraries of tensors, three of collectives, one sequence of losses. So a result in a paper that holds for DDP holds for the others, with the same *global* batch, learning rate and reduction.
+#
+# What did not run, and what it said (stored, with the date of the attempt):
+
+# %%
+for name in FRAMEWORKS:
+    attempt = stored(name)
+    if "error" in attempt:
+        print(f"{FRAMEWORKS[name].title}, {attempt['date']}: {attempt['error']}")
+
+# %% [markdown]
+# ## 5. Beside SPMD: Ray Train and Monarch
+#
+# Everything so far is SPMD: one program, started once for each rank. Two others turn it round.
+#
+# **Ray Train.** Ray runs Python functions and *actors* (a process that keeps state and takes calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts so many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps in DDP. So inside it is lesson 08, synchronous, by NCCL or gloo. What Ray adds is around it: placing workers without Slurm, feeding data, restarting after a failure, many trials at once.
+#
+# **Monarch.** PyTorch's own experiment with a *single controller*: one program, like a notebook, holds a "mesh" of processes and calls methods on all actors of it at once [2]. You have used one: the notebook with `%%px` is a single controller of its ranks. It serves where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is labelled experimental.
+#
+# ## 6. What does a wrapped optimizer do?
+#
+# ### Exercise 1: Horovod in ten lines
+#
+# Write `distributed(optimizer, group)`, as `hvd.DistributedOptimizer` does it: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Parameters whose `grad` is None are left alone. The parameters of an optimizer are in `settings["params"]` for each dict `settings` of `optimizer.param_groups`.
+
+# %%
+# %%px
+import torch
+import torch.distributed as dist
+
+
+# %% tags=["exercise"] exercise="13b.distributed"
+# %%px
+def distributed(optimizer, group):
+    """Return an optimizer that averages the gradients over the ranks of group before it steps."""
+    ### BEGIN SOLUTION
+    own_step = optimizer.step
+
+    def step():
+        for settings in optimizer.param_groups:
+            for parameter in settings["params"]:
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad, group=group)
+                    parameter.grad /= dist.get_world_size(group)
+        own_step()
+
+    optimizer.step = step
+    return optimizer
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("13b.distributed")
+
+# %% [markdown]
+# Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
+#
+# ## 7. A decoder for documentation
+#
+# | if it says | it means | lesson |
+# |---|---|---|
+# | mirrored, replicated, in lockstep, all workers wait | synchronous SGD | 05 |
+# | as soon as it arrives, stale, hogwild, without waiting | asynchronous SGD | 09 |
+# | push and pull, chief, server, variables live on | parameter server | 09 |
+# | each on its own for H steps, outer optimizer | local SGD | 09 |
+# | fused, fusion buffer, bucket | several gradients in one message | 06, 08 |
+# | ring, tree, hierarchical | which all-reduce | 03 |
+# | ZeRO stage 1, 2, 3; sharded; FSDP | optimizer state; and gradients; and parameters in parts | 08 |
+# | `nccl`; RCCL; oneCCL; `gloo`; `mpi` | NVIDIA's GPUs; AMD's; Intel's; processors over TCP; whatever the site has | 13 |
+# | replica, worker, task, process, engine | mostly a rank | 00 |
+# | node, host, machine | mostly a machine, but a "node" in a graph or in Ray may be another thing | 13 |
+# | global batch, effective batch | of all ranks; also of all accumulated backward passes | 05, 08 |
+#
+# ### Exercise 2: what does the batch size count?
+#
+# In six settings somebody writes a batch size `written`. There are `ranks` ranks, and gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`: how many samples one step of the optimizer has seen. `setting` is one of
+#
+# - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (The last two wrap it, and leave the size as it is.)
+# - `"accelerate split_batches"`: the same loader, but with `split_batches=True` Accelerate cuts each of its batches into equal parts, one for each rank [3].
+# - `"keras"`: `model.fit(..., batch_size=written)` under a strategy: of all replicas together. (Suppose that Keras adds up the gradients of `accumulate` such batches, as its optimizers can.)
+# - `"deepspeed train_batch_size"`: by its documentation "samples a GPU" times accumulation steps times number of GPUs [4].
+
+
+# %% tags=["exercise"] exercise="13b.effective_batch"
+def effective_batch(setting, written, ranks, accumulate):
+    """Return how many samples one step of the optimizer has seen."""
+    ### BEGIN SOLUTION
+    if setting in ("ddp", "fabric", "accelerate"):
+        return written * ranks * accumulate  # of one rank, one backward
+    if setting in ("accelerate split_batches", "keras"):
+        return written * accumulate  # of all ranks, one backward
+    return written  # of all ranks, all backward passes
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("13b.effective_batch")
+
+# %% [markdown]
+# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. Whoever moves a script from one framework to another and keeps the number, changes the experiment; and the learning rate that fits it (lesson 05).
+#
+# ### Exercise 3: what does this mean?
+#
+# Five paragraphs, in the manner of real documentation.
+#
+# > **A.** Each accelerator holds a full copy of the variables. After the backward pass, partial sums travel from card to card over the vendor's interconnect without a detour through host memory, and only when every card holds the total does the next batch begin on all devices together. Requires graphics cards of NVIDIA.
+#
+# > **B.** Workers fetch the parameters, process a mini-batch and hand in the gradient by remote procedure call. Gradients are applied in the order of arrival, whichever comes first is applied first; a slow worker therefore delays nobody, though its gradient may refer to parameters that have been replaced meanwhile.
+#
+# > **C.** The chief holds all variables. In each round every worker receives them and returns one gradient by remote procedure call. Once all gradients of a round are in, the chief applies their mean and begins the next round.
+#
+# > **D.** Every island trains on its own for 500 steps with its inner optimizer. Then the changes of the weights are averaged over all islands, over TCP, on processors, with the library that PyTorch has for these, and applied by an outer optimizer with Nesterov momentum.
+#
+# > **E.** Start your script with `mpirun`. Gradients that are ready are copied into a fused buffer, and their averages are computed on every process by whatever collective your site's library picks. `optimizer.step()` returns when the averages are there and applied.
+#
+# Write `reading()`, which returns a dict with a triple for each of `"A"` to `"E"`:
+# 1. when: `"sync"`, `"async"`, or `"local"` (each rank does several steps alone in between);
+# 2. how: `"all-reduce"` or `"server"`;
+# 3. which collective library: `"nccl"`, `"gloo"`, `"mpi"`, or `"none"` if there are no collectives.
+
+
+# %% tags=["exercise"] exercise="13b.reading"
+def reading():
+    """Return what the paragraphs A to E say: when, how, and by which library."""
+    ### BEGIN SOLUTION
+    return {
+        "A": ("sync", "all-reduce", "nccl"),
+        "B": ("async", "server", "none"),
+        "C": ("sync", "server", "none"),
+        "D": ("local", "all-reduce", "gloo"),
+        "E": ("sync", "all-reduce", "mpi"),
+    }
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("13b.reading")
+
+# %% [markdown]
+# Stuck? `hint("13b.reading")`, `solution("13b.reading")`.
+#
+# ## Recap
+#
+# | framework | same weights | average | when | collectives | you write |
+# |---|---|---|---|---|---|
+# | plain | `broadcast` | `all_reduce`, divide | sync | any backend | all of it |
+# | DDP | at wrapping | in backward, buckets | sync | any backend | samples, launch |
+# | Fabric | `setup` (DDP inside) | in backward | sync | PyTorch's | your loop |
+# | Accelerate | `prepare` (DDP inside) | in backward | sync | PyTorch's | your loop |
+# | DeepSpeed | `initialize` | in `engine.backward` | sync | PyTorch's | settings |
+# | Horovod | `broadcast_parameters` | before `step()` | sync | MPI, gloo, NCCL | wrap the optimizer |
+# | `MirroredStrategy` | `scope()` | in `apply_gradients`: a sum | sync | TensorFlow's, NCCL | function for a replica |
+# | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | coordinator |
+# | Ray Train | DDP inside | in backward | sync | PyTorch's | function for a worker |
+#
+# Which to choose? The one that your colleagues know; then the one with the fewest lines between you and the three things above. For a model that fits on one device DDP is enough, with Fabric or Accelerate around it if you want one script for every machine; for one that does not, FSDP2, by itself or through any of them. Horovod's last release is of 2023 [5]; you will read it more often than write it.
+#
+# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: gradients are summed there, and the loss is the mean over a replica: the rate is too large by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
+#
+# ## References and further reading
+#
+# 1. Ray, "Ray Train Overview", [docs.ray.io](https://docs.ray.io/en/latest/train/overview.html).
+# 2. Meta, *Monarch: Single controller library*, [pypi.org](https://pypi.org/project/torchmonarch/).
+# 3. Hugging Face, *Accelerate* documentation, class `DataLoaderConfiguration`, [huggingface.co](https://huggingface.co/docs/accelerate/package_reference/utilities).
+# 4. DeepSpeed, "DeepSpeed Configuration JSON", section "Batch Size Related Parameters", [deepspeed.ai](https://www.deepspeed.ai/docs/config-json/).
+# 5. A. Sergeev and M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799, 2018; release 0.28.1, June 2023, [pypi.org](https://pypi.org/project/horovod/).
+# 6. TensorFlow, module `tf.distribute`, [tensorflow.org](https://www.tensorflow.org/api_docs/python/tf/distribute).
+# 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).

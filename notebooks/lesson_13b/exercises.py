@@ -1,0 +1,79 @@
+"""The checks of lesson 13b: what a framework does, and what its documentation says it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import exercise
+
+STEP_HINTS = [
+    "A wrapped optimizer has to do one thing more, before the step that the optimizer takes: what "
+    "lesson 05's `sync_gradients` does.",
+    "Keep the optimizer's own `step`, and put a function of your own into its place "
+    "(`optimizer.step = ...`) that averages the gradients of all parameters in "
+    "`optimizer.param_groups` over `group`, and then calls the one that you kept.",
+    "```python\n"
+    "own_step = optimizer.step\n\n"
+    "def step():\n"
+    "    for settings in optimizer.param_groups:\n"
+    "        for parameter in settings['params']:\n"
+    "            ...  # sum over group, divide by its size\n"
+    "    own_step()\n\n"
+    "optimizer.step = step\n"
+    "return optimizer\n"
+    "```",
+]
+
+
+@exercise("13b.distributed", function="distributed", where="engines", hints=STEP_HINTS)
+def check_distributed(distributed: Callable) -> str:
+    from course_lib.teaching.judges.rank_groups import with_smaller_group
+
+    from .judge_wrapping import judge_wrapping, observe_wrapping
+
+    with_smaller_group(lambda ranks, p: judge_wrapping(observe_wrapping(distributed, ranks), p))
+    return "Three steps, and on every rank the weights of one process with the whole batch."
+
+
+BATCH_HINTS = [
+    "Two questions for each framework: does the number in the settings count the samples of one "
+    "rank or of all ranks, and does it count those of one backward or of one optimizer step?",
+    "DDP, Fabric and Accelerate: of one rank and one backward (the DataLoader is yours, and every "
+    "rank has one). Keras and Accelerate with split_batches: of all ranks, one backward. "
+    "DeepSpeed's train_batch_size: of all ranks and all backward passes of a step.",
+    "```python\n"
+    'if setting in ("ddp", "fabric", "accelerate"):\n'
+    "    return written * ranks * accumulate\n"
+    'if setting in ("accelerate split_batches", "keras"):\n'
+    "    return ...\n"
+    "return ...  # deepspeed train_batch_size\n"
+    "```",
+]
+
+
+@exercise("13b.effective_batch", function="effective_batch", where="notebook", hints=BATCH_HINTS)
+def check_effective_batch(effective_batch: Callable) -> str:
+    from .judge_reading import judge_batch
+
+    judge_batch(effective_batch)
+    return "The same 32 in six settings is six different experiments."
+
+
+READ_HINTS = [
+    "Look for the verbs. Who waits for whom before weights change? Where do weights live, on every "
+    "rank or on a server? Is a library named, or a kind of device?",
+    "'At once', 'as soon as it arrives', 'without waiting' mean asynchronous. 'Push' and 'pull' "
+    "mean a server. 'Mirrored', 'replicas in lockstep', 'identical after each step' mean "
+    "synchronous all-reduce. Tensors on the GPU between NVIDIA's devices mean NCCL.",
+    "A is sync, all-reduce, NCCL. B is async with a server, and no collective library. C is sync, "
+    "but with a server. For D ask what 'every 500 steps' leaves in between. E says it on "
+    "processors, started by mpirun.",
+]
+
+
+@exercise("13b.reading", function="reading", where="notebook", hints=READ_HINTS)
+def check_reading(reading: Callable) -> str:
+    from .judge_reading import judge_reading
+
+    judge_reading(reading)
+    return "Five paragraphs, three questions each."

@@ -1,0 +1,140 @@
+"""What paragraphs and settings mean, and which words say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import Mistake, judge_formula
+
+__all__ = ["ANSWERS", "judge_batch", "judge_reading"]
+
+ANSWERS = {
+    "A": ("sync", "all-reduce", "nccl"),
+    "B": ("async", "server", "none"),
+    "C": ("sync", "server", "none"),
+    "D": ("local", "all-reduce", "gloo"),
+    "E": ("sync", "all-reduce", "mpi"),
+}
+_QUESTIONS = ("when", "how", "library")
+_WORDS = {
+    ("A", 0): "'the next batch begins on all devices together'",
+    ("A", 1): "every device keeps a copy, and 'sums travel from card to card': no one is special",
+    ("A", 2): "graphics cards of one vendor, 'without a detour through host memory'",
+    ("B", 0): "'whichever comes first is applied first': nobody waits for anybody",
+    ("B", 1): "'fetch the parameters', 'hand in the gradient': the parameters live elsewhere",
+    ("B", 2): "requests by remote procedure call are no collectives, so there is no such library",
+    ("C", 0): "'once all gradients of a round are in': the server waits for everyone",
+    ("C", 1): "'the chief' holds the variables; a server alone makes nothing asynchronous",
+    ("C", 2): "each worker talks to the chief alone; no collective is named",
+    ("D", 0): "'on its own for 500 steps': neither waits for the others in each step, nor is "
+    "anything applied late; it is local SGD",
+    ("D", 1): "'averaged over all': a sum that everybody gets, and no server",
+    ("D", 2): "'over TCP, on processors': the backend of PyTorch that does that",
+    ("E", 0): "'optimizer.step() returns when the averages are there'",
+    ("E", 1): "'averages', on every process, in a fused buffer",
+    ("E", 2): "'started by mpirun', and 'whatever collective your site's library picks'",
+}  # fmt: skip
+_KNOWN = (
+    {"sync", "async", "local"},
+    {"all-reduce", "server"},
+    {"nccl", "gloo", "mpi", "none"},
+)
+
+
+def judge_reading(reading: Callable) -> None:
+    """Raise the first answer that is wrong, with the words that tell."""
+    given = reading()
+    if given is None:
+        raise WrongAnswer("returns-nothing", "it returned nothing; return a dict")
+    if not isinstance(given, dict) or set(given) != set(ANSWERS):
+        raise WrongAnswer(
+            "not-all-paragraphs", "return a dict with the keys 'A' to 'E', and a triple for each"
+        )
+    for paragraph, wanted in ANSWERS.items():
+        answer = given[paragraph]
+        if not isinstance(answer, tuple | list) or len(answer) != 3:
+            raise WrongAnswer("not-a-triple", f"{paragraph}: {answer!r} is no triple")
+        told = [str(word).strip().casefold() for word in answer]
+        for number, (said, right) in enumerate(zip(told, wanted, strict=True)):
+            if said not in _KNOWN[number]:
+                raise WrongAnswer(
+                    "unknown-word",
+                    f"{paragraph}: {said!r} is none of {', '.join(sorted(_KNOWN[number]))}",
+                )
+            if said != right:
+                name = _named(paragraph, number, said)
+                raise WrongAnswer(
+                    name,
+                    f"{paragraph}, {_QUESTIONS[number]}: {said!r} is not what it says. Look at "
+                    f"{_WORDS[paragraph, number]}",
+                )
+
+
+def _named(paragraph: str, number: int, said: str) -> str:
+    if (paragraph, number) == ("C", 0):
+        return "a-server-may-wait"
+    if (paragraph, number) == ("D", 0):
+        return "local-steps"
+    return ("wrong-when", "wrong-how", "wrong-library")[number]
+
+
+# ---- whose batch ------------------------------------------------------------------------------
+
+_OF_ONE = ("ddp", "fabric", "accelerate")
+_OF_ALL = ("accelerate split_batches", "keras")
+_OF_STEP = ("deepspeed train_batch_size",)
+_CASES = tuple(
+    (setting, *numbers)
+    for setting in (*_OF_ONE, *_OF_ALL, *_OF_STEP)
+    for numbers in ((32, 4, 1), (32, 4, 2), (48, 3, 4))
+)
+
+
+def _effective(setting: str, written: int, ranks: int, accumulate: int) -> int:
+    if setting in _OF_ONE:
+        return written * ranks * accumulate
+    return written * (accumulate if setting in _OF_ALL else 1)
+
+
+_MISTAKES = (
+    Mistake(
+        "always-of-one-rank",
+        lambda s, w, r, a: w * r * a,
+        "it takes every number for one rank's. Keras, split_batches and DeepSpeed's "
+        "train_batch_size count all ranks",
+    ),
+    Mistake(
+        "always-of-all-ranks",
+        lambda s, w, r, a: w * (1 if s in _OF_STEP else a),
+        "it takes every number for that of all ranks. A DataLoader that you make yourself is made "
+        "on each rank: DDP, Fabric and Accelerate count one rank's samples",
+    ),
+    Mistake(
+        "forgets-accumulation",
+        lambda s, w, r, a: w * (r if s in _OF_ONE else 1),
+        "gradients of several backward passes are added up before a step, so the step has seen "
+        "more samples",
+    ),
+    Mistake(
+        "deepspeed-counts-all",
+        lambda s, w, r, a: w * (r * a if s in _OF_ONE else a),
+        "all is right but DeepSpeed: train_batch_size is already the product of samples a "
+        "backward, accumulation and ranks",
+    ),
+    Mistake(
+        "split-batches",
+        lambda s, w, r, a: w * (r * a if s in (*_OF_ONE, _OF_ALL[0]) else a if s == "keras" else 1),
+        "split_batches=True has Accelerate cut each batch into parts for the ranks: the number "
+        "counts all of them",
+    ),
+    Mistake(
+        "ignores-setting",
+        lambda s, w, r, a: w,
+        "that is the number as it is written, which counts something else in each setting",
+    ),
+)
+
+
+def judge_batch(effective_batch: Callable) -> None:
+    judge_formula(effective_batch, _effective, _MISTAKES, _CASES)

@@ -1,0 +1,1 @@
+"""One training, written for each framework; serial.py is what the others are compared with."""

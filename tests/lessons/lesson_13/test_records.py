@@ -1,0 +1,53 @@
+"""The stored run of lesson 13 is whole, and what a launcher tells is read in the same way here."""
+
+import json
+import subprocess
+import sys
+
+from torch_mpi4py import launch
+
+from course_lib.teaching.lessons import ROOT
+from notebooks.lesson_13 import records
+from notebooks.lesson_13.judge_scripts import read_job
+
+WHO = ["notebooks/lesson_13/who.py"]
+
+
+def test_all_launchers_ended_with_one_checksum_on_two_hosts() -> None:
+    runs = records.trainings()
+    assert len(runs) == 7
+    assert {run["checksum"] for run in runs} == {runs[0]["checksum"]}
+    assert {run["ranks"] for run in runs} == {2}
+    assert {tuple(run["hosts"]) for run in runs if "hosts" in run} == {("h1", "h2"), ("h2", "h3")}
+
+
+def test_the_table_has_a_column_for_each_launcher_and_no_variable_that_nobody_set() -> None:
+    lines = records.variables_table(["srun --mpi=pmix", "mpiexec in a job"]).splitlines()
+    assert lines[0].split("  ")[-1].strip() == "mpiexec in a job"
+    rows = {line.split()[-3]: line.split()[-2:] for line in lines[1:]}
+    assert rows["SLURM_PROCID"] == ["3", "1"]
+    assert "MASTER_ADDR" not in rows
+
+
+def test_who_tells_what_the_launcher_set() -> None:
+    command = launch.mpiexec(2, sys.executable, *WHO)
+    ran = subprocess.run(
+        command, cwd=ROOT, env=launch.environment(), capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert sorted(one["OMPI_COMM_WORLD_RANK"] for one in told) == ["0", "1"]
+    assert not any("RANK" in one for one in told)
+
+
+def test_without_slurm_nothing_answers(monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not records.slurm_answers()
+
+
+def test_the_scripts_of_the_course_are_read_as_slurm_reads_them() -> None:
+    job = read_job((ROOT / "scripts" / "ddp_torchrun.sbatch").read_text())
+    assert (job.asked["--nodes"], job.asked["--ntasks-per-node"]) == ("2", "1")
+    assert not job.ignored
+    assert job.option("--rdzv-backend") == "c10d"
+    assert "first" in job.variables
