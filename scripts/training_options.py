@@ -17,6 +17,11 @@ from course_lib.training.report import result_line
 
 def parse(description: str) -> argparse.Namespace:
     """Return the options of a training program from its command line."""
+    return checked(training_parser(description))
+
+
+def training_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that all training programs have; a program may add some."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,6 +34,11 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--progress", action=argparse.BooleanOptionalAction, help="bar (on a terminal)"
     )
+    return parser
+
+
+def checked(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options from the command line, which ends the program if they make no sense."""
     options = parser.parse_args()
     if options.epochs < 1 or options.steps < 0 or options.batch < 1 or options.seed < 0:
         parser.error("--epochs and --batch must be at least 1, --steps and --seed at least 0")

@@ -16,7 +16,7 @@ from torch_mpi4py import launch
 from course_lib.parallel import launching
 from tests import ranks
 
-SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp")
+SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", "fsdp", "tensor_parallel")
 LIMIT = 150
 STEPS = 12
 # Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7,
@@ -153,6 +153,30 @@ def test_three_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path
         assert weights[name].keys() == weights["one"].keys()
         for key, tensor in weights["one"].items():
             torch.testing.assert_close(weights[name][key], tensor, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.timeout(620)  # four starts
+@pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
+@pytest.mark.parametrize("name", ["fsdp", "tensor_parallel"])
+def test_a_model_in_parts_is_trained_as_in_one_piece(root: Path, tmp_path: Path, name: str) -> None:
+    """Two ranks to the same bits under both launchers; four and one up to rounding."""
+    files = {ranks_: tmp_path / f"{ranks_}.pt" for ranks_ in (1, 2, 4)}
+    two = ("--steps", STEPS, "--batch", 8)
+    by_mpi = by_mpiexec(2, name, *two, "--save", files[2])
+    by_gloo = by_torchrun(root, 2, name, *two)
+    assert (by_mpi["backend"], by_gloo["backend"]) == ("mpi4py", "gloo")
+    assert (by_mpi["script"], by_mpi["steps"], by_mpi["ranks"]) == (name, STEPS, 2)
+    same = {(found["checksum"], found["loss"], found["accuracy"]) for found in (by_mpi, by_gloo)}
+    assert len(same) == 1, (by_mpi, by_gloo)
+
+    by_mpiexec(4, name, "--steps", STEPS, "--batch", 4, "--save", files[4])
+    alone = python(root, script(name), "--steps", STEPS, "--batch", 16, "--save", files[1])
+    assert alone.returncode == 0, alone.stderr
+    weights = {number: torch.load(file, weights_only=True) for number, file in files.items()}
+    for number in (2, 4):
+        assert weights[number].keys() == weights[1].keys()
+        for key, tensor in weights[1].items():
+            torch.testing.assert_close(weights[number][key], tensor, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.timeout(470)

@@ -1,0 +1,825 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10b Models in slices and shards
+#
+# **The one idea.** A model that is too large for one device can be cut *through* its layers. Either every rank computes with its slice of each layer, on the same samples (tensor parallelism), or every rank stores a shard and borrows the rest just in time, for samples of its own (ZeRO, FSDP).
+#
+# **You will be able to**
+# - cut a linear layer by columns and by rows, and say which all-reduce belongs into forward and which into backward;
+# - do the same to a whole transformer, by hand and by DTensor, and prove that it computes what the uncut one does;
+# - shard an optimizer by hand, and choose between the three stages of ZeRO by their bytes in memory and on the way;
+# - use `ZeroRedundancyOptimizer`, `fully_shard` and a 2 x 2 mesh;
+# - work out on paper what a model of 70 billion parameters needs.
+#
+# **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
+#
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, hint, solution
+from notebooks.lesson_10b.figures import bytes_on_each_rank, gpus_needed
+from notebooks.lesson_10b.figures import sequence_in_slices, sliced_mlp
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %% [markdown]
+# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among roundings, and on the processor, so that the claims hold everywhere.
+
+# %%
+# %%px
+from datetime import timedelta
+
+import torch_mpi4py  # lets torch.distributed talk through MPI
+from torch import nn
+from torch.nn import functional as F
+from torch_mpi4py import Traffic
+
+from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.training import data
+from course_lib.training.models import parameter_count
+from course_lib.training.transformer import MLP, Transformer
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+training, _, _ = data.load_available("digits")
+
+
+# %%
+# %%px
+def new_model():
+    """The same weights on every rank, and in every call."""
+    torch.manual_seed(0)
+    return Transformer(size=8, width=64, heads=4, depth=2).double()
+
+
+def batch(step, part=0, parts=1):
+    """Part number `part` of `parts` of the 32 samples of this step."""
+    images, labels = training[32 * step : 32 * (step + 1)]
+    return images.double().chunk(parts)[part], labels.chunk(parts)[part]
+
+
+model = new_model()
+whole_bytes = 8 * parameter_count(model)
+if rank == 0:
+    print(f"{parameter_count(model):,} parameters, {whole_bytes:,} bytes")
+
+# %% [markdown]
+# ## 1. What fills the memory
+#
+# Training holds more than the parameters. Here is one step with Adam, and what is left in memory after it.
+#
+# **Predict.** Parameters, gradients and Adam's state together: how many times the bytes of the parameters?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def local_bytes(tensors):
+    """Bytes that this rank holds of some tensors, of which each may be cut over the ranks."""
+    local = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
+    return sum(t.numel() * t.element_size() for t in local)
+
+
+def state_of(optimizer):
+    """The tensors of an optimizer's state; its counters of steps, single numbers, left out."""
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return [value for value in values if torch.is_tensor(value) and value.dim() > 0]
+
+
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+images, labels = batch(0)
+F.cross_entropy(model(images), labels).backward()
+optimizer.step()
+parts = [list(model.parameters()), [p.grad for p in model.parameters()], state_of(optimizer)]
+times = sum(map(local_bytes, parts)) / whole_bytes
+
+# %%
+compare(prediction, cluster.view["times"][0], within=0.01)
+assert cluster.view["times"] == [4.0] * 4
+
+# %% [markdown]
+# Four: parameters, gradients, and two running means for each parameter. With DDP *every* rank holds all of it, so more ranks do not make room for a larger model. (On top come the *activations*, what forward keeps for backward; they grow with the batch, and section 5 and 8 return to them.)
+#
+# ## 2. One layer in slices
+#
+# A linear layer computes $y = xA$. In *tensor parallelism* each rank has a slice of $A$. There are two ways to cut.
+#
+# - **By columns**, $A = [A_0, A_1, \dots]$: rank r computes $y_r = x A_r$, some of the outputs. Every rank needs the whole $x$, and no sum is needed.
+# - **By rows**, with $A_r$ below each other: rank r has some of the inputs, $x_r$, and $x_r A_r$ is as large as the whole output, but only a term of it: $y = \sum_r x_r A_r$.
+#
+# One after the other they fit: what columns give out, rows take in, and an elementwise function such as GELU may stand between. So an MLP needs one sum at its end, and nothing in its middle. This is how Megatron-LM does it [1].
+
+# %%
+sliced_mlp()
+
+# %% [markdown]
+# What about backward? The whole $x$ went to all slices, and each slice of $A$ has something to say about $\partial L / \partial x$; the chain rule adds that up. So the place where $x$ is copied, called $f$, does nothing in forward and an all-reduce in backward. The place of the sum, $g$, is its mirror image: all-reduce in forward, and in backward the gradient of the sum goes to each term as it is.
+
+
+# %%
+# %%px
+class Copy(torch.autograd.Function):
+    """Megatron's f: one input for all slices."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+# %%
+# %%px
+class Sum(torch.autograd.Function):
+    """Megatron's g: one output from the terms of all slices."""
+
+    @staticmethod
+    def forward(ctx, term):
+        total = term.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+# %% [markdown]
+# A word on shapes. PyTorch's `nn.Linear` stores the transpose of $A$: its `weight` is (outputs, inputs). So columns of $A$ are cut along dimension 0 of `weight`, rows along dimension 1. A bias has one number for each output: cut by columns it is cut, too; by rows it is added once, after the sum.
+#
+# **Predict.** Forward and backward of the MLP below on 4 ranks: how many all-reduces does each take? Write `[forward, backward]`.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def own_slice(parameter, dim):
+    return nn.Parameter(parameter.detach().chunk(world_size, dim)[rank].clone())
+
+
+torch.manual_seed(1)
+mlp = MLP(64).double()
+up, up_bias = own_slice(mlp.up.weight, 0), own_slice(mlp.up.bias, 0)
+down, down_bias = own_slice(mlp.down.weight, 1), nn.Parameter(mlp.down.bias.detach().clone())
+
+
+def sliced(x):
+    inner = F.gelu(F.linear(Copy.apply(x), up, up_bias))
+    return Sum.apply(F.linear(inner, down)) + down_bias
+
+
+# %%
+# %%px
+x = torch.randn(32, 8, 64).double()  # the same on all ranks, after the same seed
+inputs = [x.clone().requires_grad_() for _ in range(2)]  # for the slices, for the whole
+with Traffic() as forward:
+    y = sliced(inputs[0])
+with Traffic() as backward:
+    y.square().mean().backward()
+counted = [t.collectives["all_reduce"].messages for t in (forward, backward)]
+
+# %%
+compare(prediction, cluster.view["counted"][0])
+assert cluster.view["counted"] == [[1, 1]] * 4
+
+# %% [markdown]
+# One and one. And the numbers? Each rank computes the uncut MLP as well, and compares outputs, the gradient of the inputs, and the gradients of its slices. The sums have another order than in one piece, so we allow $10^{-12}$: numbers here are about 1, and a rounding in float64 is $10^{-16}$ of them.
+
+# %%
+# %%px
+y_whole = mlp(inputs[1])
+y_whole.square().mean().backward()
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+close(y, y_whole)
+close(inputs[0].grad, inputs[1].grad)
+close(up.grad, mlp.up.weight.grad.chunk(world_size, 0)[rank])
+close(up_bias.grad, mlp.up.bias.grad.chunk(world_size, 0)[rank])
+close(down.grad, mlp.down.weight.grad.chunk(world_size, 1)[rank])
+close(down_bias.grad, mlp.down.bias.grad)
+
+# %% [markdown]
+# ### Break it on purpose: forget f
+#
+# Without `Copy` the output stays right, to the last bit. So does every gradient *inside* the MLP.
+#
+# **Predict.** What is wrong then? **A**: nothing; **B**: the gradient of the MLP's input, which is the same wrong one on all ranks; **C**: the gradient of the input, a different one on each rank.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+broken_x = inputs[0].detach().clone().requires_grad_()
+broken_y = Sum.apply(F.linear(F.gelu(F.linear(broken_x, up, up_bias)), down)) + down_bias
+broken_y.square().mean().backward()
+wrong = not torch.allclose(broken_x.grad, inputs[1].grad)
+everyone = [torch.empty_like(broken_x) for _ in range(world_size)]
+dist.all_gather(everyone, broken_x.grad)
+ranks_differ = not all(torch.equal(everyone[0], other) for other in everyone)
+total_is_right = torch.allclose(sum(everyone), inputs[1].grad)
+
+# %%
+wrong, differ = cluster.view["wrong"][0], cluster.view["ranks_differ"][0]
+compare(prediction, {(False, False): "A", (True, False): "B", (True, True): "C"}[wrong, differ])
+assert (wrong, differ) == (True, True)
+assert all(cluster.view["total_is_right"])
+
+# %% [markdown]
+# **Symptom**: the first loss is right, training goes worse, and layers that should be replicas drift apart. **Diagnosis**: `assert_replicas_equal` on the layers before the cut fails after one step; each rank's input gradient is one term of the sum. **Fix**: $f$ before every layer that is cut by columns.
+#
+# ## 3. Your turn: the row-parallel layer
+#
+# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p), this rank's parts; `bias` is whole. Return the whole output, on every rank of the group, with as few bytes as you can. (The check looks at forward only; use `dist` directly.)
+
+
+# %% tags=["exercise"] exercise="10b.row_linear"
+# %%px
+def row_linear(inputs, weight, bias, group):
+    """Return the output (samples, outputs) of the layer whose parts the ranks of group hold."""
+    ### BEGIN SOLUTION
+    product = F.linear(inputs, weight)
+    dist.all_reduce(product, group=group)
+    return product + bias
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10b.row_linear")
+
+# %% [markdown]
+# Stuck? `hint("10b.row_linear")`, `solution("10b.row_linear")`.
+#
+# ## 4. A transformer in slices
+#
+# Attention is cut by *heads*: a head's queries, keys and values meet nobody else's until the output layer mixes them. So query, key and value are cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks each rank has one.
+
+
+# %%
+# %%px
+class ColumnLinear(nn.Module):
+    def __init__(self, whole):
+        super().__init__()
+        self.weight, self.bias = own_slice(whole.weight, 0), own_slice(whole.bias, 0)
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+class RowLinear(nn.Module):
+    def __init__(self, whole):
+        super().__init__()
+        self.weight, self.bias = own_slice(whole.weight, 1), whole.bias
+
+    def forward(self, x):
+        return Sum.apply(F.linear(x, self.weight)) + self.bias
+
+
+# %%
+# %%px
+class Sliced(nn.Module):
+    """An attention or an MLP in slices, with one f for all of its column layers."""
+
+    def __init__(self, inner):
+        super().__init__()
+        for name, layer in list(inner.named_children()):
+            cut = RowLinear if name in ("out", "down") else ColumnLinear
+            setattr(inner, name, cut(layer))
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(Copy.apply(x))
+
+
+by_hand = new_model()
+for block in by_hand.blocks:
+    block.attention, block.mlp = Sliced(block.attention), Sliced(block.mlp)
+
+# %% [markdown]
+# All ranks see the *same* batch: they are one worker together.
+#
+# **Predict.** The model has two blocks. How many all-reduces does one training step take, forward and backward together?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+serial = new_model()
+optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (by_hand, serial)]
+for step in range(5):
+    images, labels = batch(step)
+    with Traffic() as traffic:
+        for one, its_optimizer in zip((by_hand, serial), optimizers, strict=True):
+            loss = F.cross_entropy(one(images), labels)
+            its_optimizer.zero_grad()
+            loss.backward()
+            its_optimizer.step()
+all_reduces, handed_over = traffic.collectives["all_reduce"]
+
+# %%
+compare(prediction, cluster.view["all_reduces"][0])
+
+# %% [markdown]
+# Two blocks, in each an attention and an MLP, for each one in forward and one in backward. Every one of them has the size of the activations, samples · tokens · width numbers, whatever the size of the weights. Now the proof: after five steps the slices equal those of the uncut model, and what was not cut is the same on all ranks to the bit.
+
+
+# %%
+# %%px
+def slice_of(tensor, name):
+    """This rank's part of a tensor of the uncut model, by the name that it has there."""
+    layer, _, kind = name.rpartition(".")
+    if layer.endswith(("query", "key", "value", "up")):
+        return tensor.chunk(world_size, 0)[rank]
+    if layer.endswith(("out", "down")) and kind == "weight":
+        return tensor.chunk(world_size, 1)[rank]
+    return tensor
+
+
+own = {name.replace("inner.", ""): p.detach() for name, p in by_hand.named_parameters()}
+for name, parameter in serial.named_parameters():
+    close(own[name], slice_of(parameter.detach(), name))
+uncut = {n: p for n, p in own.items() if p.shape == dict(serial.named_parameters())[n].shape}
+assert_replicas_equal(uncut)
+assert (all_reduces, handed_over) == (8, 8 * 32 * 8 * 64 * 8)
+if rank == 0:
+    print(f"{local_bytes(own.values()) / whole_bytes:.3f} of the parameters on each rank")
+
+# %% [markdown]
+# A bit more than a quarter: norms, embedding and classifier are whole on every rank.
+#
+# ### By DTensor
+#
+# PyTorch can do the cutting. A *DTensor* is a tensor that knows how it is spread over a *device mesh*, an array of ranks: `Shard(0)` is cut along dimension 0, `Replicate()` is whole everywhere, `Partial()` is a term of a sum that nobody has added up yet. Operations on DTensors insert the collectives that their placement asks for. `parallelize_module` turns the parameters of the layers that a plan names into DTensors.
+
+# %%
+# %%px
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+columns = ("attention.query", "attention.key", "attention.value", "mlp.up")
+PLAN = {name: ColwiseParallel() for name in columns}
+PLAN |= {"attention.out": RowwiseParallel(), "mlp.down": RowwiseParallel()}
+
+mesh = init_device_mesh("cpu", (world_size,))
+by_dtensor, serial = new_model(), new_model()
+for block in by_dtensor.blocks:
+    parallelize_module(block, mesh, PLAN)
+weight = by_dtensor.blocks[0].mlp.up.weight
+if rank == 0:
+    print(tuple(weight.shape), weight.placements, "here:", tuple(weight.to_local().shape))
+
+# %% [markdown]
+# **Predict.** By hand backward took 4 all-reduces for the two blocks. How many does DTensor take with this plan? (Where did *you* put $f$, and where can a plan put it that names single layers?)
+
+# %%
+prediction = None
+
+# %%
+# %%px
+images, labels = batch(0)
+loss = F.cross_entropy(by_dtensor(images), labels)
+with Traffic() as traffic:
+    loss.backward()
+F.cross_entropy(serial(images), labels).backward()
+for one, other in zip(by_dtensor.parameters(), serial.parameters(), strict=True):
+    close(one.grad.full_tensor() if isinstance(one, DTensor) else one.grad, other.grad)
+in_backward = traffic.collectives["all_reduce"].messages
+
+# %%
+compare(prediction, cluster.view["in_backward"][0])
+
+# %% [markdown]
+# Eight (*measured here*, PyTorch 2.13): the same gradients, but each of query, key and value has an $f$ of its own, so attention takes three all-reduces instead of one. One layer that computes all three, or a `PrepareModuleInput` for the attention as a whole, brings it back to one. Count before you trust a plan.
+#
+# ## 5. Sequence parallelism
+#
+# In section 4 the norms, and what they keep for backward, are whole on every rank. But a norm looks at one token at a time, so *it* could be cut by tokens. Then $g$ need not give everyone the whole sum: a reduce-scatter gives each rank the sum for its tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
+
+# %%
+sequence_in_slices()
+
+# %% [markdown]
+# **Predict.** A ring all-reduce of n bytes over p ranks sends $2 \frac{p-1}{p} n$ from each rank (lesson 03). How many times as many bytes do a reduce-scatter and an all-gather in its place send?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def ring_bytes(traffic):
+    """What each rank would send over rings for the collectives counted, from what it gave them."""
+    p = world_size
+    factors = {
+        "all_reduce": 2 * (p - 1) / p,  # of the whole
+        "reduce_scatter": (p - 1) / p,  # of the whole
+        "all_gather": p - 1,  # of the own part, which goes round
+        "broadcast": p - 1,  # of the root's part, from every rank in its turn
+    }
+    return sum(factors[name] * count.bytes for name, count in traffic.collectives.items())
+
+
+# %%
+# %%px
+terms = torch.arange(32 * 8.0 * 64) * (rank + 1)  # whole numbers: sums are exact in any order
+with Traffic() as in_one:
+    total = terms.clone()
+    dist.all_reduce(total)
+with Traffic() as in_two:
+    part = torch.empty(len(terms) // world_size)
+    dist.reduce_scatter(part, list(terms.chunk(world_size)))
+    joined = torch.empty_like(terms)
+    dist.all_gather(list(joined.chunk(world_size)), part)
+assert torch.equal(total, joined)
+ratio = ring_bytes(in_two) / ring_bytes(in_one)
+
+# %%
+compare(prediction, cluster.view["ratio"][0], within=0.01)
+assert cluster.view["ratio"] == [1.0] * 4
+
+# %% [markdown]
+# As many: an all-reduce *is* a reduce-scatter and an all-gather. (What is counted here are the bytes handed over; from them `ring_bytes` works out what rings would send. Your MPI may choose other ways.) So sequence parallelism costs no byte more than tensor parallelism, and what the norms keep is divided by p as well. The same equation carries the rest of this lesson.
+#
+# ## 6. Sharding the optimizer, by hand
+#
+# Now the other way to cut. Each rank again has samples of its own, as in DDP, and every rank needs all weights, for a moment. But Adam's state is needed only where a weight is *updated*. So let rank r update part r, keep the state of that part alone, and tell the others the new weights by an all-gather. The parts are cut from one long vector of all parameters.
+
+# %%
+# %%px
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+sharded, serial = new_model(), new_model()
+assert parameter_count(sharded) % world_size == 2  # so the vector is filled up with zeros
+filled = -(-parameter_count(sharded) // world_size) * world_size
+
+
+def as_vector(tensors):
+    vector = parameters_to_vector(tensors).detach()
+    return F.pad(vector, (0, filled - len(vector)))
+
+
+own_part = nn.Parameter(as_vector(sharded.parameters()).chunk(world_size)[rank].clone())
+own_adam = torch.optim.Adam([own_part], lr=1e-3)
+serial_adam = torch.optim.Adam(serial.parameters(), lr=1e-3)
+
+# %% [markdown]
+# **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights. How many times DDP's bytes does it send?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def step_of_shards(images, labels):
+    loss = F.cross_entropy(sharded(images), labels)
+    sharded.zero_grad()
+    loss.backward()
+    gradient = as_vector([p.grad for p in sharded.parameters()])
+    dist.all_reduce(gradient)
+    own_part.grad = gradient.chunk(world_size)[rank] / world_size
+    own_adam.step()
+    weights = torch.empty_like(gradient)
+    dist.all_gather(list(weights.chunk(world_size)), own_part.detach())
+    vector_to_parameters(weights[: parameter_count(sharded)], sharded.parameters())
+
+
+# %%
+# %%px
+for step in range(5):
+    with Traffic() as traffic:
+        step_of_shards(*batch(step, rank, world_size))
+    images, labels = batch(step)
+    serial_adam.zero_grad()
+    F.cross_entropy(serial(images), labels).backward()
+    serial_adam.step()
+ratio = ring_bytes(traffic) / (2 * (world_size - 1) / world_size * 8 * filled)
+
+# %%
+compare(prediction, cluster.view["ratio"][0], within=0.01)
+assert cluster.view["ratio"] == [1.5] * 4
+
+# %%
+# %%px
+assert_replicas_equal(sharded)
+assert_matches_serial(sharded, serial, rtol=0, atol=1e-10)
+shares = local_bytes(state_of(own_adam)), local_bytes(state_of(serial_adam))
+print(f"Adam's state: {shares[0]:,} bytes here, {shares[1]:,} in one piece")
+
+# %% [markdown]
+# Four ranks with a quarter of Adam's state each equal one process with all of it. (The tolerance is wider here, because Adam divides by the gradient's size. A rounding of a gradient that should be zero becomes up to $10^{-17} / 10^{-8}$ of a step, $10^{-8}$ being Adam's epsilon; $10^{-10}$ is far above that, and far below the $10^{-3}$ of a step.)
+#
+# That is stage 1 of *ZeRO*, the zero redundancy optimizer [3]. PyTorch has it as `ZeroRedundancyOptimizer`, around DDP; section 7 measures it. But the price of 1.5 can be avoided: of the all-reduced gradient each rank uses one part.
+#
+# ### Your turn: without a byte too many
+#
+# Write one step of SGD with momentum whose state is sharded, which sends no more bytes than one all-reduce. `weights` and `gradient` are vectors of n numbers, `velocity` has n / p (n is a multiple of p). `weights` are the same on all ranks, `gradient` is each rank's own. With the *mean* gradient m of the group, the step is velocity ← 0.9 velocity + m and weights ← weights - 0.1 velocity. Change `weights` and `velocity` in place; return nothing.
+
+
+# %% tags=["exercise"] exercise="10b.sharded_step"
+# %%px
+def sharded_step(weights, gradient, velocity, group):
+    """Take one step of SGD with momentum; each rank of group holds a part of the velocity."""
+    ### BEGIN SOLUTION
+    p, r = dist.get_world_size(group), dist.get_rank(group)
+    part = torch.empty_like(velocity)
+    dist.reduce_scatter(part, list(gradient.chunk(p)), group=group)
+    velocity.mul_(0.9).add_(part / p)
+    mine = weights.chunk(p)[r] - 0.1 * velocity
+    dist.all_gather(list(weights.chunk(p)), mine, group=group)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10b.sharded_step")
+
+# %% [markdown]
+# Stuck? `hint("10b.sharded_step")`, `solution("10b.sharded_step")`.
+#
+# ## 7. Three stages
+#
+# Once gradients are reduce-scattered, nobody needs all of them: stage 2 keeps a part. And once everybody all-gathers weights anyway, they can be thrown away when a layer is done: stage 3 keeps a part, and gathers each layer when it is needed, once in forward and once more in backward.
+#
+# | stage | a part only of | gradients travel by | weights travel by |
+# |---|---|---|---|
+# | 0: DDP | nothing | all-reduce | nothing |
+# | 1: `ZeroRedundancyOptimizer` | the optimizer's state | all-reduce (in PyTorch's) | once, after the step |
+# | 2: `fully_shard(..., reshard_after_forward=False)` | state, gradients | reduce-scatter | one all-gather, in forward |
+# | 3: `fully_shard(...)` | state, gradients, parameters | reduce-scatter | two all-gathers, in forward and backward |
+#
+# `fully_shard`, also called FSDP2, is applied to each block and then to the whole model: each call makes one unit that is gathered together. (With `reshard_after_forward=False` a rank lets go of the whole weights at the end of backward, so this is stage 2 as far as the time between forward and backward is concerned, when memory is fullest.)
+
+# %%
+# %%px
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def fsdp(again):
+    model = new_model()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=again)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=again)
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def zero(model):
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+
+
+# %%
+# %%px
+WAYS = {
+    "0: DDP": lambda: (model := DDP(new_model()), adam(model)),
+    "1: ZeRO": lambda: (model := DDP(new_model()), zero(model)),
+    "2: FSDP": lambda: (model := fsdp(again=False), adam(model)),
+    "3: FSDP": lambda: (model := fsdp(again=True), adam(model)),
+}
+
+# %% [markdown]
+# What does each rank hold of the parameters between forward and backward, of the gradients after backward, and of Adam's state? And what does a step send?
+#
+# **Predict.** Bytes that stage 3 sends in a step, over those of DDP?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def measure(model, optimizer, steps=3):
+    for step in range(steps):
+        optimizer.zero_grad()
+        images, labels = batch(step, rank, world_size)
+        with Traffic() as traffic:
+            loss = F.cross_entropy(model(images), labels)
+            parameters = local_bytes(list(model.parameters()))
+            loss.backward()
+            gradients = local_bytes([p.grad for p in model.parameters()])
+            optimizer.step()
+    state = state_of(getattr(optimizer, "optim", optimizer))
+    return (parameters, gradients, local_bytes(state)), ring_bytes(traffic)
+
+
+# %%
+# %%px
+def whole(model):
+    named = {name.removeprefix("module."): p.detach() for name, p in model.named_parameters()}
+    return {n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in named.items()}
+
+
+held, sent, final = {}, {}, {}
+for way, make in WAYS.items():
+    replica, its_optimizer = make()
+    held[way], sent[way] = measure(replica, its_optimizer)
+    final[way] = whole(replica)
+
+# %%
+held, sent = cluster.view["held"][0], cluster.view["sent"][0]
+whole_bytes = cluster.view["whole_bytes"][0]
+compare(prediction, sent["3: FSDP"] / sent["0: DDP"], within=0.01)
+print("on rank 0, measured   parameters  gradients    Adam       sent / DDP's")
+for way, numbers in held.items():
+    row = " ".join(f"{nbytes:11,}" for nbytes in numbers)
+    print(f"{way:20}{row} {sent[way] / sent['0: DDP']:12.2f}")
+
+# %%
+bytes_on_each_rank(held, whole_bytes)
+
+# %% [markdown]
+# Do the four ways train the same model, and are the bytes those of the formulas? With n bytes of parameters, a share of 1/p of whatever is sharded, and $\frac{p-1}{p} n$ sent for each reduce-scatter and all-gather of everything. The tolerance of 1% is for what does not divide by 4: `fully_shard` cuts each parameter along its first dimension and fills up, and `ZeroRedundancyOptimizer` gives each rank whole parameters.
+
+# %%
+# %%px
+n, once = whole_bytes, (world_size - 1) / world_size * whole_bytes
+for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
+    found = parameters, gradients, state, sent[way]
+    predicted = (
+        n / world_size if stage >= 3 else n,
+        n / world_size if stage >= 2 else n,
+        2 * n / world_size if stage >= 1 else 2 * n,
+        {0: 2, 1: 3, 2: 2, 3: 3}[stage] * once,
+    )
+    assert all(abs(a - b) < 0.01 * b for a, b in zip(found, predicted, strict=True)), (way, found)
+    assert_replicas_equal(final[way])
+    assert_matches_serial(final[way], final["0: DDP"], rtol=0, atol=1e-10)
+
+# %% [markdown]
+# Stage 2 is free: a quarter of gradients and state, and not a byte more than DDP. Stage 3 pays half as much again for the memory of the parameters. It can gather the next block while this one computes, so on a good network the price is hidden, as in lesson 06.
+#
+# ## 8. Both: a 2 x 2 mesh
+#
+# Slices and shards go together, on a mesh of two dimensions. Ranks 0 and 1 slice the layers for one half of the batch, ranks 2 and 3 for the other half; and each slice is sharded over the two ranks that hold it, 0 and 2, 1 and 3.
+#
+# **Predict.** Which part of all parameters does each rank store? Write a fraction such as `1/3`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+mesh_2d = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+both, serial = new_model(), new_model()
+for block in both.blocks:
+    parallelize_module(block, mesh_2d["tensor"], PLAN)
+    fully_shard(block, mesh=mesh_2d["data"])
+fully_shard(both, mesh=mesh_2d["data"])
+stored = local_bytes(list(both.parameters())) / whole_bytes
+
+# %%
+# %%px
+optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (both, serial)]
+for step in range(3):
+    halves = batch(step, mesh_2d["data"].get_local_rank(), 2), batch(step)
+    for one, its_optimizer, (images, labels) in zip(
+        (both, serial), optimizers, halves, strict=True
+    ):
+        its_optimizer.zero_grad()
+        F.cross_entropy(one(images), labels).backward()
+        its_optimizer.step()
+images, _ = batch(3)
+close(both(images), serial(images))  # the same function, so the same weights
+
+# %%
+compare(prediction, cluster.view["stored"][0], within=0.05)
+assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
+
+# %% [markdown]
+# A quarter, and a little: what tensor parallelism leaves whole is cut by two only. With more ranks the dimension for tensors goes where the links are fastest, inside a machine: its all-reduces stand in the middle of each block, and nothing can be computed meanwhile. The data dimension goes over the network: its messages can overlap.
+#
+# ## 9. 70 billion parameters, on paper
+#
+# The model is Llama 3 70B (*published* [5]): 80 blocks, 8,192 wide, inner width 28,672 with three matrices in the MLP, 64 heads of which 8 for keys and values, a vocabulary of 128,256 with separate input and output matrices; the cell below adds that up to 70.55 billion. In *mixed precision* the weights and gradients that the layers use have 2 bytes (bfloat16); the optimizer keeps float32: a copy of the weights and Adam's two running means, 12 bytes [3].
+#
+# First a function that you write: the bytes of weights, gradients and optimizer on each rank at stages 0 to 3. Exact division is fine; forget about filling up.
+
+
+# %% tags=["exercise"] exercise="10b.bytes_per_rank"
+def bytes_per_rank(stage, parameters, ranks):
+    """Return the bytes on each rank at a stage of ZeRO, in mixed precision with Adam."""
+    ### BEGIN SOLUTION
+    weights = 2 / ranks if stage >= 3 else 2
+    gradients = 2 / ranks if stage >= 2 else 2
+    optimizer = 12 / ranks if stage >= 1 else 12
+    return parameters * (weights + gradients + optimizer)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10b.bytes_per_rank")
+
+# %% [markdown]
+# Stuck? `hint("10b.bytes_per_rank")`, `solution("10b.bytes_per_rank")`.
+#
+# **Predict.** How many GPUs of 80 GB (8 · 10^10 bytes) does stage 3 need at least for weights, gradients and optimizer of 70.55 billion parameters, with nothing left for activations?
+
+# %%
+prediction = None
+
+# %%
+import math
+
+from notebooks.lesson_10b.judge_memory import expected
+
+width, inner, blocks, vocabulary = 8192, 28672, 80, 128256
+attention = 2 * width * width + 2 * width * (width // 8)  # query, output; keys, values: 8 of 64
+block = attention + 3 * width * inner + 2 * width  # the last: two norms
+parameters = blocks * block + 2 * vocabulary * width + width
+assert parameters == 70_553_706_496
+
+least = math.ceil(16 * parameters / 80e9)
+compare(prediction, least, source="By the formula")
+assert expected(3, parameters, least) <= 80e9 < expected(3, parameters, least - 1)
+
+# %%
+gpus = [1, 4, 16, 64, 256]
+stages = {f"stage {s}": [expected(s, parameters, p) / 1e9 for p in gpus] for s in (0, 1, 2, 3)}
+gpus_needed(gpus, stages)
+
+# %% [markdown]
+# Stages 0 to 2 never fit, whatever the number of GPUs: the weights alone have 141 GB. Then the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b, if attention's s x s matrices are not kept; that is for the usual MLP of 4h [2]. With tensor and sequence parallelism over t ranks it is a t-th of that. With *activation checkpointing* a block keeps its input only, 2 · s · b · h, and computes the rest once more in backward.
+#
+# And the traffic of a step, all *predicted*, with two *assumed* rates for each GPU: 400 TFLOP/s of useful work, 50 GB/s of network. For each token training takes 6 operations a parameter.
+
+# %%
+tokens, t, p = 8192, 8, 64
+kept = blocks * 34 * tokens * width / 1e9
+inputs_only = blocks * 2 * tokens * width / 1e9
+stage_3 = 3 * (p - 1) / p * 2 * parameters / 1e9
+sliced = blocks * 4 * 2 * (t - 1) / t * 2 * tokens * width / 1e9
+computing = 6 * parameters * tokens / 400e12
+print(f"activations of one sequence of {tokens:,} tokens   {kept:6.0f} GB")
+print(f"... in slices over {t} GPUs                       {kept / t:6.0f} GB")
+print(f"... with checkpointing instead                  {inputs_only:6.0f} GB")
+print(f"stage 3 over {p} GPUs sends from each            {stage_3:6.0f} GB   {stage_3 / 50:4.1f} s")
+print(f"tensor parallelism over {t} sends from each       {sliced:6.0f} GB   {sliced / 50:4.1f} s")
+print(f"computing one sequence on one GPU                           {computing:4.1f} s")
+assert kept / t < 80 < kept
+assert 0.9 < (stage_3 / 50) / computing < 1.1
+
+# %% [markdown]
+# Read it like this. Stage 3 over 64 GPUs leaves 62 GB of each for activations: enough for a sequence of 8,192 tokens with checkpointing, and its messages take about as long as the computing behind which they hide; with two sequences a step on each GPU they hide well. Tensor parallelism over 8 GPUs (*t*) divides activations too, but nothing hides its bytes. Over links of 450 GB/s inside a machine they take a ninth of the time given here, over the network they would cost as much as printed. That is why it stays inside the machine.
+#
+# ### Which parallelism when
+#
+# | question | choose |
+# |---|---|
+# | does the model with its optimizer fit on one GPU? | data parallelism: DDP; stage 1 or 2 if memory is tight |
+# | does it fit on all GPUs together, and a block on one? | shards: FSDP2, stage 3 |
+# | are sequences so long, or layers so wide, that one sample's activations do not fit? | checkpointing first; then slices, with sequence parallelism, inside one machine |
+# | is the network too slow for a whole model's weights in each step? | stages: a pipeline between machines sends activations only |
+# | thousands of GPUs? | all of them: slices inside a machine, a pipeline over neighbours, data parallelism over the rest; the batch sets the limit (lesson 06) |
+#
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | columns, then rows | one all-reduce in forward (g), one in backward (f); each as large as the activations |
+# | attention | cut by heads |
+# | sequence parallelism | norms by tokens; all-gather and reduce-scatter in place of f and g; as many bytes |
+# | all-reduce | reduce-scatter + all-gather, $2 \frac{p-1}{p} n$ from each rank |
+# | stage 1, 2, 3 | a part of state; and gradients; and parameters |
+# | bytes sent | DDP 1, stage 2 1, stage 3 1.5 |
+# | bytes a parameter | 16 in mixed precision with Adam, and the activations |
+# | 2 x 2 mesh | tensors inside the machine, data across |
+#
+# As scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
+#
+# ## References and further reading
+#
+# 1. M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper and B. Catanzaro, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", arXiv:1909.08053, 2019. Section 3 has the slices, and f and g.
+# 2. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Sequence parallelism, and how many bytes of activations a block keeps.
+# 3. S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", *SC20: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2020. The three stages, and the 16 bytes.
+# 4. Y. Zhao, A. Gu and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", *Proceedings of the VLDB Endowment*, 2023; and PyTorch, "torch.distributed.fsdp.fully_shard", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# 5. Llama team, "The Llama 3 Herd of Models", arXiv, 2024.

@@ -1,0 +1,84 @@
+"""A slice or a shard gives the whole result, for as few bytes as can be.
+
+The checks of lesson 10b. Two try the learner's function on all ranks and on one rank fewer; the
+third compares it with the formulas of the ZeRO paper.
+"""
+
+from __future__ import annotations
+
+from course_lib.teaching.exercise import exercise
+
+ROW_HINTS = [
+    "Each rank can multiply what it has. Its product has the right shape already; what is missing "
+    "in it?",
+    "The whole product is the sum of the ranks' products. The bias belongs to the sum, not to each "
+    "of its terms.",
+    "```python\nproduct = F.linear(inputs, weight)\n...  # sum the products over the group\n"
+    "return product + bias\n```",
+]
+
+
+@exercise("10b.row_linear", function="row_linear", where="engines", hints=ROW_HINTS)
+def check_row_linear(row_linear) -> str:
+    from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
+
+    from .judge_slices import judge_row_linear, try_row_linear
+
+    def judge(ranks: list[int] | None, p: int) -> None:
+        judge_row_linear(on_each_rank(lambda group: try_row_linear(row_linear, group), ranks), p)
+
+    with_smaller_group(judge)
+    return "Every rank has the whole output, after one all-reduce of its size."
+
+
+STEP_HINTS = [
+    "Each rank updates one part of the weights, so which part of the mean gradient does it need? "
+    "And what does it have to tell the others afterwards?",
+    "`dist.reduce_scatter(part, parts)` gives rank r part r of the sum, `dist.all_gather(parts, "
+    "part)` puts the parts together again; `list(vector.chunk(p))` are the parts of a vector, as "
+    "views. Between the two stands the update, on one part only.",
+    "```python\n"
+    "part = torch.empty_like(velocity)\n"
+    "dist.reduce_scatter(part, list(gradient.chunk(p)), group=group)\n"
+    "velocity.mul_(0.9).add_(part / p)\n"
+    "...  # the own part of the weights, minus 0.1 * velocity\n"
+    "...  # all parts into weights\n"
+    "```",
+]
+
+
+@exercise("10b.sharded_step", function="sharded_step", where="engines", hints=STEP_HINTS)
+def check_sharded_step(sharded_step) -> str:
+    from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
+
+    from .judge_shards import judge_sharded_step, try_sharded_step
+
+    def judge(ranks: list[int] | None, p: int) -> None:
+        found = on_each_rank(lambda group: try_sharded_step(sharded_step, group), ranks)
+        judge_sharded_step(found, p)
+
+    with_smaller_group(judge)
+    return (
+        "The step of momentum SGD with a part of its state, and no more bytes than an all-reduce."
+    )
+
+
+BYTES_HINTS = [
+    "16 bytes a parameter in all: 2 of weights, 2 of gradients, 12 of the optimizer. Each stage "
+    "divides one more of the three by the number of ranks.",
+    "Stage 1 divides the optimizer's 12 bytes, stage 2 the gradients' 2 as well, stage 3 the "
+    "weights' 2 too. Stage 0 divides nothing.",
+    "```python\n"
+    "weights = 2 / ranks if stage >= 3 else 2\n"
+    "...  # the other two in the same way\n"
+    "return parameters * (weights + gradients + optimizer)\n"
+    "```",
+]
+
+
+@exercise("10b.bytes_per_rank", function="bytes_per_rank", where="notebook", hints=BYTES_HINTS)
+def check_bytes_per_rank(bytes_per_rank) -> str:
+    from .judge_memory import judge_bytes_per_rank
+
+    judge_bytes_per_rank(bytes_per_rank)
+    return "16 bytes a parameter, and each stage divides one kind more."

@@ -1,0 +1,84 @@
+"""The bytes of model, gradients and optimizer on each rank, by stage of ZeRO.
+
+The judge behind the check of lesson 10b about memory, and what the lesson's figure draws. Source:
+Rajbhandari and others, "ZeRO", 2020, section 5 and figure 1: mixed precision with Adam.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import WrongAnswer
+
+WEIGHTS, GRADIENTS, OPTIMIZER = 2, 2, 12  # bytes a parameter
+STAGES = (0, 1, 2, 3)
+_CASES = ((8_000, 4), (70_000_000_000, 64), (1_000_000, 1))
+
+
+def expected(stage: int, parameters: int, ranks: int, optimizer: float = OPTIMIZER) -> float:
+    """Return the bytes on each rank at a stage from 0 (nothing sharded) to 3 (everything)."""
+    kinds = ((WEIGHTS, 3), (GRADIENTS, 2), (optimizer, 1))
+    return parameters * sum(
+        each / ranks if stage >= sharded_from else each for each, sharded_from in kinds
+    )
+
+
+def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> None:
+    """Raise WrongAnswer unless the learner's function is that formula."""
+    found: dict[tuple[int, int, int], float] = {}
+    for parameters, ranks in _CASES:
+        for stage in STAGES:
+            value = bytes_per_rank(stage, parameters, ranks)
+            if not isinstance(value, numbers.Real) or isinstance(value, bool):
+                raise WrongAnswer("not-a-number", f"stage {stage} gave {value!r}, no number")
+            found[stage, parameters, ranks] = float(value)
+    for name, wrong, text in _MISTAKES:
+        if all(_close(value, wrong(*case)) for case, value in found.items()):
+            raise WrongAnswer(name, text)
+    for (stage, parameters, ranks), value in found.items():
+        right = expected(stage, parameters, ranks)
+        if not _close(value, right):
+            raise WrongAnswer(
+                "wrong-number",
+                f"stage {stage} of {parameters:,} parameters on {ranks} rank(s) takes "
+                f"{right:,.0f} bytes on each, not {value:,.0f}",
+            )
+
+
+def _close(one: float, other: float) -> bool:
+    # Within one byte: whoever rounds is right, too.
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=2)
+
+
+_MISTAKES: tuple[tuple[str, Callable[[int, int, int], float], str], ...] = (
+    (
+        "forgets-the-master-copy",
+        lambda stage, n, p: expected(stage, n, p, optimizer=8),
+        "the optimizer has 12 bytes a parameter, not 8: beside Adam's two running means there is "
+        "a copy of the weights in float32, to which small updates can be added",
+    ),
+    (
+        "off-by-one-stage",
+        lambda stage, n, p: expected(stage + 1, n, p),
+        "each stage divides what the next one should: stage 0 is plain data parallelism",
+    ),
+    (
+        "shards-everything",
+        lambda stage, n, p: expected(3 if stage else 0, n, p),
+        "from stage 1 on all is divided; stage 1 divides the optimizer's state only",
+    ),
+    (
+        "nothing-divided",
+        lambda stage, n, p: expected(0, n, p),
+        "no stage divides anything by the number of ranks",
+    ),
+    (
+        "weights-first",
+        lambda stage, n, p: (
+            n * sum(b / p if stage >= s else b for b, s in ((2, 1), (2, 2), (12, 3)))
+        ),
+        "the order is the other way round: the optimizer's state, the largest part, comes first",
+    ),
+)

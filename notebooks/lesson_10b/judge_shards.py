@@ -1,0 +1,145 @@
+"""A sharded step is judged by weights and state after two steps, and by the bytes of each.
+
+The judge behind the check of lesson 10b about an optimizer whose state is spread over the ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib.teaching.distributed_log import recorded
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.collective_calls import need_group
+from course_lib.teaching.judges.rank_groups import Findings, judge_findings
+
+PART = 4  # numbers in each rank's part
+STEPS = 2  # in the second one the velocity counts
+RATE, MOMENTUM = 0.1, 0.9
+_REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
+
+
+def gradient_of(rank: int, step: int, p: int) -> torch.Tensor:
+    """Return the gradient of one rank in one step, (4p,) float64."""
+    return (rank + 1.0) * (torch.arange(PART * p) % 3 + 1 + step).double()
+
+
+def serial_steps(p: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights and velocity of one process after all steps with the mean gradients."""
+    weights = torch.arange(PART * p).double()
+    velocity = torch.zeros_like(weights)
+    for step in range(STEPS):
+        mean = sum(gradient_of(rank, step, p) for rank in range(p)) / p
+        velocity = MOMENTUM * velocity + mean
+        weights = weights - RATE * velocity
+    return weights, velocity
+
+
+def try_sharded_step(sharded_step, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Take two steps with the learner's function; return weights, velocity and calls."""
+    rank, p = dist.get_rank(group), dist.get_world_size(group)
+    weights, velocity = torch.arange(PART * p).double(), torch.zeros(PART).double()
+    with recorded(group) as calls:
+        for step in range(STEPS):
+            sharded_step(weights, gradient_of(rank, step, p), velocity, group)
+    return {"calls": calls, "weights": weights, "velocity": velocity}
+
+
+def judge_sharded_step(everyone: Findings, p: int) -> None:
+    """Raise WrongAnswer unless all ranks hold the serial weights, for an all-reduce's bytes."""
+    judge_findings(everyone)
+    members = everyone[:p]
+    weights, velocity = serial_steps(p)
+    for found in members:
+        need_group(found["calls"])
+    if not all(found["calls"] for found in members):
+        raise WrongAnswer(
+            "no-communication", "it calls nothing of `dist`: each rank knows its gradient only"
+        )
+    for rank, found in enumerate(members):
+        _judge_velocity(rank, found["velocity"], velocity.chunk(p)[rank], p)
+    for rank, found in enumerate(members):
+        if not _close(found["weights"], weights):
+            _explain_weights(rank, found["weights"], weights, p)
+    for found in members:
+        _judge_calls(found["calls"], p)
+
+
+def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:
+    if _close(found, expected):
+        return
+    if not found.any():
+        raise WrongAnswer(
+            "velocity-not-kept",
+            f"after two steps rank {rank}'s velocity is still zero. `velocity = ...` names another "
+            "tensor; change the one that was given, by `mul_` and `add_` or `velocity[:] = ...`",
+        )
+    if _close(found, p * expected):
+        raise WrongAnswer(
+            "sum-not-mean",
+            f"rank {rank}'s velocity is {p} times too large: that is the sum of the gradients "
+            "over the ranks. Who divides?",
+        )
+    own = torch.zeros_like(expected)
+    for step in range(STEPS):
+        own = MOMENTUM * own + gradient_of(rank, step, p).chunk(p)[rank]
+    if _close(found, own):
+        raise WrongAnswer(
+            "own-gradient",
+            f"rank {rank}'s velocity has seen that rank's own gradient only, not the mean",
+        )
+    raise WrongAnswer(
+        "wrong-velocity",
+        f"rank {rank}'s velocity begins {found[:2].tolist()}, that of one process, in this part, "
+        f"{expected[:2].tolist()}",
+    )
+
+
+def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:
+    if _close(found, torch.arange(PART * p).double()):
+        raise WrongAnswer(
+            "weights-not-changed",
+            f"rank {rank}'s weights are where they were: change the given tensor in place",
+        )
+    own = slice(PART * rank, PART * (rank + 1))
+    if _close(found[own], expected[own]):
+        raise WrongAnswer(
+            "does-not-gather",
+            f"rank {rank} has the new weights in its own part, but not in the others': every rank "
+            "needs all of them for its next forward",
+        )
+    raise WrongAnswer(
+        "wrong-weights",
+        f"rank {rank}'s weights begin {found[:2].tolist()}, those of one process "
+        f"{expected[:2].tolist()}",
+    )
+
+
+def _judge_calls(calls: list, p: int) -> None:
+    names = [call.call for call in calls]
+    if "all_reduce" in names:
+        raise WrongAnswer(
+            "all-reduces",
+            "weights and velocity are right, but an all-reduce brings every rank the whole mean "
+            "gradient, of which it uses one part: 3/2 of the bytes that are needed",
+        )
+    sums = [call for call in calls if call.call in _REDUCE_SCATTERS]
+    gathers = [call for call in calls if call.call.startswith("all_gather")]
+    if len(calls) != 2 * STEPS or len(sums) != STEPS or len(gathers) != STEPS:
+        raise WrongAnswer(
+            "too-many-collectives",
+            f"weights and velocity are right, but {STEPS} steps took {', '.join(names)}; one "
+            "reduce-scatter and one all-gather each are enough",
+        )
+    if any(call.nbytes != 8 * PART for call in gathers):
+        raise WrongAnswer(
+            "gathers-too-much",
+            f"weights and velocity are right, but a rank hands {gathers[0].nbytes} bytes to the "
+            f"all-gather; its own part of the weights has {8 * PART}",
+        )
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=0, atol=1e-9)
