@@ -326,9 +326,9 @@ check("13b.reading")
 # ## References and further reading
 #
 # 1. Ray, "Ray Train Overview", [docs.ray.io](https://docs.ray.io/en/latest/train/overview.html).
-# 2. Meta, *Monarch: Single controller library*, [pypi.org](https://pypi.org/project/torchmonarch/).
+# 2. Meta, *Monarch*, repository meta-pytorch/monarch, [github.com](https://github.com/meta-pytorch/monarch).
 # 3. Hugging Face, *Accelerate* documentation, class `DataLoaderConfiguration`, [huggingface.co](https://huggingface.co/docs/accelerate/package_reference/utilities).
 # 4. DeepSpeed, "DeepSpeed Configuration JSON", section "Batch Size Related Parameters", [deepspeed.ai](https://www.deepspeed.ai/docs/config-json/).
-# 5. A. Sergeev and M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799, 2018; release 0.28.1, June 2023, [pypi.org](https://pypi.org/project/horovod/).
+# 5. A. Sergeev and M. Del Balso, "Horovod: fast and easy distributed deep learning in TensorFlow", arXiv:1802.05799, 2018; release 0.28.1, June 2023, [github.com](https://github.com/horovod/horovod/releases).
 # 6. TensorFlow, module `tf.distribute`, [tensorflow.org](https://www.tensorflow.org/api_docs/python/tf/distribute).
 # 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).
