@@ -13,7 +13,7 @@ ROW_HINTS = [
     "in it?",
     "The whole product is the sum of the ranks' products. The bias belongs to the sum, not to each "
     "of its terms.",
-    "```python\nproduct = F.linear(inputs, weight)\n...  # sum the products over the group\n"
+    "```python\nproduct = inputs @ weight.T\n...  # sum the products over the group\n"
     "return product + bias\n```",
 ]
 

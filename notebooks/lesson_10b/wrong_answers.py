@@ -1,6 +1,6 @@
 """The usual wrong answers to lesson 10b: from a mistake's name to a function that makes it."""
 
-_ROW = "def row_linear(inputs, weight, bias, group):\n"
+_ROW = "import torch.nn.functional as F\ndef row_linear(inputs, weight, bias, group):\n"
 _STEP = "def sharded_step(weights, gradient, velocity, group):\n"
 _STEP_SIZES = _STEP + "    p, r = dist.get_world_size(group), dist.get_rank(group)\n"
 _SCATTER = (
@@ -85,6 +85,11 @@ WRONG_ANSWERS = {
         + "    velocity.mul_(0.9).add_(part / p)\n"
         + "    weights -= 0.1 * velocity\n",
         "it-hangs": _STEP_SIZES
+        + "    if r == 0:\n        return\n"
+        + _SCATTER
+        + "    velocity.mul_(0.9).add_(part / p)\n"
+        + _GATHER,
+        "ranks-disagree: rank 0 tells nobody its weights": _STEP_SIZES
         + _SCATTER
         + "    velocity.mul_(0.9).add_(part / p)\n"
         + "    if r == 0:\n        return\n"

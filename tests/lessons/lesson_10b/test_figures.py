@@ -1,0 +1,39 @@
+"""The figures of lesson 10b: layers and sequences in slices, bytes on a rank."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from notebooks.lesson_10b import figures
+
+HELD = {"all": (8.0, 8.0, 16.0), "parts": (2.0, 2.0, 4.0)}
+
+
+def bars():
+    return figures.bytes_on_each_rank(HELD, 8.0)
+
+
+def lines():
+    return figures.gpus_needed([1, 4, 16], {"one": [100.0, 90.0, 80.0], "other": [100, 25, 6]})
+
+
+@pytest.mark.parametrize(
+    "make", [figures.sliced_mlp, figures.sequence_in_slices, bars, lines], ids=str
+)
+def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
+    figure = make()
+    ElementTree.fromstring(figure.svg)
+    assert len(figure.alt.split()) > 10
+    assert make().svg == figure.svg
+
+
+def test_a_sequence_has_a_part_for_each_rank() -> None:
+    four, two = figures.sequence_in_slices(4).svg, figures.sequence_in_slices(2).svg
+    assert four.count("<rect") - two.count("<rect") == 4 * 2
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="parts: three numbers"):
+        figures.bytes_on_each_rank({"parts": (1.0, 2.0)}, 1.0)
+    with pytest.raises(ValueError, match="one: 2 numbers for 3"):
+        figures.gpus_needed([1, 2, 3], {"one": [1.0, 2.0]})
