@@ -208,6 +208,8 @@ assert cluster.view["counted"] == [[1, 1]] * 4
 
 # %%
 # %%px
+mlp.zero_grad()
+inputs[1].grad = None
 y_whole = mlp(inputs[1])
 y_whole.square().mean().backward()
 
@@ -330,12 +332,14 @@ prediction = None
 
 # %%
 # %%px
-serial = new_model()
-optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (by_hand, serial)]
+serial_uncut = new_model()
+uncut_optimizers = [
+    torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (by_hand, serial_uncut)
+]
 for step in range(5):
     images, labels = batch(step)
     with Traffic() as traffic:
-        for one, its_optimizer in zip((by_hand, serial), optimizers, strict=True):
+        for one, its_optimizer in zip((by_hand, serial_uncut), uncut_optimizers, strict=True):
             loss = F.cross_entropy(one(images), labels)
             its_optimizer.zero_grad()
             loss.backward()
@@ -362,9 +366,9 @@ def slice_of(tensor, name):
 
 
 own = {name.replace("inner.", ""): p.detach() for name, p in by_hand.named_parameters()}
-for name, parameter in serial.named_parameters():
+for name, parameter in serial_uncut.named_parameters():
     close(own[name], slice_of(parameter.detach(), name))
-uncut = {n: p for n, p in own.items() if p.shape == dict(serial.named_parameters())[n].shape}
+uncut = {n: p for n, p in own.items() if p.shape == dict(serial_uncut.named_parameters())[n].shape}
 assert_replicas_equal(uncut)
 assert (all_reduces, handed_over) == (8, 8 * 32 * 8 * 64 * 8)
 if rank == 0:
@@ -388,7 +392,7 @@ PLAN = {name: ColwiseParallel() for name in columns}
 PLAN |= {"attention.out": RowwiseParallel(), "mlp.down": RowwiseParallel()}
 
 mesh = init_device_mesh("cpu", (world_size,))
-by_dtensor, serial = new_model(), new_model()
+by_dtensor, serial_dtensor = new_model(), new_model()
 for block in by_dtensor.blocks:
     parallelize_module(block, mesh, PLAN)
 weight = by_dtensor.blocks[0].mlp.up.weight
@@ -407,8 +411,8 @@ images, labels = batch(0)
 loss = F.cross_entropy(by_dtensor(images), labels)
 with Traffic() as traffic:
     loss.backward()
-F.cross_entropy(serial(images), labels).backward()
-for one, other in zip(by_dtensor.parameters(), serial.parameters(), strict=True):
+F.cross_entropy(serial_dtensor(images), labels).backward()
+for one, other in zip(by_dtensor.parameters(), serial_dtensor.parameters(), strict=True):
     close(one.grad.full_tensor() if isinstance(one, DTensor) else one.grad, other.grad)
 in_backward = traffic.collectives["all_reduce"].messages
 
@@ -475,7 +479,7 @@ assert cluster.view["ratio"] == [1.0] * 4
 # %%px
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-sharded, serial = new_model(), new_model()
+sharded, serial_sharded = new_model(), new_model()
 assert parameter_count(sharded) % world_size == 2  # so the vector is filled up with zeros
 filled = -(-parameter_count(sharded) // world_size) * world_size
 
@@ -487,7 +491,7 @@ def as_vector(tensors):
 
 own_part = nn.Parameter(as_vector(sharded.parameters()).chunk(world_size)[rank].clone())
 own_adam = torch.optim.Adam([own_part], lr=1e-3)
-serial_adam = torch.optim.Adam(serial.parameters(), lr=1e-3)
+serial_adam = torch.optim.Adam(serial_sharded.parameters(), lr=1e-3)
 
 # %% [markdown]
 # **Predict.** DDP all-reduces the gradients. This step does so too, and adds an all-gather of the weights. How many times DDP's bytes does it send?
@@ -518,18 +522,18 @@ for step in range(5):
         step_of_shards(*batch(step, rank, world_size))
     images, labels = batch(step)
     serial_adam.zero_grad()
-    F.cross_entropy(serial(images), labels).backward()
+    F.cross_entropy(serial_sharded(images), labels).backward()
     serial_adam.step()
-ratio = ring_bytes(traffic) / (2 * (world_size - 1) / world_size * 8 * filled)
+step_ratio = ring_bytes(traffic) / (2 * (world_size - 1) / world_size * 8 * filled)
 
 # %%
-compare(prediction, cluster.view["ratio"][0], within=0.01, source="From the counts")
-assert cluster.view["ratio"] == [1.5] * 4
+compare(prediction, cluster.view["step_ratio"][0], within=0.01, source="From the counts")
+assert cluster.view["step_ratio"] == [1.5] * 4
 
 # %%
 # %%px
 assert_replicas_equal(sharded)
-assert_matches_serial(sharded, serial, rtol=0, atol=1e-10)
+assert_matches_serial(sharded, serial_sharded, rtol=0, atol=1e-10)
 shares = local_bytes(state_of(own_adam)), local_bytes(state_of(serial_adam))
 print(f"Adam's state: {shares[0]:,} bytes here, {shares[1]:,} in one piece")
 
@@ -690,7 +694,7 @@ prediction = None
 # %%
 # %%px
 mesh_2d = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-both, serial = new_model(), new_model()
+both, serial_both = new_model(), new_model()
 for block in both.blocks:
     parallelize_module(block, mesh_2d["tensor"], PLAN)
     fully_shard(block, mesh=mesh_2d["data"])
@@ -699,17 +703,19 @@ stored = local_bytes(list(both.parameters())) / whole_bytes
 
 # %%
 # %%px
-optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (both, serial)]
+both_optimizers = [
+    torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (both, serial_both)
+]
 for step in range(3):
     halves = batch(step, mesh_2d["data"].get_local_rank(), 2), batch(step)
     for one, its_optimizer, (images, labels) in zip(
-        (both, serial), optimizers, halves, strict=True
+        (both, serial_both), both_optimizers, halves, strict=True
     ):
         its_optimizer.zero_grad()
         F.cross_entropy(one(images), labels).backward()
         its_optimizer.step()
 images, _ = batch(3)
-close(both(images), serial(images))  # the same function, so the same weights
+close(both(images), serial_both(images))  # the same function, so the same weights
 
 # %%
 compare(prediction, cluster.view["stored"][0], within=0.05)
