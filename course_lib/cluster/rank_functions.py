@@ -132,15 +132,14 @@ _told: dict[int, object] = {}
 def lost_flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
-    from torch_mpi4py import deadlines, process_group, world
+    from torch_mpi4py import base_comm, deadlines, process_group, world
     from torch_mpi4py.group_creation import is_out_of_step
-    from torch_mpi4py.guarded_comm import is_half_made
 
     if not deadlines.has_ulfm():
         failed = any(group.failure is not None for group in list(process_group.live_groups))
         return NEEDS_RESTART if failed or deadlines.has_abandoned_a_thread() else 0
     found = 0
-    if world().Is_revoked() or is_half_made():  # then the ranks are out of step
+    if world().Is_revoked() or base_comm.half_made:  # then the ranks are out of step
         found |= WORLD_LOST
     if dist.is_initialized() and is_out_of_step():
         found |= DEFAULT_GROUP_LOST

@@ -38,7 +38,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class MLP(nn.Module):
+class TransformerMLP(nn.Module):
     """Two linear layers with a GELU between them, the inner one four times as wide."""
 
     def __init__(self, width: int) -> None:
@@ -51,7 +51,7 @@ class MLP(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and an MLP, each after a layer norm and added to its input.
 
     Source: Vaswani and others, "Attention Is All You Need", 2017, arXiv:1706.03762, section 3; the
@@ -61,7 +61,7 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.mlp = Attention(width, heads), MLP(width)
+        self.attention, self.mlp = Attention(width, heads), TransformerMLP(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (N, tokens, width) for (N, tokens, width)."""
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embedding = nn.Linear(size, width)
         self.position = nn.Parameter(0.02 * torch.randn(size, width))
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, classes)
 

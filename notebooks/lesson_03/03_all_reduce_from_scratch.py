@@ -331,7 +331,7 @@ figures.traffic(cluster.view["by_ring"][0], title="Ring")
 #
 # ### Exercise 1: all-gather round a ring
 #
-# The two halves of the ring are useful alone: fully sharded training (lesson 10, to come) is made of them. Here is the easier one. Write `all_gather(comm, chunk)`. Every rank has a chunk, all equally long. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1 in this order. They go round the ring: p - 1 messages per rank, of one chunk each, to the neighbour.
+# The two halves of the ring are useful alone: fully sharded training (lesson 10b) is made of them. Here is the easier one. Write `all_gather(comm, chunk)`. Every rank has a chunk, all equally long. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1 in this order. They go round the ring: p - 1 messages per rank, of one chunk each, to the neighbour.
 
 
 # %% tags=["exercise"] exercise="03.all_gather"

@@ -1263,7 +1263,7 @@ assert by_torchrun["accuracy"] > 0.8, "and it has learned something"
 # %% [markdown]
 # One. Two ranks leave no choice in the order of a sum, as in section 1. With more ranks gloo and MPI may add in different orders, and you would compare with a tolerance.
 #
-# On two machines: `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first and with `--node-rank 1` on the second; or `mpiexec --host first-host:4,second-host:4 ...` once. Lesson 13 (to come) does it.
+# On two machines: `torchrun --nnodes 2 --node-rank 0 --master-addr first-host ...` on the first and with `--node-rank 1` on the second; or `mpiexec --host first-host:4,second-host:4 ...` once. Lesson 13 does it.
 #
 # ## 11. DataParallel, DDP or by hand?
 #
@@ -1440,7 +1440,7 @@ for p, (in_all, own) in master.items():
 #
 # ### Beside DDP, in 2026
 #
-# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. PyTorch's `torch.distributed.fsdp.fully_shard(module)` leaves each rank a part of all three: it all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10 (to come) uses them for this. Rule of thumb: if the model with its optimizer fits on one device, DDP; if not, FSDP2.
+# - **FSDP2**. DDP holds parameters, gradients and optimizer state on every rank, which is wasteful if they are large. PyTorch's `torch.distributed.fsdp.fully_shard(module)` leaves each rank a part of all three: it all-gathers a layer's parameters just before they are used, and reduce-scatters its gradients after backward. You know both collectives from lesson 02; lesson 10b uses them for this. Rule of thumb: if the model with its optimizer fits on one device, DDP; if not, FSDP2.
 # - **`torch.compile`**. Wrap first, then compile: `torch.compile(DDP(model))`. The compiler cuts the graph where the buckets end (its *DDPOptimizer*), because one backward compiled as a whole would hand over all gradients only at its end, and nothing would overlap [5].
 #
 # ## Recap

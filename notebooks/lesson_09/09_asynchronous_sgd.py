@@ -1077,7 +1077,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # - Test an asynchronous program by recording the order and replaying it: equal to the bit.
 # - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.
 #
-# **Next:** lesson 12, When a rank dies. (Lessons 10, which splits the model instead of the data, and 11 are yet to be written; lesson 12 does not need them.)
+# **Next:** lesson 10b splits the model instead of the data. Or go to lesson 12, When a rank dies, which does not need it. (Lessons 10, pipelines, and 11, hardware, are yet to be written.)
 #
 # ## Further reading
 #

@@ -50,7 +50,7 @@ from torch_mpi4py import Traffic
 from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
 from course_lib.training import data
 from course_lib.training.models import parameter_count
-from course_lib.training.transformer import MLP, Transformer
+from course_lib.training.transformer import Transformer, TransformerMLP
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -179,7 +179,7 @@ def own_slice(parameter, dim):
 
 
 torch.manual_seed(1)
-mlp = MLP(64).double()
+mlp = TransformerMLP(64).double()
 up, up_bias = own_slice(mlp.up.weight, 0), own_slice(mlp.up.bias, 0)
 down, down_bias = own_slice(mlp.down.weight, 1), nn.Parameter(mlp.down.bias.detach().clone())
 

@@ -23,7 +23,7 @@
 # - use `torchrun --max-restarts`, and say what it does differently;
 # - read a hang report and name the bug.
 #
-# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lessons 10 and 11 are not needed.
+# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is not needed.
 #
 # **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; sections 8 and 9 stand on their own and can be left out.
 
@@ -571,7 +571,7 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
 # | place in the data: epoch, step, seed of the order | samples come twice, others never |
 # | random generators *of every rank* | other dropout masks and augmentations; no exact repetition |
 #
-# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10, to come) saves a part per rank: `torch.distributed.checkpoint`. Its `async_save` copies the state aside and writes it while training goes on, so that a save costs little more than the copy; until the future that it returns is done, the checkpoint is not there.
+# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10b) saves a part per rank: `torch.distributed.checkpoint`. Its `async_save` copies the state aside and writes it while training goes on, so that a save costs little more than the copy; until the future that it returns is done, the checkpoint is not there.
 #
 # ### Exercise 3: the file is there, or it is not
 #
@@ -916,7 +916,7 @@ check("12.name_the_bugs")
 #
 # **Break it on purpose.** *Symptom*: after a death the loss goes on as it should for some steps, and then the replicas' losses drift apart. *Diagnosis*: `assert_replicas_equal(model)` after each step; the weights differ first one step after the new DDP was made, so they began equal and were moved differently: the momentum was not taken over. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
 #
-# **Next:** this is the last lesson so far. Lessons 10 and 11 (models that do not fit on one device; hardware and profiling), 13 (several machines) and 14 (a project of your own) are yet to be written.
+# **Next:** lesson 13 starts all this on several machines.
 #
 # ## References and further reading
 #

@@ -32,7 +32,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, progress, solution
-from notebooks.lesson_13 import records
+from notebooks.lesson_13 import jobs, records
 from notebooks.lesson_13.figures import gradient_paths, placements
 
 print(records.about())
@@ -300,11 +300,8 @@ print("\n".join(line for line in script.splitlines() if not line.startswith("# "
 # Is there a Slurm where you are? Then this cell runs the first script there.
 
 # %% tags=["nbval-ignore-output"]
-if records.slurm_answers():
-    script = "scripts/ddp_srun.sbatch"
-    job = ["sbatch", "--wait", "--output=slurm-lesson-13.out", "--ntasks-per-node=1", script]
-    print(subprocess.run([*job, *OPTIONS], cwd=ROOT, capture_output=True, text=True).stdout)
-    print((ROOT / "slurm-lesson-13.out").read_text())
+if jobs.slurm_answers():
+    print(jobs.run_job("scripts/ddp_srun.sbatch", OPTIONS))  # at most five minutes
 else:
     print("No Slurm answers here: the next cells show the stored run.")
 

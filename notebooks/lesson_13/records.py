@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ __all__ = [
     "about",
     "failure",
     "hosts_of",
-    "slurm_answers",
     "stored",
     "trainings",
     "variables_table",
@@ -73,11 +71,3 @@ def variables_table(launchers: list[str], rank: int = 3) -> str:
         "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def slurm_answers() -> bool:
-    """Return whether this machine has a Slurm that answers."""
-    try:
-        return subprocess.run(["sinfo"], capture_output=True, timeout=10).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False

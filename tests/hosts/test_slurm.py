@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from notebooks.lesson_13.jobs import run_job
 from tests.cluster.conftest import START_WITHIN_S, Kernel, wait_until
 from tests.hosts.clusters import await_nothing_left, left, prepare
 from tests.hosts.testbed import BedClient
@@ -128,6 +129,13 @@ def test_inside_a_job_its_nodes_are_used(bed: BedClient, slurm: None) -> None:
     assert re.findall(r"h\d$", done.stdout, re.MULTILINE) == ["h2", "h2", "h3", "h3"]
     assert "[4, 4, 4, 4]" in done.stdout
     assert "with the nodes h[2-3], tasks on each: 2(x2); srun --mpi=pmix" in done.stdout
+    await_no_jobs(bed)
+
+
+def test_the_job_of_lesson_13(bed: BedClient, slurm: None) -> None:
+    written = run_job("scripts/ddp_srun.sbatch", ["--steps", "2"], START_WITHIN_S)
+    assert '"ranks": 2' in written
+    assert "not done after 1 s (" in run_job("scripts/ddp_srun.sbatch", ["--epochs", "99"], 1)
     await_no_jobs(bed)
 
 

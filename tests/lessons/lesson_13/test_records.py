@@ -7,7 +7,7 @@ import sys
 from torch_mpi4py import launch
 
 from course_lib.teaching.lessons import ROOT
-from notebooks.lesson_13 import records
+from notebooks.lesson_13 import jobs, records
 from notebooks.lesson_13.judge_scripts import read_job
 
 WHO = ["notebooks/lesson_13/who.py"]
@@ -42,7 +42,7 @@ def test_who_tells_what_the_launcher_set() -> None:
 
 def test_without_slurm_nothing_answers(monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not records.slurm_answers()
+    assert not jobs.slurm_answers()
 
 
 def test_the_scripts_of_the_course_are_read_as_slurm_reads_them() -> None:

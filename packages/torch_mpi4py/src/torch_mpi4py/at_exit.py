@@ -18,11 +18,9 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import deadlines, heartbeat, link_queue
-from .base_comm import base
+from . import base_comm, deadlines, heartbeat, link_queue
 from .deaths import failed_ranks, has_ulfm
 from .errors import DeadlineError
-from .guarded_comm import is_half_made
 from .live_groups import live_groups
 from .runtime import MPI, remove_own_shared_memory
 from .survivors_comm import is_half_shrunk, shrunk_copy
@@ -101,10 +99,10 @@ def _all_leave() -> bool:
     A rank learns of a death some milliseconds late, maybe when it has nothing left to do: so
     asking once, before MPI_Finalize, is not enough (2 of 40 runs then hung in it).
     """
-    everyone = base()
+    everyone = base_comm.base()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if not (is_half_made() or is_half_shrunk()):  # else the ranks would not meet in one barrier
+    if not (base_comm.half_made or is_half_shrunk()):  # else they would not meet
         with contextlib.suppress(MPI.Exception):
             _await_barrier(everyone)
         if failed_ranks(everyone):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from .runtime import MPI
 
 _base: MPI.Intracomm = MPI.COMM_WORLD
+half_made: tuple[MPI.Intracomm, MPI.Request] | None = None
+"""A duplicate of the base that was begun here, and has not ended on all ranks."""
 
 
 def base() -> MPI.Intracomm:

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import advice, comm_reaper, deadlines, link_emulation, peer_boards
-from .base_comm import base
+from . import advice, at_exit, base_comm, comm_reaper, deadlines, link_emulation, peer_boards
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .emulated_calls import call_on_link, start_on_link
@@ -137,7 +136,6 @@ for _name in (*BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
 
 
 _lock = threading.Lock()
-_unfinished: tuple[MPI.Intracomm, MPI.Request] | None = None
 _world: GuardedComm | None = None
 
 
@@ -148,23 +146,22 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
         DeadlineError: if the other ranks did not call it within ``seconds``. The unfinished
             duplication is kept, and the next call on this rank goes on with it.
     """
-    global _unfinished
     with _lock:
         # The base must never be revoked, so this is the one place that polls.
-        fresh, request = _unfinished or base().Idup()
-        _unfinished = (fresh, request)
+        fresh, request = base_comm.half_made or base_comm.base().Idup()
+        base_comm.half_made = (fresh, request)
         deadline = time.monotonic() + seconds
         pause = 1e-5
         while not _test(request):
             if time.monotonic() > deadline:
                 raise DeadlineError(
                     "Timed out: the other ranks did not make their communicator within "
-                    f"{seconds:g} s; all {base().Get_size()} ranks must make the call. "
+                    f"{seconds:g} s; all {base_comm.base().Get_size()} ranks must make the call. "
                     f"{advice.START_AGAIN}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 1e-3)
-        _unfinished = None
+        base_comm.half_made = None
     settle(fresh, seconds)
     comm_reaper.met()
     return fresh
@@ -180,23 +177,16 @@ def settle(fresh: MPI.Intracomm, seconds: float) -> None:
 
 
 def _test(request: MPI.Request) -> bool:
-    global _unfinished
     try:
         return request.Test()
     except MPI.Exception as error:
-        _unfinished = None
-        raise translate(error, "new communicator", base()) from error
-
-
-def is_half_made() -> bool:
-    """Return whether a duplication of the world was begun here and has not ended."""
-    return _unfinished is not None
+        base_comm.half_made = None
+        raise translate(error, "new communicator", base_comm.base()) from error
 
 
 def forget_half_made() -> None:
     """Give up a duplication of a world that has been shrunk since."""
-    global _unfinished
-    _unfinished = None
+    base_comm.half_made = None
 
 
 def world() -> GuardedComm:
@@ -205,10 +195,7 @@ def world() -> GuardedComm:
     The same object is returned until :func:`renew_world` replaces it.
     """
     if _world is None:
-        # Who has imported this module alone has to leave MPI cleanly all the same.
-        from . import at_exit
-
-        at_exit.install()
+        at_exit.install()  # also for who has imported nothing of the package but this module
         return renew_world()
     return _world
 
