@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
