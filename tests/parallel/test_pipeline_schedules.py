@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -47,8 +48,6 @@ def test_interleaving_divides_the_bubble(ranks, micro_batches, chunks):
     placed = times(schedule, {"F": 1 / chunks, "B": 2 / chunks})
     wanted = (ranks - 1) / (chunks * micro_batches + ranks - 1)
     assert bubble(placed) == pytest.approx(wanted, abs=1e-12)
-    if chunks == 1:
-        assert schedule == one_f_one_b(ranks, micro_batches)
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 2), (2, 8), (4, 4), (4, 16)])
@@ -69,7 +68,7 @@ def test_no_task_begins_before_what_it_needs_is_there():
         (p.task.kind, p.task.micro_batch, r): p.end for r, one in enumerate(placed) for p in one
     }
     for rank, tasks in enumerate(placed):
-        for before, after in zip(tasks, tasks[1:], strict=False):
+        for before, after in pairwise(tasks):
             assert before.end <= after.start
         for task, start, _ in tasks:
             before, after = ("F", task.micro_batch, rank - 1), ("B", task.micro_batch, rank + 1)
