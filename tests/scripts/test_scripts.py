@@ -16,7 +16,7 @@ from torch_mpi4py import launch
 from course_lib.parallel import launching
 from tests import ranks
 
-SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", "fsdp", "tensor_parallel")
+SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", "pipeline", "tensor_parallel", "fsdp")
 LIMIT = 150
 STEPS = 12
 # Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7,
@@ -157,7 +157,7 @@ def test_three_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path
 
 @pytest.mark.timeout(620)  # four starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
-@pytest.mark.parametrize("name", ["fsdp", "tensor_parallel"])
+@pytest.mark.parametrize("name", ["pipeline", "tensor_parallel", "fsdp"])
 def test_a_model_in_parts_is_trained_as_in_one_piece(root: Path, tmp_path: Path, name: str) -> None:
     """Two ranks to the same bits under both launchers; four and one up to rounding."""
     files = {ranks_: tmp_path / f"{ranks_}.pt" for ranks_ in (1, 2, 4)}

@@ -1,0 +1,707 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 Models in stages
+#
+# **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them, and passes on what comes out. So that the ranks do not wait for each other all the time, the batch goes through in small pieces, one after the other, as on an assembly line.
+#
+# **You will be able to**
+# - cut a transformer into stages and train it on four ranks, with the weights of one process to $10^{-12}$;
+# - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
+# - predict how long ranks idle, and how many activations they hold;
+# - read the figures of interleaved and zero-bubble schedules, and say what PipeDream keeps several versions of weights for;
+# - put a pipeline and data parallelism together on a 2 x 2 mesh.
+#
+# **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
+#
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes with the three exercises.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.parallel import pipeline_schedules as schedules
+from course_lib.teaching import check, compare, hint, solution
+from notebooks.lesson_10.figures import pipeline
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %% [markdown]
+# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. Large language models are cut in the same way, for they are the same thing in large: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
+
+# %%
+# %%px
+import time
+from datetime import timedelta
+
+import torch_mpi4py  # lets torch.distributed talk through MPI
+from torch import nn
+from torch.nn import functional as F
+from torch_mpi4py import MPI
+from torch_mpi4py.clocks import clock_offsets
+
+from course_lib.parallel.invariants import assert_replicas_equal
+from course_lib.parallel.pipeline_schedules import Placed, Task
+from course_lib.training import data
+from course_lib.training.models import parameter_count
+from course_lib.training.transformer import Transformer
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+training, _, _ = data.load_available("digits")
+
+
+# %%
+# %%px
+def new_model():
+    """The same weights on every rank, and in every call."""
+    torch.manual_seed(0)
+    return Transformer(size=8, width=64, heads=4, depth=8).double()
+
+
+def batch(step, part=0, parts=1):
+    """Part number `part` of `parts` of the 64 samples of this step."""
+    images, labels = training[64 * step : 64 * (step + 1)]
+    return images.double().chunk(parts)[part], labels.chunk(parts)[part]
+
+
+# %% [markdown]
+# ## 1. Stages
+#
+# A *stage* is a run of layers that one rank has. The first one also embeds, the last one also classifies.
+
+
+# %%
+# %%px
+class Stage(nn.Module):
+    """Stage number `number` of `stages` of a model; the model's own parameters, not copies."""
+
+    def __init__(self, model, number, stages):
+        super().__init__()
+        count = len(model.blocks) // stages
+        self.first, self.last = number == 0, number == stages - 1
+        self.blocks = model.blocks[count * number : count * (number + 1)]
+        if self.first:
+            self.embedding, self.position = model.embedding, model.position
+        if self.last:
+            self.norm, self.classifier = model.norm, model.classifier
+
+    def forward(self, x):
+        if self.first:
+            x = self.embedding(x.squeeze(1)) + self.position
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(self.norm(x).mean(dim=1)) if self.last else x
+
+
+# %%
+# %%px
+model = new_model()
+stage = Stage(model, rank, world_size)
+share = parameter_count(stage) / parameter_count(model)
+images, _ = batch(0)
+x = images
+for number in range(world_size):
+    x = Stage(model, number, world_size)(x)
+assert torch.equal(x, model(images)), "one stage after the other is the model"
+print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
+
+# %% [markdown]
+# So each rank needs a fourth of the memory for weights, gradients and optimizer. What goes from rank to rank is only what comes out of a block: samples · tokens · width numbers, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only.
+#
+# **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. Which fraction of the four ranks' time is idle? Write a number from 0 to 1.
+
+# %%
+prediction = None
+
+# %%
+one_batch = schedules.times(schedules.gpipe(4, 1), {"F": 1, "B": 2})
+compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the schedule")
+pipeline(one_batch, "One batch through four stages")
+
+# %% [markdown]
+# Three fourths: one rank works, three wait. (A backward is drawn twice as long as a forward, since it multiplies by weights twice: once for the gradient of its input, once for that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+#
+# ## 2. Micro-batches
+#
+# Cut the batch into M *micro-batches*, and let rank 0 begin with the second one as soon as it has passed on the first. The loss is a mean over samples, so the mean of M equal micro-batches' losses is the loss of the batch, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all of them. That is *GPipe* (*published* [1]):
+
+# %%
+filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
+pipeline(filled, "GPipe, four stages, eight micro-batches")
+
+# %% [markdown]
+# The idle time is called the *bubble*. Let K be the number of stages and t the time of a forward and a backward of one micro-batch on one stage. Every rank works for M t. The first result comes out after the micro-batch has gone through K - 1 other stages, and all in all the step takes (M + K - 1) t. So
+#
+# $$\text{bubble} = \frac{(M + K - 1)\,t - M t}{(M + K - 1)\,t} = \frac{K - 1}{M + K - 1}.$$
+
+# %%
+for micro_batches in (1, 2, 4, 8, 16, 32):
+    drawn = schedules.bubble(schedules.times(schedules.gpipe(4, micro_batches), {"F": 1, "B": 2}))
+    formula = 3 / (micro_batches + 3)
+    print(f"M = {micro_batches:2}: {drawn:6.1%} by the schedule, {formula:6.1%} by the formula")
+    assert abs(drawn - formula) < 1e-12
+
+# %% [markdown]
+# ### Exercise 1: how many micro-batches
+#
+# Write `micro_batches_for(stages, most)`: the smallest number of micro-batches with which at most the fraction `most` of the time is bubble (0 < `most` < 1).
+
+
+# %% tags=["exercise"] exercise="10.micro_batches_for"
+def micro_batches_for(stages, most):
+    """Return the smallest M for which the bubble of so many stages is at most this fraction."""
+    ### BEGIN SOLUTION
+    micro_batches = 1
+    while (stages - 1) / (micro_batches + stages - 1) > most:
+        micro_batches += 1
+    return micro_batches
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10.micro_batches_for")
+
+# %% [markdown]
+# Stuck? `hint("10.micro_batches_for")`, `solution("10.micro_batches_for")`.
+#
+# ## 3. GPipe by hand
+#
+# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01).
+
+
+# %%
+# %%px
+class Pipe:
+    """What one rank does in a step of a pipeline over the ranks `members`."""
+
+    def __init__(self, stage, micro_batches, members):
+        self.stage, self.micro_batches = stage, micro_batches
+        number = members.index(rank)
+        self.before = members[number - 1] if number else None
+        self.after = members[number + 1] if number + 1 < len(members) else None
+        self.held, self.sent, self.losses, self.placed = {}, [], [], []
+
+    def receive(self, source):
+        x = torch.empty(len(self.micro_batches[0][1]), 8, 64, dtype=torch.float64)
+        dist.recv(x, source)
+        return x
+
+    def forward(self, m):
+        images, labels = self.micro_batches[m]
+        x = images if self.before is None else self.receive(self.before).requires_grad_()
+        start = now()
+        y = self.stage(x)
+        if self.after is None:
+            y = F.cross_entropy(y, labels) / len(self.micro_batches)
+            self.losses.append(y.item())
+        self.placed.append((Task("F", m), start, now()))
+        if self.after is not None:
+            self.sent.append(dist.isend(y.detach(), self.after))
+        self.held[m] = x, y
+
+    def backward(self, m):
+        gradient = None if self.after is None else self.receive(self.after)
+        start = now()
+        x, y = self.held.pop(m)
+        y.backward(gradient)
+        self.placed.append((Task("B", m), start, now()))
+        if self.before is not None:
+            self.sent.append(dist.isend(x.grad, self.before))
+
+    def end(self):
+        for work in self.sent:
+            work.wait()
+
+
+ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
+
+
+def now():
+    return time.perf_counter() - ahead
+
+
+# %%
+# %%px
+def gpipe(pipe):
+    """One step, all forwards first."""
+    numbers = range(len(pipe.micro_batches))
+    for m in numbers:
+        pipe.forward(m)
+    for m in numbers:
+        pipe.backward(m)
+    pipe.end()
+
+
+# %% [markdown]
+# **Predict.** Three steps of SGD with momentum on 4 ranks with 8 micro-batches, and on one process with whole batches. By how much do weights differ at most? (A) not at all; (B) by less than $10^{-12}$; (C) by some $10^{-3}$, as gradients of small batches are noisier.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def sgd(module):
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
+def micro_batches(step, count=8, part=0, parts=1):
+    images, labels = batch(step, part, parts)
+    return list(zip(images.chunk(count), labels.chunk(count), strict=True))
+
+
+serial = new_model()
+serial_sgd = sgd(serial)
+serial_losses = []
+for step in range(3):
+    images, labels = batch(step)
+    loss = F.cross_entropy(serial(images), labels)
+    serial_sgd.zero_grad()
+    loss.backward()
+    serial_sgd.step()
+    serial_losses.append(loss.item())
+
+
+# %%
+# %%px
+def train(run, everyone):
+    """Return this rank's stage after three steps by `run`, and the last rank's losses."""
+    own = Stage(new_model(), everyone.index(rank), len(everyone))
+    optimizer, losses = sgd(own), []
+    for step in range(3):
+        pipe = Pipe(own, micro_batches(step), everyone)
+        optimizer.zero_grad()
+        run(pipe)
+        optimizer.step()
+        losses.append(sum(pipe.losses))
+    return own, losses
+
+
+def largest_difference(own, number, stages):
+    """Between a stage's parameters and those of the serial model."""
+    pairs = zip(own.parameters(), Stage(serial, number, stages).parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+ranks = list(range(world_size))
+by_gpipe, gpipe_losses = train(gpipe, ranks)
+apart = comm.allreduce(largest_difference(by_gpipe, rank, world_size), op=MPI.MAX)
+gpipe_losses = comm.bcast(gpipe_losses, root=world_size - 1)
+
+# %%
+apart = cluster.view["apart"][0]
+compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
+assert apart < 1e-12
+pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], strict=True)
+assert all(abs(a - b) < 1e-12 for a, b in pairs)
+
+# %% [markdown]
+# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+#
+# ## 4. Is the formula true?
+#
+# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 30 ms in forward, 60 ms in backward, everything else as before.
+#
+# **Predict.** Four stages, eight micro-batches: how many seconds does a step take?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+class Sleep(torch.autograd.Function):
+    """Let through what comes, after a while."""
+
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.03)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.06)
+        return gradient
+
+
+class SleepingStage(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        x = x.reshape(len(x), -1)[:, :1, None].expand(len(x), 8, 64) if rank == 0 else x
+        y = Sleep.apply(x * self.weight)
+        return y.mean(dim=1)[:, :10] if rank == world_size - 1 else y
+
+
+def step_asleep(run):
+    """Return what this rank did when, and the seconds of the step on all ranks."""
+    pipe = Pipe(SleepingStage(), micro_batches(0), ranks)
+    comm.barrier()
+    run(pipe)
+    first, last = pipe.placed[0][1], pipe.placed[-1][2]
+    return pipe.placed, comm.allreduce(last, op=MPI.MAX) - comm.allreduce(first, op=MPI.MIN)
+
+
+asleep, seconds = min((step_asleep(gpipe) for _ in range(3)), key=lambda found: found[1])
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, cluster.view["seconds"][0], within=0.1, unit="s")
+measured = [[schedules.Placed(*one) for one in lane] for lane in cluster.view["asleep"]]
+print(f"bubble: {schedules.bubble(measured):.3f} measured here, {3 / 11:.3f} predicted")
+assert abs(schedules.bubble(measured) - 3 / 11) < 0.05 * 3 / 11
+
+# %% tags=["nbval-ignore-output"]
+pipeline(
+    measured,
+    "GPipe with stages that sleep",
+    measured=True,
+    alt="Measured timeline of GPipe with sleeping stages: forwards in a staircase from rank 0 to "
+    "rank 3, then backwards in a staircase from rank 3 to rank 0, like the figure above.",
+)
+
+# %% [markdown]
+# (8 + 3) · 90 ms = 0.99 s, within a few per cent. Now the real stages, on your machine. Your four ranks have to share its cores, so "busy" there may mean that a rank waits for a core, and with fewer than four cores no schedule can make the step as fast as the figure has it.
+
+# %% tags=["nbval-ignore-output"]
+# %%px
+torch.set_num_threads(1)
+pipe = Pipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks)
+comm.barrier()
+gpipe(pipe)
+real = pipe.placed
+
+# %% tags=["nbval-ignore-output"]
+pipeline(
+    [[schedules.Placed(*one) for one in lane] for lane in cluster.view["real"]],
+    "GPipe with the transformer's stages",
+    measured=True,
+    alt="Measured timeline of GPipe with the stages of the transformer: the same staircases, with "
+    "tasks of uneven length.",
+)
+
+# %% [markdown]
+# ## 5. One forward, one backward
+#
+# More micro-batches make the bubble small, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward) begins backward as early as it can: the last stage at once after its first forward. Stage r runs K - 1 - r micro-batches ahead, and then takes turns.
+
+# %%
+turns = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
+pipeline(turns, "1F1B, four stages, eight micro-batches")
+
+# %% [markdown]
+# The bubble is that of GPipe: the same staircases at the start and at the end. What is better?
+#
+# ### Exercise 2: the order of 1F1B
+#
+# Write `order(number, stages, micro_batches)`: the list of what stage `number` does, as pairs such as `("F", 0)` and `("B", 0)`. First it runs ahead, with K - 1 - number forwards (or all, if there are fewer); then one forward and one backward in turns, until all forwards are done; then the backwards that are left. Read it off the figure.
+
+
+# %% tags=["exercise"] exercise="10.order"
+def order(number, stages, micro_batches):
+    """Return the tasks of a stage under 1F1B, as ("F", m) and ("B", m)."""
+    ### BEGIN SOLUTION
+    ahead = min(stages - 1 - number, micro_batches)
+    tasks = [("F", m) for m in range(ahead)]
+    for m in range(ahead, micro_batches):
+        tasks += [("F", m), ("B", m - ahead)]
+    return tasks + [("B", m) for m in range(micro_batches - ahead, micro_batches)]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10.order")
+
+# %% [markdown]
+# Stuck? `hint("10.order")`, `solution("10.order")`.
+#
+# As a program it is as short as GPipe. We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+
+
+# %%
+# %%px
+def one_f_one_b(pipe):
+    """One step, with as few micro-batches under way as keep all ranks busy."""
+    count = len(pipe.micro_batches)
+    early = min(ranks[-1] - rank, count)
+    for m in range(early):
+        pipe.forward(m)
+    for m in range(early, count):
+        pipe.forward(m)
+        pipe.backward(m - early)
+    for m in range(count - early, count):
+        pipe.backward(m)
+    pipe.end()
+
+
+class CountingPipe(Pipe):
+    """Counts the bytes of activations that are held, without the weights."""
+
+    held_bytes = most_bytes = 0
+
+    def forward(self, m):
+        weights = {p.untyped_storage().data_ptr() for p in self.stage.parameters()}
+        kept = {}
+
+        def note(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            super().forward(m)
+        self.bytes_of = {**getattr(self, "bytes_of", {}), m: sum(kept.values())}
+        self.held_bytes += self.bytes_of[m]
+        self.most_bytes = max(self.most_bytes, self.held_bytes)
+
+    def backward(self, m):
+        super().backward(m)
+        self.held_bytes -= self.bytes_of[m]
+
+
+# %% [markdown]
+# **Predict.** With eight micro-batches, how many times as many bytes of activations does rank 0 hold under GPipe as under 1F1B? And rank 3? Write a list of two numbers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+most = {}
+for name, run in (("gpipe", gpipe), ("1f1b", one_f_one_b)):
+    pipe = CountingPipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks)
+    run(pipe)
+    most[name] = pipe.most_bytes
+    assert pipe.held_bytes == 0
+by_turns, _ = train(one_f_one_b, ranks)
+assert largest_difference(by_turns, rank, world_size) < 1e-12
+
+# %%
+held = cluster.view["most"]
+ratios = [one["gpipe"] / one["1f1b"] for one in held]
+compare(prediction, [ratios[0], ratios[3]], within=0.01)
+for number, one in enumerate(held):
+    print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
+assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
+
+# %% [markdown]
+# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B the number of micro-batches, and with it the bubble, is no longer a matter of memory. And the weights are the same to the last roundings; only the order of the tasks has changed.
+#
+# ### Checkpointing
+#
+# A block can also keep nothing but its input, and compute the rest once more when backward comes: *activation checkpointing* [2]. That is one more forward for each backward, a third more computing, for a small part of the memory.
+#
+# **Predict.** How many times as long does a step take with checkpointing, if a forward takes 1 and a backward 2? Write a number.
+
+# %%
+prediction = None
+
+# %%
+from fractions import Fraction
+
+compare(prediction, float(Fraction(1 + 1 + 2, 1 + 2)), within=0.02, source="By counting")
+
+# %%
+# %%px
+from torch.utils.checkpoint import checkpoint
+
+
+class Checkpointed(nn.Module):
+    """A block that keeps its input only, and counts the bytes of that."""
+
+    kept_bytes = 0
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        if x.requires_grad:
+            Checkpointed.kept_bytes += x.nbytes
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+plain, thrifty = (Stage(new_model(), rank, world_size) for _ in range(2))
+thrifty.blocks = nn.ModuleList(Checkpointed(block) for block in thrifty.blocks)
+gradients, per_micro_batch = [], []
+for own in (plain, thrifty):
+    pipe = CountingPipe(own, micro_batches(0), ranks)
+    one_f_one_b(pipe)
+    gradients.append([p.grad for p in own.parameters()])
+    per_micro_batch.append(pipe.bytes_of[0])
+assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+per_micro_batch[1] += Checkpointed.kept_bytes // 8
+
+# %%
+for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
+    print(f"rank {number}: {whole:9,} bytes a micro-batch, {less:8,} with checkpointing")
+    assert less < whole / 5
+
+# %% [markdown]
+# The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
+#
+# ## 6. By torch.distributed.pipelining
+#
+# PyTorch has both schedules, and more. You give it your stage, its number, and the loss; it finds shapes, sends and receives.
+
+# %%
+# %%px
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+differences = []
+for schedule_class in (ScheduleGPipe, Schedule1F1B):
+    own = Stage(new_model(), rank, world_size)
+    optimizer = sgd(own)
+    torch_stage = PipelineStage(own, rank, world_size, torch.device("cpu"))
+    schedule = schedule_class(torch_stage, n_microbatches=8, loss_fn=F.cross_entropy)
+    for step in range(3):
+        images, labels = batch(step)
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(images)
+        else:
+            schedule.step(target=labels if rank == world_size - 1 else None)
+        optimizer.step()
+    differences.append(largest_difference(own, rank, world_size))
+assert max(differences) < 1e-12
+
+# %% [markdown]
+# Six steps by two schedules of the library, over the course's own backend, and the weights of one process.
+#
+# ## 7. Smaller bubbles
+#
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: V times as many messages.
+
+# %%
+half = {"F": 0.5, "B": 1}
+pipeline(
+    schedules.times(schedules.interleaved(4, 2, 8), half), "Interleaved, two stages on each rank"
+)
+
+# %% [markdown]
+# **Zero bubble** [4]. Backward makes two things: the gradient of the input, for which the rank before is waiting, and those of the weights, for which nobody waits before the optimizer's step. So do the first half at once, and the second when there is nothing else to do.
+#
+# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does the figure below take? Its bubble is only as long as K - 1 forwards. Write a number.
+
+# %%
+prediction = None
+
+# %%
+halves = schedules.times(schedules.zero_bubble(4, 8), {"F": 1, "B": 1, "W": 1})
+compare(prediction, max(one.end for lane in halves for one in lane), source="By the schedule")
+pipeline(halves, "Backward in two halves")
+
+# %% [markdown]
+# 3 M + K - 1 = 27. (This schedule is called ZB-H1. To get to zero, ranks have to run further ahead, which takes more memory, and the optimizer's step must not wait for all ranks.)
+#
+# **PipeDream** [5] has no bubble at all: it never waits for a batch to be complete, but takes a step after each micro-batch's backward, and goes on. But then the weights have changed between the forward of a micro-batch and its backward, and the gradient would belong to neither. So a rank keeps the *version* of its weights that each micro-batch under way has seen. How many are that? As many as micro-batches under way: K - r on stage r, the numbers of 1F1B above. That is memory again, and the gradients are stale, like those of lesson 09. GPipe and 1F1B with a *flush* (everybody waits for the end of the batch) compute exactly what one process would.
+#
+# ## 8. The slowest stage sets the pace
+#
+# All of that is for stages of equal length. If one takes twice as long, the others wait for it in every turn.
+#
+# ### Exercise 3: where to cut
+#
+# `costs` has the seconds of each layer, in order. Write `cut(costs, stages)`: how many layers each stage gets, as a list, so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you may try all ways; `itertools.combinations` makes them.
+
+
+# %% tags=["exercise"] exercise="10.cut"
+def cut(costs, stages):
+    """Return the number of layers of each stage, so that the slowest stage is fastest."""
+    ### BEGIN SOLUTION
+    from itertools import combinations, pairwise
+
+    def slowest(ends):
+        edges = [0, *ends, len(costs)]
+        return max(sum(costs[a:b]) for a, b in pairwise(edges))
+
+    ends = min(combinations(range(1, len(costs)), stages - 1), key=slowest)
+    edges = [0, *ends, len(costs)]
+    return [b - a for a, b in pairwise(edges)]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10.cut")
+
+# %% [markdown]
+# Stuck? `hint("10.cut")`, `solution("10.cut")`.
+#
+# ## 9. Data and pipeline: a 2 x 2 mesh
+#
+# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. `init_device_mesh` makes the groups.
+
+# %%
+# %%px
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "stage"))
+members = dist.get_process_group_ranks(mesh["stage"].get_group())
+number, replica = members.index(rank), mesh["data"].get_local_rank()
+own = Stage(new_model(), number, 2)
+optimizer = sgd(own)
+for step in range(3):
+    pipe = Pipe(own, micro_batches(step, 4, replica, 2), members)
+    optimizer.zero_grad()
+    gpipe(pipe)
+    for p in own.parameters():
+        dist.all_reduce(p.grad, group=mesh["data"].get_group())
+        p.grad /= 2
+    optimizer.step()
+assert_replicas_equal(own, mesh["data"].get_group())
+assert largest_difference(own, number, 2) < 1e-12
+
+# %% [markdown]
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends activations, a little for each micro-batch, and can live between machines. The all-reduce moves all gradients, but once a step, and can hide behind the last backwards.
+#
+# ### Break it on purpose: blocking sends
+#
+# Write `dist.send` for `dist.isend` in `Pipe`, and 1F1B hangs if messages are large: in its middle part rank 0 sends the next activation while rank 1 sends the gradient before, and both wait for the other to receive. **Symptom**: two neighbours in `send`, in the hang report. **Diagnosis**: a circle of sends, as in lesson 01. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. With small messages it runs, since MPI sends them off without waiting, and it hangs on the day when the batch grows.
+#
+# ### Which parallelism when, first half
+#
+# | question | choose |
+# |---|---|
+# | does the model with its optimizer fit on one device? | data parallelism, lesson 08 |
+# | not, and the network between devices is slow? | stages: only activations travel |
+# | is memory for activations short? | 1F1B rather than GPipe; checkpointing |
+# | is the batch too small for many micro-batches? | interleaving, zero bubble; or slices, lesson 10b |
+# | is one layer alone too large, or is memory for the optimizer short? | slices and shards, lesson 10b |
+#
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | naive | one of K ranks works |
+# | micro-batches | same gradient, bubble (K - 1)/(M + K - 1) |
+# | GPipe | holds M micro-batches |
+# | 1F1B | the same bubble, holds K - r on stage r |
+# | interleaved | bubble (K - 1)/(V M + K - 1), V times the messages |
+# | zero bubble | the weights' half of backward fills the gaps |
+# | PipeDream | no flush; K - r versions of weights, stale gradients |
+# | checkpointing | keeps inputs only, a third more computing |
+#
+# As a script: `mpiexec -n 4 python scripts/pipeline.py`.
+#
+# **Next:** lesson 10b cuts through the layers instead of between them.
+#
+# ## References and further reading
+#
+# 1. Y. Huang, Y. Cheng, A. Bapna, O. Firat, D. Chen, M. Chen, H. Lee, J. Ngiam, Q. V. Le, Y. Wu and Z. Chen, "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", *Advances in Neural Information Processing Systems* 32, 2019.
+# 2. T. Chen, B. Xu, C. Zhang and C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174, 2016.
+# 3. D. Narayanan and others, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", *SC21: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2021, arXiv:2104.04473. Section 2.2 has 1F1B and interleaving.
+# 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, arXiv:2401.10241.
+# 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019.
+# 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).

@@ -1,0 +1,170 @@
+"""What the checks of lesson 10 look for: the formula, the schedule, and the best of all cuts."""
+
+from __future__ import annotations
+
+import numbers
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
+
+from course_lib.parallel.pipeline_schedules import Task, in_flight, one_f_one_b, times
+from course_lib.teaching.exercise import WrongAnswer
+
+_PLANS = ((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2))
+_SIZES = ((4, 8), (4, 4), (2, 5), (4, 2), (1, 3), (3, 1))
+_COSTS = (
+    ([1, 1, 1, 1, 1, 1, 1, 1], 4),
+    ([6, 1, 1, 1, 1, 2], 2),
+    ([1, 2, 3, 4, 5, 6, 7], 3),
+    ([5, 1, 1, 1, 1, 1, 1, 9], 3),
+    ([1, 1, 1, 8], 2),
+    ([3, 2], 2),
+    ([4, 1, 7], 1),
+    ([0.2, 0.3, 0.4, 0.1, 0.1, 0.5, 0.2], 4),
+)
+
+
+def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
+    """Raise WrongAnswer unless it is the smallest number for every plan."""
+    numbers_found = []
+    for stages, most in _PLANS:
+        found = function(stages, most)
+        if isinstance(found, bool) or not isinstance(found, numbers.Real):
+            raise WrongAnswer("not-a-number", f"{stages} stages, {most}: it returned {found!r}")
+        if found != int(found):
+            raise WrongAnswer(
+                "not-whole",
+                f"{stages} stages, {most}: there are no {found:g} micro-batches; round up",
+            )
+        if found < 1:
+            raise WrongAnswer(
+                "none-at-all",
+                f"{stages} stages, {most}: {found:g} micro-batches are no batch; at least 1",
+            )
+        numbers_found.append(int(found))
+    for _, formula in _OTHER_FORMULAS:
+        if numbers_found == [formula(stages, most) for stages, most in _PLANS]:
+            raise WrongAnswer(
+                "other-formula",
+                "these are more micro-batches than needed. The bubble is (K - 1)/(M + K - 1): with "
+                "K - 1, not K, and of the whole time, not of the useful one",
+            )
+    for (stages, most), found in zip(_PLANS, numbers_found, strict=True):
+        right, bubble = _needed(stages, most), (stages - 1) / (found + stages - 1)
+        if found < right:
+            raise WrongAnswer(
+                "too-few", f"{stages} stages, {most}: with {found} the bubble is {bubble:.3f}"
+            )
+        if found > right:
+            raise WrongAnswer(
+                "too-many", f"{stages} stages, {most}: {right} are enough, not {found}"
+            )
+
+
+def _needed(stages: int, most: float, of_useful: bool = False) -> int:
+    count = 1
+    while (stages - 1) / (count + (0 if of_useful else stages - 1)) > most:
+        count += 1
+    return count
+
+
+_OTHER_FORMULAS: tuple[tuple[str, Callable[[int, float], int]], ...] = (
+    ("share of the useful time", lambda stages, most: _needed(stages, most, of_useful=True)),
+    ("K in place of K - 1", lambda stages, most: _needed(stages + 1, most)),
+)
+
+
+def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None:
+    """Raise WrongAnswer unless it is 1F1B, for every stage and several sizes."""
+    for stages, count in _SIZES:
+        found = [_tasks(order(r, stages, count), r, stages, count) for r in range(stages)]
+        right = one_f_one_b(stages, count)
+        if found == right:
+            continue
+        try:
+            times(found, {"F": 1, "B": 2})
+        except ValueError as error:
+            raise WrongAnswer("waits-for-ever", f"K = {stages}, M = {count}: {error}") from None
+        for number, (own, wanted) in enumerate(zip(found, right, strict=True)):
+            where = f"K = {stages}, M = {count}, stage {number}"
+            if in_flight(own) > in_flight(wanted):
+                raise WrongAnswer(
+                    "holds-too-many",
+                    f"{where} holds {in_flight(own)} micro-batches at once; 1F1B begins backward "
+                    f"as early as it can and holds {in_flight(wanted)}",
+                )
+            if in_flight(own) < in_flight(wanted):
+                raise WrongAnswer(
+                    "runs-not-ahead",
+                    f"{where} holds {in_flight(own)} micro-batch(es) at once, so the stages after "
+                    f"it wait; it should run {in_flight(wanted) - 1} ahead",
+                )
+        raise WrongAnswer(
+            "another-order",
+            f"K = {stages}, M = {count}: every stage holds as many as it should, but in another "
+            "order: forwards and backwards each by rising numbers, a forward first",
+        )
+
+
+def _tasks(pairs: object, number: int, stages: int, count: int) -> list[Task]:
+    where = f"stage {number} of {stages}, {count} micro-batches"
+    if not isinstance(pairs, list | tuple):
+        raise WrongAnswer("no-list", f"{where}: it returned {pairs!r}, not a list of pairs")
+    try:
+        tasks = [Task(str(kind), int(m)) for kind, m in pairs]
+    except (TypeError, ValueError):
+        raise WrongAnswer("no-pairs", f'{where}: each item is a pair such as ("F", 0)') from None
+    wanted = Counter(Task(kind, m) for kind in "FB" for m in range(count))
+    missing, extra = wanted - Counter(tasks), Counter(tasks) - wanted
+    if missing or extra:
+        first = next(iter(missing or extra))
+        what = "is missing" if missing else "is too much"
+        raise WrongAnswer("not-each-once", f'{where}: ("{first.kind}", {first.micro_batch}) {what}')
+    return tasks
+
+
+def judge_cut(cut: Callable[[list[float], int], list[int]]) -> None:
+    """Raise WrongAnswer unless the slowest stage is as fast as with any other cut."""
+    cuts = []
+    for costs, stages in _COSTS:
+        given = list(costs)
+        found = cut(given, stages)
+        if given != costs:
+            raise WrongAnswer("changes-costs", "it changes `costs`, which the caller still needs")
+        _require_a_cut(found, costs, stages)
+        ends = [sum(found[:i]) for i in range(stages + 1)]
+        cuts.append((costs, found, max(sum(costs[a:b]) for a, b in pairwise(ends))))
+    equal = all(max(found) - min(found) <= 1 for _, found, _ in cuts)
+    for costs, found, slowest in cuts:
+        best = _best(costs, len(found))
+        if slowest > best + 1e-9:
+            raise WrongAnswer(
+                "equal-numbers" if equal else "not-the-best",
+                f"{costs} in {len(found)} stages: {list(found)} layers make a stage of "
+                f"{slowest:g}; the best cut has {best:g}"
+                + (". Equal numbers of layers are not equal costs" if equal else ""),
+            )
+
+
+def _require_a_cut(found: object, costs: Sequence[float], stages: int) -> None:
+    if not isinstance(found, list | tuple) or not all(isinstance(n, int) for n in found):
+        raise WrongAnswer("no-list", f"it returned {found!r}, not a list of whole numbers")
+    if len(found) != stages:
+        raise WrongAnswer(
+            "other-number-of-stages", f"{len(found)} numbers for {stages} stages: {list(found)}"
+        )
+    if min(found) < 1:
+        raise WrongAnswer("empty-stage", f"{list(found)}: every stage gets at least one layer")
+    if sum(found) != len(costs):
+        raise WrongAnswer(
+            "not-all-layers",
+            f"{list(found)} are {sum(found)} layers, but there are {len(costs)}: how many layers "
+            "each stage gets, not where it ends",
+        )
+
+
+def _best(costs: Sequence[float], stages: int) -> float:
+    def slowest(ends: tuple[int, ...]) -> float:
+        return max(sum(costs[a:b]) for a, b in pairwise((0, *ends, len(costs))))
+
+    return min(map(slowest, combinations(range(1, len(costs)), stages - 1)))
