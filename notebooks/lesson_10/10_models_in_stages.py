@@ -181,6 +181,15 @@ check("10.micro_batches_for")
 
 # %%
 # %%px
+ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
+
+
+def now():
+    return time.perf_counter() - ahead
+
+
+# %%
+# %%px
 class Pipe:
     """What one rank does in a step of a pipeline over the ranks `members`."""
 
@@ -221,13 +230,6 @@ class Pipe:
     def end(self):
         for work in self.sent:
             work.wait()
-
-
-ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
-
-
-def now():
-    return time.perf_counter() - ahead
 
 
 # %%
@@ -310,7 +312,7 @@ assert all(abs(a - b) < 1e-12 for a, b in pairs)
 #
 # ## 4. Is the formula true?
 #
-# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 30 ms in forward, 60 ms in backward, everything else as before.
+# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 50 ms in forward, 100 ms in backward, everything else as before.
 #
 # **Predict.** Four stages, eight micro-batches: how many seconds does a step take?
 
@@ -325,12 +327,12 @@ class Sleep(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x):
-        time.sleep(0.03)
+        time.sleep(0.05)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        time.sleep(0.06)
+        time.sleep(0.1)
         return gradient
 
 
@@ -372,7 +374,7 @@ pipeline(
 )
 
 # %% [markdown]
-# (8 + 3) · 90 ms = 0.99 s, within a few per cent. Now the real stages, on your machine. Your four ranks have to share its cores, so "busy" there may mean that a rank waits for a core, and with fewer than four cores no schedule can make the step as fast as the figure has it.
+# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now the real stages, on your machine. Your four ranks have to share its cores, so "busy" there may mean that a rank waits for a core, and with fewer than four cores no schedule can make the step as fast as the figure has it.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -591,6 +593,8 @@ pipeline(
 )
 
 # %% [markdown]
+# (The darker boxes are those of a rank's second stage.)
+#
 # **Zero bubble** [4]. Backward makes two things: the gradient of the input, for which the rank before is waiting, and those of the weights, for which nobody waits before the optimizer's step. So do the first half at once, and the second when there is nothing else to do.
 #
 # **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does the figure below take? Its bubble is only as long as K - 1 forwards. Write a number.

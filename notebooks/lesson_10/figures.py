@@ -57,9 +57,8 @@ def pipeline(
         for task, start, end in row:
             fill = _fill(task.kind, rank, task.chunk)
             width = max(x(end) - x(start), 1.0)
-            drawing.rectangle(
-                x(start), y - _BAR / 2, width, _BAR, fill=fill, stroke=rank_colour(rank), radius=0
-            )
+            edge = PAPER if task.kind == "F" else rank_colour(rank)
+            drawing.rectangle(x(start), y - _BAR / 2, width, _BAR, fill=fill, stroke=edge, radius=0)
             number = str(task.micro_batch)
             if width >= 9 * len(number) + 2:
                 drawing.text(x(start) + width / 2, y, number, size=12, fill=text_on(fill))
