@@ -17,9 +17,7 @@ def lines():
     return figures.gpus_needed([1, 4, 16], {"one": [100.0, 90.0, 80.0], "other": [100, 25, 6]})
 
 
-@pytest.mark.parametrize(
-    "make", [figures.sliced_mlp, figures.sequence_in_slices, bars, lines], ids=str
-)
+@pytest.mark.parametrize("make", [figures.sliced_mlp, figures.sequence_in_slices, bars, lines])
 def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
     figure = make()
     ElementTree.fromstring(figure.svg)
