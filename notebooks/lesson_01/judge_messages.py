@@ -13,6 +13,7 @@ from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
 from course_lib.teaching.judges.messages import (
     all_waited,
+    begins_with_blocking_send,
     inside_the_world,
     judge_hang,
     no_collective,
@@ -185,7 +186,7 @@ def judge_shift(seen: Observation) -> None:
     inside_the_world(seen)
     if seen.hung:
         stuck = seen.stuck().values()
-        if all(_begins_with_blocking_send(log) for log in seen.logs):
+        if all(begins_with_blocking_send(log) for log in seen.logs):
             raise WrongAnswer(
                 "everyone-sends-first",
                 "every rank is stuck in its send. A large message leaves only when somebody "
@@ -230,14 +231,6 @@ def judge_shift(seen: Observation) -> None:
             f"right, but `{pickled[0]}` pickles the array. The calls with a capital letter send "
             "its memory as it is",
         )
-
-
-def _begins_with_blocking_send(log: list) -> bool:
-    # Freeing a stuck rank may let its send return, so what it was stuck in is no evidence.
-    if not log or any(event.kind == "recv" and event.finished for event in log):
-        return False
-    waited_at_once = log[0].call in ("isend", "Isend") and len(log) == 1
-    return waited_at_once or log[0].call in ("send", "ssend", "Send", "Ssend")
 
 
 # ---- handshake --------------------------------------------------------------------------------

@@ -52,6 +52,22 @@ def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
         )
 
 
+def begins_with_blocking_send(log: list[LoggedCall]) -> bool:
+    """Return whether a rank's first call was a long send that it waited for, in vain.
+
+    Once a rank is freed, Open MPI may report to the other that the message has been sent. That
+    one goes on to its next call, so how its send ended is no evidence.
+    """
+    if not log or log[0].kind != "send" or any(e.kind == "recv" and e.finished for e in log):
+        return False
+    waited_at_once = log[0].call in _STARTED_SENDS and (len(log) == 1 or log[0].waited)
+    return waited_at_once or log[0].call in _BLOCKING_SENDS
+
+
+_BLOCKING_SENDS = ("send", "ssend", "Send", "Ssend")
+_STARTED_SENDS = ("isend", "issend", "Isend", "Issend")
+
+
 def inside_the_world(seen: Observation) -> None:
     """Raise if somebody sends to a rank that there is not."""
     p = len(seen.results)

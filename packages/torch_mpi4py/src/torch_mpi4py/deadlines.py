@@ -201,7 +201,8 @@ def confirm_sent(comm: MPI.Comm, what: str) -> None:
     """Check that a send which MPI calls complete was not just swept away by a revocation.
 
     When a communicator is revoked, Open MPI 5.0.11 ends synchronous and long sends that nobody
-    has received, and sometimes (17 of 120 in a trial) reports them as successful.
+    has received, and sometimes (17 of 120 in a trial) reports them as successful. Where it does so
+    before the revocation itself has come, which takes microseconds, the next call fails instead.
 
     Raises:
         RevokedError: if ``comm`` has been revoked, so that the message may never have arrived.

@@ -1,0 +1,49 @@
+"""What the judges make of logs that come about too seldom to wait for."""
+
+from __future__ import annotations
+
+import pytest
+from torch_mpi4py import RevokedError
+
+from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.message_log import LoggedCall, Observation
+from notebooks.lesson_01.judge_messages import judge_shift
+from notebooks.lesson_09.judge_gossip import judge_gossip
+
+
+def call(name: str, peer: int, *, finished: bool = False, waited: bool = True) -> LoggedCall:
+    kind = name.lower().removeprefix("i")
+    return LoggedCall(kind, name, peer, 0, finished=finished, waited=waited)
+
+
+def verdict(judge, *logs: list[LoggedCall]) -> str:
+    errors = [RevokedError("freed") for _ in logs]
+    with pytest.raises(WrongAnswer) as raised:
+        judge(Observation([None] * len(logs), errors, list(logs)))
+    return raised.value.name
+
+
+@pytest.mark.parametrize("send", ["send", "isend"])
+def test_a_send_that_the_partner_s_end_let_return_is_still_a_deadlock(send):
+    swept_away = [call(send, 2, finished=True), call("recv", 2)]
+    logs = [[call(send, 1)], [call(send, 0)], [call(send, 3)], swept_away]
+    assert verdict(judge_gossip, *logs) == "both-send-first"
+
+
+@pytest.mark.parametrize("send", ["Send", "Isend"])
+def test_so_is_one_in_a_ring(send):
+    logs = [[call(send, 1)], [call(send, 2)], [call(send, 0, finished=True), call("Recv", 1)]]
+    assert verdict(judge_shift, *logs) == "everyone-sends-first"
+
+
+def test_who_waits_for_no_send_is_stuck_in_the_receive():
+    logs = [
+        [call("isend", rank ^ 1, finished=True, waited=False), call("recv", rank ^ 1)]
+        for rank in range(4)
+    ]
+    assert verdict(judge_gossip, *logs) == "it-hangs"
+
+
+def test_who_has_received_is_not_stuck_in_its_first_send():
+    logs = [[call("send", 1, finished=True), call("recv", 1, finished=True)], [call("send", 0)]]
+    assert verdict(judge_gossip, *logs) == "it-hangs"
