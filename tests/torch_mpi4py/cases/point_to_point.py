@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch_mpi4py import pending_requests
@@ -21,6 +23,43 @@ def case_ring(rank, size):
         work.wait()
         assert source == (rank - 1) % size
         same(received, values((rank - 1) % size, count))
+
+
+@case(sizes=(2, 4))
+def case_a_send_moves_on_while_its_rank_computes(rank, size):
+    """Even a long one, which MPI alone moves only in its calls."""
+    for count in LENGTHS:
+        if rank % 2 == 0:
+            work = dist.isend(values(rank, count), rank + 1)
+            _store().wait([f"arrived at {rank + 1}: {count}"], WITHIN)  # without MPI
+            work.wait()
+        else:
+            received = torch.zeros(count)
+            dist.recv(received, rank - 1)
+            same(received, values(rank - 1, count))
+            _store().set(f"arrived at {rank}: {count}", "")
+
+
+@case(sizes=(2, 4))
+def case_a_receive_moves_on_while_its_rank_computes(rank, size):
+    for count in LENGTHS:
+        if rank % 2 == 0:
+            dist.send(values(rank, count), rank + 1)
+            _store().set(f"sent by {rank}: {count}", "")
+        else:
+            received = torch.zeros(count)
+            work = dist.irecv(received, rank - 1)
+            _store().wait([f"sent by {rank - 1}: {count}"], WITHIN)
+            work.wait()
+            same(received, values(rank - 1, count))
+
+
+LENGTHS = (1, 20_000, 1_000_000)
+WITHIN = timedelta(seconds=20)
+
+
+def _store() -> dist.Store:
+    return dist.distributed_c10d._get_default_store()
 
 
 @several

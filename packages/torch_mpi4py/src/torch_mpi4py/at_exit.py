@@ -18,7 +18,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import base_comm, deadlines, heartbeat, link_queue
+from . import base_comm, deadlines, heartbeat, link_queue, message_progress
 from .deaths import failed_ranks, has_ulfm
 from .errors import DeadlineError
 from .live_groups import live_groups
@@ -81,6 +81,7 @@ def _leave(rank_pid: int) -> None:
         _die()
     for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
         group.shutdown()
+    message_progress.end()
     if deadlines.has_abandoned_a_thread():
         # A thread of this process will never come out of MPI, so MPI_Finalize would not
         # return either. An error was raised when that happened.

@@ -29,6 +29,7 @@ from . import (
     deadlines,
     deaths,
     group_comms,
+    message_progress,
     missing_ranks,
     point_to_point,
 )
@@ -688,18 +689,24 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._require_open("send")
         (tensor,) = as_list(tensors, "send", single=True)
         require_peer(dstRank, self._size, "send: destination", other_than=self._rank)
-        return self._start(start_send, tensor, dstRank, tag)
+        work = self._start(start_send, tensor, dstRank, tag)
+        message_progress.follow(work)
+        return work
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
         require_peer(srcRank, self._size, "recv: source", other_than=self._rank)
-        return self._start(start_receive, tensor, srcRank, tag)
+        work = self._start(start_receive, tensor, srcRank, tag)
+        message_progress.follow(work)
+        return work
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
-        return self._start(start_receive, tensor, MPI.ANY_SOURCE, tag)
+        work = self._start(start_receive, tensor, MPI.ANY_SOURCE, tag)
+        message_progress.follow(work)
+        return work
 
     def _start(self, start: Any, tensor: torch.Tensor, peer: int, tag: int) -> PointToPointWork:
         if tag < 0:

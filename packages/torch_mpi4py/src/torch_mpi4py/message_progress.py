@@ -1,0 +1,115 @@
+"""Messages under way move on while their rank computes.
+
+MPI moves most messages only while both ranks are in one of its calls. So ``isend``, a second of
+computing and ``wait`` would keep the receiver for that second. A thread here calls MPI for a
+moment, a millisecond after a message has begun, then less and less often, until it has ended.
+
+Waking a thread costs whoever computes or waits for messages up to 0.4 ms, where every core has a
+rank. So it is not woken for ``dist.send`` and ``dist.recv``, which wait at once, and no more by
+new messages once it has found several times that the rank was in MPI anyway.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import sys
+import threading
+import weakref
+from collections import deque
+from types import FrameType
+
+import torch.distributed as dist
+
+from . import deadlines
+from .runtime import MPI
+from .work import Handle
+
+_SHORTEST_SECONDS = 1e-3
+_LONGEST_SECONDS = 4e-3
+_IN_VAIN = 4  # looks in a row, after which new messages do not wake it
+_QUIET = 20  # looks in a row without a message, after which it sleeps until there is one
+_JOIN_SECONDS = 5.0
+# ``dist.send`` calls ``dist.isend``, which calls the group; between them is at most one wrapper.
+_FRAMES = 3
+_WAIT_AT_ONCE = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
+
+_open: deque[weakref.ref[Handle]] = deque()
+_begun: queue.SimpleQueue[None] = queue.SimpleQueue()
+_looks = False  # whether it will look without being woken, at a time that is soon enough
+_over = False
+_start_lock = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+def follow(work: Handle) -> None:
+    """Have ``work``, a send or receive that has begun, move on until it has ended.
+
+    To be called by the method of a group, and that by PyTorch's function.
+    """
+    global _looks, _thread
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code in _WAIT_AT_ONCE:
+            return
+        frame = frame.f_back
+    _open.append(weakref.ref(work))
+    if _looks:
+        return
+    _looks = True
+    if _thread is None:
+        with _start_lock:
+            if _thread is None and not _over:
+                _thread = threading.Thread(target=_run, name="torch_mpi4py messages", daemon=True)
+                _thread.start()
+    _begun.put(None)
+
+
+def end() -> None:
+    """Move nothing any more: MPI ends."""
+    global _over
+    _over = True
+    _begun.put(None)
+    if _thread is not None:
+        _thread.join(_JOIN_SECONDS)
+
+
+def _run() -> None:
+    global _looks
+    pause: float | None = None
+    in_vain = quiet = 0
+    before = None
+    while not _over:
+        try:
+            _begun.get(timeout=pause)
+            pause, in_vain, quiet = _SHORTEST_SECONDS, 0, 0
+            continue
+        except queue.Empty:
+            if _over or MPI.Is_finalized():
+                return
+        first = _first_open()
+        # One that was there the last time as well, and for which nobody waits: it has to be moved.
+        if first is not None and first is before and next(deadlines.under_way(), None) is None:
+            MPI.COMM_SELF.Iprobe()  # any call moves all that is under way
+            in_vain = 0
+            pause = min(2 * (pause or 0), _LONGEST_SECONDS)
+        else:
+            in_vain += 1
+            pause = _SHORTEST_SECONDS if in_vain <= _IN_VAIN else _LONGEST_SECONDS
+        before = first
+        quiet = 0 if first is not None else quiet + 1
+        _looks = quiet < _QUIET and (in_vain > _IN_VAIN or pause == _SHORTEST_SECONDS)
+        # Looked at after the flag: whoever found the flag up has put its message here before.
+        if quiet >= _QUIET and not _open:
+            pause = None
+
+
+def _first_open() -> weakref.ref[Handle] | None:
+    for _ in range(len(_open)):
+        reference = _open.popleft()
+        work = reference()
+        if work is not None and not work.done:
+            _open.append(reference)
+    return _open[0] if _open else None
