@@ -2,7 +2,7 @@
 
 MPI moves most messages only while both ranks are in one of its calls. So ``isend``, a second of
 computing and ``wait`` would keep the receiver for that second. A thread here calls MPI for a
-moment, a millisecond after a message has begun, then less and less often, until it has ended.
+moment, milliseconds after a message has begun, then less often, until it has ended.
 
 Waking a thread costs whoever computes or waits for messages up to 0.4 ms, where every core has a
 rank. So it is not woken for ``dist.send`` and ``dist.recv``, which wait at once, and no more by
@@ -27,7 +27,7 @@ from .work import Handle
 
 _SHORTEST_SECONDS = 1e-3
 _LONGEST_SECONDS = 4e-3
-_IN_VAIN = 4  # looks in a row, after which new messages do not wake it
+_OFTEN = 4  # looks in a row, after which it looks less often
 _QUIET = 20  # looks in a row without a message, after which it sleeps until there is one
 _JOIN_SECONDS = 5.0
 # ``dist.send`` calls ``dist.isend``, which calls the group; between them is at most one wrapper.
@@ -79,12 +79,12 @@ def end() -> None:
 def _run() -> None:
     global _looks
     pause: float | None = None
-    in_vain = quiet = 0
+    moved = in_vain = quiet = 0  # looks in a row
     before = None
     while not _over:
         try:
             _begun.get(timeout=pause)
-            pause, in_vain, quiet = _SHORTEST_SECONDS, 0, 0
+            pause, moved, in_vain, quiet = _SHORTEST_SECONDS, 0, 0, 0
             continue
         except queue.Empty:
             if _over or MPI.Is_finalized():
@@ -93,14 +93,14 @@ def _run() -> None:
         # One that was there the last time as well, and for which nobody waits: it has to be moved.
         if first is not None and first is before and next(deadlines.under_way(), None) is None:
             MPI.COMM_SELF.Iprobe()  # any call moves all that is under way
-            in_vain = 0
-            pause = min(2 * (pause or 0), _LONGEST_SECONDS)
+            moved, in_vain = moved + 1, 0
         else:
-            in_vain += 1
-            pause = _SHORTEST_SECONDS if in_vain <= _IN_VAIN else _LONGEST_SECONDS
+            moved, in_vain = 0, in_vain + 1
         before = first
         quiet = 0 if first is not None else quiet + 1
-        _looks = quiet < _QUIET and (in_vain > _IN_VAIN or pause == _SHORTEST_SECONDS)
+        pause = _SHORTEST_SECONDS if max(moved, in_vain) <= _OFTEN else _LONGEST_SECONDS
+        # New messages don't wake it where the last ones needed no help.
+        _looks = quiet < _QUIET and moved <= _OFTEN
         # Looked at after the flag: whoever found the flag up has put its message here before.
         if quiet >= _QUIET and not _open:
             pause = None
