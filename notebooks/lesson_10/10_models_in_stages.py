@@ -193,15 +193,15 @@ def now():
 class Pipe:
     """What one rank does in a step of a pipeline over the ranks `members`."""
 
-    def __init__(self, stage, micro_batches, members):
-        self.stage, self.micro_batches = stage, micro_batches
+    def __init__(self, stage, micro_batches, members, shape=(8, 64)):
+        self.stage, self.micro_batches, self.shape = stage, micro_batches, shape
         number = members.index(rank)
         self.before = members[number - 1] if number else None
         self.after = members[number + 1] if number + 1 < len(members) else None
         self.held, self.sent, self.losses, self.placed = {}, [], [], []
 
     def receive(self, source):
-        x = torch.empty(len(self.micro_batches[0][1]), 8, 64, dtype=torch.float64)
+        x = torch.empty(len(self.micro_batches[0][1]), *self.shape, dtype=torch.float64)
         dist.recv(x, source)
         return x
 
@@ -312,7 +312,7 @@ assert all(abs(a - b) < 1e-12 for a, b in pairs)
 #
 # ## 4. Is the formula true?
 #
-# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 50 ms in forward, 100 ms in backward, everything else as before.
+# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 50 ms in forward, 100 ms in backward, everything else as before, but that they pass on one number a sample: in the formula a message takes no time.
 #
 # **Predict.** Four stages, eight micro-batches: how many seconds does a step take?
 
@@ -342,21 +342,25 @@ class SleepingStage(nn.Module):
         self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self, x):
-        x = x.reshape(len(x), -1)[:, :1, None].expand(len(x), 8, 64) if rank == 0 else x
+        x = x.reshape(len(x), -1)[:, :1] if rank == 0 else x
         y = Sleep.apply(x * self.weight)
-        return y.mean(dim=1)[:, :10] if rank == world_size - 1 else y
+        return y.expand(-1, 10) if rank == world_size - 1 else y
 
 
 def step_asleep(run):
     """Return what this rank did when, and the seconds of the step on all ranks."""
-    pipe = Pipe(SleepingStage(), micro_batches(0), ranks)
+    pipe = Pipe(SleepingStage(), micro_batches(0), ranks, shape=(1,))
     comm.barrier()
     run(pipe)
     first, last = pipe.placed[0][1], pipe.placed[-1][2]
     return pipe.placed, comm.allreduce(last, op=MPI.MAX) - comm.allreduce(first, op=MPI.MIN)
 
 
-asleep, seconds = min((step_asleep(gpipe) for _ in range(3)), key=lambda found: found[1])
+asleep, seconds = step_asleep(gpipe)
+for _ in range(10):  # what else the machine does can only make a step longer
+    if seconds < 1.01 * (8 + 3) * 0.15:
+        break
+    asleep, seconds = min((asleep, seconds), step_asleep(gpipe), key=lambda found: found[1])
 
 # %% tags=["nbval-ignore-output"]
 compare(prediction, cluster.view["seconds"][0], within=0.1, unit="s")
