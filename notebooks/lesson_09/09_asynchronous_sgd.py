@@ -1077,7 +1077,7 @@ print(f"in turn:    {cluster.view.client[0]['unfair_seconds']:.2f} s")
 # - Test an asynchronous program by recording the order and replaying it: equal to the bit.
 # - Asynchronous wins where workers differ in speed. Where they are alike, synchronous SGD is simpler and as fast.
 #
-# **Next:** lesson 10b splits the model instead of the data. Or go to lesson 12, When a rank dies, which does not need it. (Lessons 10, pipelines, and 11, hardware, are yet to be written.)
+# **Next:** lesson 10 splits the model instead of the data. Or go to lesson 12, When a rank dies, which does not need it. (Lesson 11, hardware, is yet to be written.)
 #
 # ## Further reading
 #
