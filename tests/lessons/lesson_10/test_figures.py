@@ -12,8 +12,11 @@ def test_it_is_a_picture_with_words_the_same_each_time() -> None:
     figure = pipeline(GPIPE, "GPipe")
     words = "".join(ElementTree.fromstring(figure.svg).itertext())
     assert "GPipe: 27% idle" in words
-    assert "forward" in words and "backward" in words and "weights' half" not in words
-    assert "27% is idle" in figure.alt and "F0 F1 F2 F3" in figure.alt
+    assert "forward" in words
+    assert "backward" in words
+    assert "weights' half" not in words
+    assert "27% is idle" in figure.alt
+    assert "F0 F1 F2 F3" in figure.alt
     assert pipeline(GPIPE, "GPipe").svg == figure.svg
 
 
