@@ -22,6 +22,7 @@ from types import FrameType
 import torch.distributed as dist
 
 from . import deadlines
+from .deaths import has_ulfm
 from .runtime import MPI
 from .work import Handle
 
@@ -92,7 +93,7 @@ def _run() -> None:
         first = _first_open()
         # One that was there the last time as well, and for which nobody waits: it has to be moved.
         if first is not None and first is before and next(deadlines.under_way(), None) is None:
-            MPI.COMM_SELF.Iprobe()  # any call moves all that is under way
+            _call_mpi()
             moved, in_vain = moved + 1, 0
         else:
             moved, in_vain = 0, in_vain + 1
@@ -104,6 +105,14 @@ def _run() -> None:
         # Looked at after the flag: whoever found the flag up has put its message here before.
         if quiet >= _QUIET and not _open:
             pause = None
+
+
+def _call_mpi() -> None:
+    """Call MPI for a moment, in which it moves all that is under way."""
+    # MPICH moves nothing of other ranks in a call on ``COMM_SELF``; Open MPI moves everything, and
+    # a call on ``COMM_WORLD`` would raise there once a rank has died.
+    comm = MPI.COMM_SELF if has_ulfm() else MPI.COMM_WORLD
+    comm.Iprobe()
 
 
 def _first_open() -> weakref.ref[Handle] | None:
