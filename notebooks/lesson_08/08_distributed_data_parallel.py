@@ -970,6 +970,76 @@ check("08.bfloat16_hook")
 # %% [markdown]
 # Stuck? `hint("08.bfloat16_hook")`, `solution("08.bfloat16_hook")`.
 #
+# ### Mixed precision
+#
+# Sixteen bits also make the *computing* cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does so for whatever is computed inside its `with`.
+#
+# float16 has a trap: nothing below $6 \cdot 10^{-8}$ exists there, and small gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed it leaves the step out and takes a smaller number. With DDP all ranks do so together: the all-reduce has carried the overflow to everybody. bfloat16 has the range of float32 and needs no scaler. The cell below takes float16 where there is a GPU, and bfloat16 on the processor.
+#
+# **Predict.** How many bytes per number of the gradient does DDP hand to its all-reduce, if all layers compute in 16 bits?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+half = torch.float16 if device.type == "cuda" else torch.bfloat16
+
+
+def mixed_step(ddp, optimizer, scaler, images, labels, mixed):
+    with torch.autocast(device.type, half, enabled=mixed):  # forward and loss, not backward
+        outputs = ddp(images.to(device))
+        loss = F.cross_entropy(outputs, labels.to(device))
+    optimizer.zero_grad()
+    with Traffic() as traffic:
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)  # without a scale it is optimizer.step()
+    scaler.update()
+    return loss.item(), outputs.dtype, traffic.collectives["all_reduce"].bytes
+
+
+# %%
+# %%px
+def train_mixed(mixed, steps=60):
+    torch.manual_seed(0)
+    ddp, losses = DDP(models.MLP(64, (256, 256)).to(device)), []
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler(device.type, enabled=mixed and half is torch.float16)
+    for step in range(steps):
+        chosen = (torch.arange(32) + 32 * (step * world_size + rank)) % len(digits)
+        batch = digits.images[chosen], digits.labels[chosen]
+        loss, computed_in, handed_over = mixed_step(ddp, optimizer, scaler, *batch, mixed)
+        losses.append(loss)
+    return ddp.module, losses, computed_in, handed_over
+
+
+# %%
+# %%px
+in_full, full_losses, *_ = train_mixed(mixed=False)
+in_half, half_losses, computed_in, handed_over = train_mixed(mixed=True)
+bytes_per_number = handed_over / models.parameter_count(in_half)
+
+assert_replicas_equal(in_half)
+assert computed_in is half, "the last layer's outputs"
+assert {p.dtype for p in in_half.parameters()} == {torch.float32}, "the weights are not"
+last_ten = [sum(losses[-10:]) / 10 for losses in (full_losses, half_losses)]
+assert abs(last_ten[0] - last_ten[1]) < 0.05, "the loss of the last ten steps"
+accuracies = [accuracy(model.cpu(), digits_test) for model in (in_full, in_half)]
+assert abs(accuracies[0] - accuracies[1]) < 0.03
+
+# %%
+compare(prediction, cluster.view["bytes_per_number"][0])
+assert cluster.view["bytes_per_number"] == [4.0] * 4
+
+# %% tags=["nbval-ignore-output"]
+losses, accuracies = cluster.view["last_ten"][0], cluster.view["accuracies"][0]
+print("computed in   loss of rank 0, last ten steps   test accuracy")
+for name, loss, right in zip(("float32", "16 bits"), losses, accuracies, strict=True):
+    print(f"{name:11} {loss:32.3f} {right:15.3f}")
+
+# %% [markdown]
+# Still 4: autocast changes what the layers compute in, not what the gradients are kept in. Both runs end alike; *here* we allow 0.05 in the loss and 0.03 in the accuracy, because 8 significant bits are a rounding of 0.4 % in each product. To send less as well, add one of the hooks above. Whether it is *faster* depends on the processor: one that has units for 16-bit products gains, one that has none loses time. The idea, the float32 weights and the scaling of the loss are from Micikevicius and others [6].
+#
 # ## 8. Batch norm over all ranks
 #
 # Batch norm uses the mean and variance of the *batch*, and each rank has only its part of it. So with batch norm, R ranks are not one process (lesson 04). PyTorch's `SyncBatchNorm` exchanges the statistics, but only between GPUs:
@@ -1456,6 +1526,7 @@ for p, (in_all, own) in master.items():
 # | `join()` | for uneven numbers of batches |
 # | `find_unused_parameters=True` | when parts of the model are skipped; one more all-reduce |
 # | communication hook | fewer bytes handed over; returns a future of the mean; whether fewer travel is up to the library |
+# | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay float32 |
 # | SyncBatchNorm | convert before wrapping |
 # | checkpoint | rank 0 writes `ddp.module.state_dict()`, optimizer, step, all ranks' random states |
 # | `torchrun`, `mpiexec` | one process per GPU; the local rank chooses the GPU |
@@ -1471,3 +1542,4 @@ for p, (in_all, own) in master.items():
 # 3. PyTorch, "Distributed Data Parallel" (notes) and the reference of `torch.nn.DataParallel`, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/notes/ddp.html).
 # 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, the scaling of the loss among them.
 # 5. PyTorch, "Frequently Asked Questions" of `torch.compile`, section "Do you support Distributed code?", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html).
+# 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Sections 3.1 and 3.2: the float32 weights and the scaling of the loss.
