@@ -1542,4 +1542,4 @@ for p, (in_all, own) in master.items():
 # 3. PyTorch, "Distributed Data Parallel" (notes) and the reference of `torch.nn.DataParallel`, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/notes/ddp.html).
 # 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, the scaling of the loss among them.
 # 5. PyTorch, "Frequently Asked Questions" of `torch.compile`, section "Do you support Distributed code?", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html).
-# 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Sections 3.1 and 3.2: the float32 weights and the scaling of the loss.
+# 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Float32 weights beside 16-bit products, and the scaling of the loss.

@@ -2,15 +2,19 @@
 
 A contiguous CPU tensor is handed to MPI where it lies. Anything else (a strided view, a CUDA
 tensor, a dtype that must be widened) gets a host copy: made when the operation is issued,
-waited for on the thread that runs it, and copied back when it is done.
+waited for on the thread that runs it, and copied back when it is done. To an MPI that is
+CUDA-aware all_reduce, broadcast and reduce, which need no memory beside their tensors, hand a
+contiguous CUDA tensor as it lies, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 
+from . import gpus
 from .dtypes import element_type
 from .runtime import MPI
 
@@ -55,9 +59,12 @@ def is_host(tensor: torch.Tensor) -> bool:
 
 def is_direct(tensor: torch.Tensor) -> bool:
     """Return whether MPI can use the tensor's memory as it lies."""
-    return (
-        is_host(tensor) and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-    )
+    return is_host(tensor) and is_plain(tensor)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the elements lie one behind the other, and as they are."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def message(tensor: torch.Tensor, datatype: MPI.Datatype | None = None) -> list:
@@ -85,12 +92,19 @@ def _large_type(element: MPI.Datatype, count: int) -> MPI.Datatype:
 
 
 class Staging:
-    """Host copies for one operation: made on issue, awaited on run, copied back at the end."""
+    """Host copies for one operation: made on issue, awaited on run, copied back at the end.
 
-    __slots__ = ("_arrivals", "_returns")
+    Args:
+        in_place: whether the operation needs no other memory than its tensors, so that those of
+            a GPU may go to a CUDA-aware MPI as they lie, by :meth:`call`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_arrivals", "_device", "_in_place", "_returns")
+
+    def __init__(self, in_place: bool = False) -> None:
+        self._in_place = in_place
         self._arrivals: list[torch.cuda.Event] = []
+        self._device: torch.device | None = None
         self._returns: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def read(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -101,7 +115,7 @@ class Staging:
             dtype: dtype of the returned tensor, that of ``tensor`` if None.
         """
         wanted = tensor.dtype if dtype is None else dtype
-        if is_direct(tensor) and wanted == tensor.dtype:
+        if wanted == tensor.dtype and (is_direct(tensor) or self._lend(tensor)):
             return tensor
         return self._copy_in(tensor, wanted)
 
@@ -112,7 +126,7 @@ class Staging:
     def write(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return direct memory to receive ``tensor``'s new values (itself if it is direct)."""
         wanted = tensor.dtype if dtype is None else dtype
-        if is_direct(tensor) and wanted == tensor.dtype:
+        if wanted == tensor.dtype and (is_direct(tensor) or self._lend(tensor)):
             return tensor
         require_own_memory(tensor)
         host = self._host_memory(tensor, wanted)
@@ -141,6 +155,21 @@ class Staging:
                 tensor.copy_(host)
             else:
                 _to_device(tensor, host)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call MPI, which looks at this thread's current GPU if it is lent a GPU's memory."""
+        if self._device is None:
+            return function(*arguments)
+        with torch.cuda.device(self._device):
+            return function(*arguments)
+
+    def _lend(self, tensor: torch.Tensor) -> bool:
+        """Let MPI have a GPU's memory itself, once the GPU has done with it; False if it can't."""
+        if not (self._in_place and not is_host(tensor) and is_plain(tensor) and gpus.takes_cuda()):
+            return False
+        self._device = tensor.device if tensor.is_cuda else None
+        self._mark(tensor)
+        return True
 
     def _copy_in(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         host = self._host_memory(tensor, dtype)

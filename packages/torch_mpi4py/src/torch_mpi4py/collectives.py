@@ -2,7 +2,7 @@
 
 A plan is made on the calling thread (it checks arguments and copies what MPI cannot read) and
 run later on the channel's thread. All tensors that a plan hands to MPI are direct: contiguous
-host memory (:mod:`torch_mpi4py.buffers`).
+memory that it may read and write (:mod:`torch_mpi4py.buffers`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def broadcast(tensor: torch.Tensor, root: int, rank: int) -> Plan:
     if is_direct(tensor):
         data = message(tensor)
         return lambda comm: comm.Bcast(data, root)
-    staging = Staging()
+    staging = Staging(in_place=True)
     host = staging.read(tensor) if rank == root else staging.write(tensor)
 
     def run(comm: MPI.Intracomm) -> None:
         staging.arrive()
-        comm.Bcast(message(host), root)
+        staging.call(comm.Bcast, message(host), root)
         if rank != root:
             staging.finish()
 
@@ -52,14 +52,15 @@ def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
     """
     if how.untouched and is_direct(tensor) and tensor.numel() <= MAX_COUNT:
         return methodcaller("Allreduce", MPI.IN_PLACE, message(tensor, how.wire_type), how.op)
-    staging = Staging()
+    staging = Staging(in_place=how.untouched)
     host = staging.update(tensor, how.wire_dtype)
 
     def run(comm: MPI.Intracomm) -> None:
         staging.arrive()
         scale_before(host, how, op)
         for piece in pieces(host):
-            comm.Allreduce(MPI.IN_PLACE, message(piece, how.wire_type), how.op)
+            data = message(piece, how.wire_type)
+            staging.call(comm.Allreduce, MPI.IN_PLACE, data, how.op)
         scale_after(host, how, comm.Get_size())
         staging.finish()
 
@@ -69,7 +70,7 @@ def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
 def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
     """Combine all ranks' tensors; the root gets the result in place, the others keep theirs."""
     how = reduction(tensor.dtype, op)
-    staging = Staging()
+    staging = Staging(in_place=how.untouched)
     if rank == root:
         host = staging.update(tensor, how.wire_dtype)
     elif how.premultiply:
@@ -83,9 +84,9 @@ def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
         for piece in pieces(host):
             data = message(piece, how.wire_type)
             if rank == root:
-                comm.Reduce(MPI.IN_PLACE, data, how.op, root)
+                staging.call(comm.Reduce, MPI.IN_PLACE, data, how.op, root)
             else:
-                comm.Reduce(data, None, how.op, root)
+                staging.call(comm.Reduce, data, None, how.op, root)
         if rank == root:
             scale_after(host, how, comm.Get_size())
             staging.finish()

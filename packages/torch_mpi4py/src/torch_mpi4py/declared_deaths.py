@@ -16,9 +16,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from .deaths import has_ulfm
+from .gpus import loaded_library
 
 _ABORTED_BY_SIGNAL = -402  # PMIX_ERR_PROC_ABORTED_BY_SIG
 _TO_THIS_PROCESS = 7  # PMIX_RANGE_PROC_LOCAL
@@ -47,7 +47,7 @@ def declare_dead(ranks: Iterable[int]) -> None:
     Raises:
         RuntimeError: if the MPI cannot go on after a death, or does not take the news.
     """
-    library = _pmix()
+    library = loaded_library(("libpmix.so",))
     if not has_ulfm() or library is None:
         raise RuntimeError(
             "this MPI cannot go on without a rank; start Open MPI's ranks by mpiexec --with-ft ulfm"
@@ -67,12 +67,3 @@ def declare_dead(ranks: Iterable[int]) -> None:
         )
         if status != 0:
             raise RuntimeError(f"PMIx does not take the news of rank {rank}: status {status}")
-
-
-def _pmix() -> ctypes.CDLL | None:
-    """The PMIx library that MPI has loaded; None if there is none."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.rpartition(" ")[2]
-        if os.path.basename(path).startswith("libpmix.so"):
-            return ctypes.CDLL(path)
-    return None

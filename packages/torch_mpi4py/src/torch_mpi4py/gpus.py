@@ -1,0 +1,136 @@
+"""Which GPU a rank takes, and what can carry its tensors: NCCL, MPI itself, or copies on the host.
+
+What is decided here are functions of plain data. Only :func:`local_rank` and :func:`takes_cuda`
+start MPI, so a program of torchrun may use the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .runtime import MPI
+
+STAGE = "TORCH_MPI4PY_STAGE"
+"""Set to 1, it has every CUDA tensor copied to the host, also where MPI could do without."""
+
+_MPI_LIBRARIES = ("libmpi.so", "libmpich.so", "libmpi_cray", "libmpifort.so")
+
+
+def device_name(local_rank: int, gpus: int) -> str:
+    """Return the device of a rank: its own GPU, or in turn one of those there are, or ``cpu``.
+
+    Args:
+        local_rank: its number among the ranks of its host.
+        gpus: how many GPUs it can see.
+    """
+    return f"cuda:{local_rank % gpus}" if gpus else "cpu"
+
+
+def identity(device: str) -> str:
+    """Return what two ranks have in common if, and only if, they share a GPU; empty for a CPU.
+
+    It is host and bus address, as NCCL compares them: numbers tell nothing where each rank is
+    shown its own GPU only, and parts of one GPU (MIG) have several numbers.
+    """
+    import torch
+
+    if not device.startswith("cuda"):
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    known = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    where = properties.uuid if None in known else ":".join(map(str, known))
+    return f"{socket.gethostname()} {where}"
+
+
+def own_gpu_each(identities: Sequence[str]) -> bool:
+    """Return whether each rank has a GPU for itself, as NCCL demands."""
+    return all(identities) and len(set(identities)) == len(identities)
+
+
+def carriers(own_each: bool, nccl: bool, takes: bool) -> str:
+    """Return what can carry the tensors of GPUs, in words for the table of ranks.
+
+    Args:
+        own_each: as :func:`own_gpu_each` says.
+        nccl: whether PyTorch has NCCL.
+        takes: as :func:`takes_cuda` says.
+    """
+    by_mpi = "MPI, directly" if takes else "MPI, staged"
+    return f"{by_mpi}; or NCCL" if own_each and nccl else by_mpi
+
+
+# ---- what MPI says ---------------------------------------------------------------------------
+
+
+def local_rank() -> int:
+    """Return this rank's number among the ranks of its host; all ranks call this together."""
+    from .runtime import MPI
+
+    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    try:
+        return here.Get_rank()
+    finally:
+        here.Free()
+
+
+@functools.cache
+def takes_cuda() -> bool:
+    """Return whether MPI reads and writes the memory of GPUs itself (CUDA-aware), by its own word.
+
+    It starts MPI.
+    """
+    from .runtime import MPI
+
+    return says_it_takes_cuda(os.environ, _memory_kinds(MPI), _query())
+
+
+def says_it_takes_cuda(
+    environment: Mapping[str, str], kinds: str, query: Callable[[], int] | None
+) -> bool:
+    """Return what follows from the answers of an MPI.
+
+    Args:
+        environment: where :data:`STAGE` says not to.
+        kinds: the value of ``mpi_memory_alloc_kinds``, empty if it has none.
+        query: the library's ``MPIX_Query_cuda_support``, None if it has none.
+
+    Source: Message Passing Interface Forum, *MPI: A Message-Passing Interface Standard*, version
+    4.1, 2023, section 11.4.3, for the kinds; Open MPI's and MPICH's manuals for the query.
+    """
+    if environment.get(STAGE, "0") not in ("", "0"):
+        return False
+    if any(kind.strip().startswith("cuda") for kind in kinds.split(",")):
+        return True
+    return query is not None and query() == 1
+
+
+def _memory_kinds(mpi: type[MPI] | object) -> str:
+    """What kinds of memory MPI says that it supports (MPI 4.1)."""
+    info = mpi.COMM_WORLD.Get_info()  # type: ignore[union-attr]
+    try:
+        return info.Get("mpi_memory_alloc_kinds") or ""
+    finally:
+        info.Free()
+
+
+def _query() -> Callable[[], int] | None:
+    """The function of the MPI in this process by which it tells of CUDA, None if it has none."""
+    library = loaded_library(_MPI_LIBRARIES)
+    return getattr(library, "MPIX_Query_cuda_support", None)
+
+
+def loaded_library(names: tuple[str, ...]) -> ctypes.CDLL | None:
+    """Return the library of this process whose file name begins so; None if there is none."""
+    maps = Path("/proc/self/maps")
+    for line in maps.read_text().splitlines() if maps.exists() else ():
+        path = line.rpartition(" ")[2]
+        if os.path.basename(path).startswith(names):
+            return ctypes.CDLL(path)
+    return None
