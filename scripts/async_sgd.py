@@ -88,7 +88,7 @@ def serve(options: argparse.Namespace, model: torch.nn.Module, samples: int, wor
 
 def main() -> None:
     options = parse()
-    with process_group() as place:
+    with process_group(any_source=True) as place:
         if place.world_size < 2 or place.backend != "mpi4py":
             raise SystemExit("start a server and its workers: mpiexec -n 4 python ...")
         train, test, data = load_images()

@@ -37,7 +37,8 @@ BATCH = 32  # samples a step on each rank
 def main() -> None:
     options = parse()
     with process_group() as place:
-        result = train(Path(options.checkpoint), options.steps, options.every, options.die_at)
+        where = {"path": Path(options.checkpoint), "device": place.device}
+        result = train(**where, steps=options.steps, every=options.every, die_at=options.die_at)
         if place.rank == 0:
             restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
             line = result_line(script="elastic", backend=place.backend, restarts=restarts, **result)
@@ -45,13 +46,15 @@ def main() -> None:
         dist.barrier()
 
 
-def train(path: Path, steps: int, every: int, die_at: int = 0, group=None) -> dict:
+def train(
+    path: Path, steps: int, every: int, die_at: int = 0, group=None, device: str = "cpu"
+) -> dict:
     """Train up to step number ``steps``, from the checkpoint at ``path`` if there is one."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     training, test = load("digits")
     set_seed_of_rank(0, rank)
     layers = (nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
-    model = nn.Sequential(nn.Flatten(), *layers)
+    model = nn.Sequential(nn.Flatten(), *layers).to(device)
     sync_initial_weights(model, group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     per_epoch = len(training) // (size * BATCH)
@@ -64,7 +67,7 @@ def train(path: Path, steps: int, every: int, die_at: int = 0, group=None) -> di
     for step in range(first, steps):
         epoch, within = divmod(step, per_epoch)
         batch = list(batches(len(training), size * BATCH, seed=epoch))[within]
-        images, labels = training[batch[rank::size]]
+        images, labels = (tensor.to(device) for tensor in training[batch[rank::size]])
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images), labels)
         if step == die_at > 0 and first == 0 and rank == size - 1:

@@ -34,29 +34,35 @@ def namespace() -> dict[str, Any]:
         "rank": comm.Get_rank(),
         "world_size": comm.Get_size(),
         "comm": comm,
-        "device": _device(comm.Get_rank()),
+        "device": _device(comm),
         "torch": torch,
         "dist": dist,
         "np": np,
     }
 
 
-def _device(rank: int) -> torch.device:
+def _device(comm: Any) -> torch.device:
+    """Where this rank computes; all ranks ask together, those without a GPU too."""
     import torch
+    from torch_mpi4py import gpus
 
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    local_rank = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", rank))
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    local_rank = gpus.local_rank(comm.rank, comm.allgather(socket.gethostname()))
+    return torch.device(gpus.device_name(local_rank, torch.cuda.device_count()))
 
 
 def describe(device: torch.device) -> dict[str, Any]:
     """What a :class:`~course_lib.cluster.rank_table.Rank` says of this one, but for its numbers."""
     import torch
+    import torch.distributed as dist
     import torch_mpi4py as mpi
+    from torch_mpi4py import gpus
 
+    on_gpu = device.type == "cuda"
     return {
         "device": str(device),
+        "gpu": gpus.identity(str(device)),
+        "takes_cuda": on_gpu and gpus.takes_cuda(),
+        "nccl": on_gpu and dist.is_nccl_available(),
         "threads": torch.get_num_threads(),
         "mpi": mpi.library(),
         "survives_deaths": mpi.has_ulfm(),

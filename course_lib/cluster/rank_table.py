@@ -15,18 +15,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_COLUMNS = ("rank", "device", "threads", "mpi", "pid", "host")
-_TITLES = {"mpi": "MPI library"}
+from torch_mpi4py import gpus
+
+_COLUMNS = ("rank", "device", "carrier", "threads", "mpi", "pid", "host")
+_TITLES = {"mpi": "MPI library", "carrier": "GPU tensors by"}
 _RIGHT = ("rank", "threads", "pid")
 _PID_WIDTH = 7  # of Linux' largest process id
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One row: a rank as its engine described itself at its start, and the engine's number."""
+    """One row: a rank as its engine described itself at its start, and the engine's number.
+
+    Attributes:
+        gpu: which GPU its device is, the same for ranks that share one; empty for a CPU.
+        takes_cuda: whether its MPI reads and writes the memory of GPUs itself.
+        nccl: whether its PyTorch has NCCL.
+    """
 
     rank: int
     device: str
+    gpu: str
+    takes_cuda: bool
+    nccl: bool
     threads: int
     mpi: str
     survives_deaths: bool
@@ -78,18 +89,34 @@ class RankTable:
         """The ranks of those engines that have not been left out, in their order."""
         return [self.engines.index(engine) for engine in engines if engine in self.engines]
 
+    def _carrier(self) -> str:
+        """What can carry the tensors of GPUs; empty where no rank has one."""
+        if not any(rank.gpu for rank in self.rows):
+            return ""
+        with_gpu = [rank for rank in self.rows if rank.gpu]
+        return gpus.carriers(
+            gpus.own_gpu_each([rank.gpu for rank in self.rows]),
+            all(rank.nccl for rank in with_gpu),
+            all(rank.takes_cuda for rank in with_gpu),
+        )
+
     def __str__(self) -> str:
         """One line per rank under a line of titles."""
-        rows = [{name: str(getattr(rank, name)) for name in _COLUMNS} for rank in self.rows]
-        titles = {name: _TITLES.get(name, name) for name in _COLUMNS}
-        widths = {name: max(len(row[name]) for row in [titles, *rows]) for name in _COLUMNS}
+        carrier = self._carrier()
+        columns = [name for name in _COLUMNS if carrier or name != "carrier"]
+        rows = [
+            {name: str(getattr(rank, name, carrier if rank.gpu else "")) for name in columns}
+            for rank in self.rows
+        ]
+        titles = {name: _TITLES.get(name, name) for name in columns}
+        widths = {name: max(len(row[name]) for row in [titles, *rows]) for name in columns}
         widths["pid"] = max(widths["pid"], _PID_WIDTH)
         widths["host"] = 0
 
         def line(row: dict[str, str]) -> str:
             cells = (
                 row[name].rjust(widths[name]) if name in _RIGHT else row[name].ljust(widths[name])
-                for name in _COLUMNS
+                for name in columns
             )
             return "  ".join(cells).rstrip()
 

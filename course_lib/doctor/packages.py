@@ -75,24 +75,30 @@ def torch_pair() -> Finding:
 
 
 def gpus() -> Finding:
-    """Say which GPUs PyTorch sees, and whether NCCL is there."""
+    """Say which GPUs PyTorch sees, and what can carry their tensors."""
     found, answer = ask_python(
         "import json, torch; n = torch.cuda.device_count(); import torch.distributed as dist; "
+        "from torch_mpi4py.gpus import takes_cuda; "
         "print(json.dumps([[torch.cuda.get_device_name(i) for i in range(n)], "
-        "dist.is_nccl_available()]))",
+        "dist.is_nccl_available(), n > 0 and takes_cuda()]))",
         limit=_TORCH_SECONDS,
     )
     if found is None:
         return warn(f"could not be asked for: {answer.last_lines}", "See torch.")
-    names, nccl = found
+    return _about_gpus(*found)
+
+
+def _about_gpus(names: list[str], nccl: bool, takes_cuda: bool) -> Finding:
     if not names:
         return ok("none that PyTorch can use; the lessons need none")
+    by_mpi = "takes their tensors as they lie" if takes_cuda else "gets their tensors by the host"
+    seen = f"{', '.join(names)}; MPI {by_mpi}"
     if not nccl:
         return warn(
-            f"{', '.join(names)}, but this PyTorch has no NCCL",
+            f"{seen}; this PyTorch has no NCCL",
             "Install PyTorch's CUDA build; the backend of the course works meanwhile.",
         )
-    return ok(f"{', '.join(names)}, with NCCL")
+    return ok(f"{seen}; NCCL is there (docs/gpus.md)")
 
 
 def kernel() -> Finding:

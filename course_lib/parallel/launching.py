@@ -5,13 +5,15 @@ The environment tells which launcher it was, and that determines backend and dev
 ========= ============ =======================================================
 launcher  backend      device
 ========= ============ =======================================================
-mpiexec   mpi4py       a GPU if there are any (ranks may share one), else the CPU
-torchrun  nccl         a GPU of its own, if there is one for each local rank
-torchrun  gloo         the CPU otherwise
+mpiexec   nccl         a GPU, if every rank on every host has one of its own
+mpiexec   mpi4py       otherwise: a GPU if there are any (ranks may share one), else the CPU
+torchrun  nccl         a GPU, if every rank on every host has one of its own
+torchrun  gloo         otherwise: the CPU
 (none)    gloo         the CPU, or the first GPU; one rank
 ========= ============ =======================================================
 
-Only under mpiexec is ``torch_mpi4py`` imported: torchrun's ranks are no MPI job.
+``COURSE_BACKEND=mpi4py`` (or ``gloo``, under torchrun) leaves NCCL out. Only under mpiexec is MPI
+started: torchrun's ranks are no MPI job.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +34,7 @@ import torch.distributed as dist
 # Now, while there is no group: its functions keep the default group of the moment of its import
 # as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
 import torch.distributed.nn.functional
+from torch_mpi4py import gpus
 
 _MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PMIx, MPICH and Intel
 
@@ -66,22 +70,23 @@ def launcher() -> str:
 
 
 @contextlib.contextmanager
-def process_group(seconds: float = 60.0) -> Iterator[Place]:
+def process_group(seconds: float = 60.0, any_source: bool = False) -> Iterator[Place]:
     """Make the default process group for a ``with`` block, and destroy it after.
 
     One compute thread per rank, unless ``OMP_NUM_THREADS`` says otherwise. After an exception
     the group is left as it is, so that this rank waits for nobody: under mpiexec the other ranks
-    are freed, torchrun ends them.
+    are freed, but for NCCL's, which wait until their time is over; torchrun ends them.
 
     Args:
         seconds: how long a rank waits for another one in any operation.
+        any_source: whether some rank receives from whoever sends first, which NCCL cannot.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     timeout = timedelta(seconds=seconds)
     by = launcher()
     make = {"mpiexec": _by_mpiexec, "torchrun": _by_torchrun, "none": _alone}[by]
-    local_rank, device = make(timeout)
+    local_rank, device = make(timeout, any_source)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -89,40 +94,67 @@ def process_group(seconds: float = 60.0) -> Iterator[Place]:
     dist.destroy_process_group()
 
 
-def _by_mpiexec(timeout: timedelta) -> tuple[int, torch.device]:
-    from torch_mpi4py import MPI
+def chooses_nccl(identities: Sequence[str], nccl: bool, wanted: str = "") -> bool:
+    """Return whether the ranks' group is to be NCCL's: the same on all ranks.
 
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
-    neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    local_rank = neighbours.Get_rank()
-    neighbours.Free()
-    gpus = torch.cuda.device_count()
-    return local_rank, torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    Args:
+        identities: of every rank, which GPU it takes, as ``torch_mpi4py.gpus.identity`` says.
+        nccl: whether PyTorch has NCCL.
+        wanted: the value of ``COURSE_BACKEND``, empty if nobody has set it.
+    """
+    return nccl and wanted in ("", "nccl") and gpus.own_gpu_each(identities)
 
 
-def _by_torchrun(timeout: timedelta) -> tuple[int, torch.device]:
+def _decide(identities: Sequence[str], any_source: bool) -> bool:
+    nccl = dist.is_nccl_available() and not any_source
+    return chooses_nccl(identities, nccl, os.environ.get("COURSE_BACKEND", ""))
+
+
+def _by_mpiexec(timeout: timedelta, any_source: bool) -> tuple[int, torch.device]:
+    from torch_mpi4py import world
+
+    comm = world()
+    comm.timeout = timeout.total_seconds()
+    local_rank = gpus.local_rank(comm.rank, comm.allgather(socket.gethostname()))
+    device = torch.device(gpus.device_name(local_rank, torch.cuda.device_count()))
+    if _decide(comm.allgather(gpus.identity(str(device))), any_source):
+        dist.init_process_group("nccl", init_method="mpi://", timeout=timeout, device_id=device)
+    else:
+        dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
+    return local_rank, device
+
+
+def _by_torchrun(timeout: timedelta, any_source: bool) -> tuple[int, torch.device]:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    enough = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if enough and dist.is_nccl_available():
-        device = torch.device("cuda", local_rank)
-        dist.init_process_group("nccl", timeout=timeout, device_id=device, **_fresh_store(timeout))
+    meeting = _meeting(timeout)
+    device = torch.device(gpus.device_name(local_rank, torch.cuda.device_count()))
+    if _decide(_told_to_all(meeting, gpus.identity(str(device))), any_source):
+        dist.init_process_group("nccl", timeout=timeout, device_id=device, **meeting)
         return local_rank, device
-    dist.init_process_group("gloo", timeout=timeout, **_fresh_store(timeout))
+    dist.init_process_group("gloo", timeout=timeout, **meeting)
     _end_gloo_at_exit()
     return local_rank, torch.device("cpu")
 
 
-def _fresh_store(timeout: timedelta) -> dict[str, Any]:
-    """How ranks that torchrun has started again find each other, and not those who died.
+def _told_to_all(meeting: dict[str, Any], value: str) -> list[str]:
+    """Return what every rank says, in order of ranks; they tell each other by the store."""
+    store, ranks = meeting["store"], range(meeting["world_size"])
+    store.set(f"GPU of rank {meeting['rank']}", value)
+    return [text.decode() for text in store.multi_get([f"GPU of rank {r}" for r in ranks])]
 
-    The agent's store still has the addresses of the life before, and PyTorch 2.13 looks them up
-    under the same names (pytorch issue 135712). On one machine all ranks agree on the number of
-    their life; on several set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started.
+
+def _meeting(timeout: timedelta) -> dict[str, Any]:
+    """How torchrun's ranks find each other: their store, and this one's number among how many.
+
+    The agent's store still has the addresses of those who died before ranks were started again,
+    and PyTorch 2.13 looks them up under the same names (pytorch issue 135712). On one machine all
+    ranks agree on the number of their life, and ask under other names in each; on several set
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where torchrun is started.
     """
+    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if life == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
-        return {}
-    store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+        life = "0"  # on several machines nobody knows it for all
     return {
         "store": dist.PrefixStore(f"life {life}", store),
         "rank": rank,
@@ -130,10 +162,10 @@ def _fresh_store(timeout: timedelta) -> dict[str, Any]:
     }
 
 
-def _alone(timeout: timedelta) -> tuple[int, torch.device]:
+def _alone(timeout: timedelta, any_source: bool) -> tuple[int, torch.device]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
     _end_gloo_at_exit()
-    return 0, torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return 0, torch.device(gpus.device_name(0, torch.cuda.device_count()))
 
 
 def _end_gloo_at_exit() -> None:

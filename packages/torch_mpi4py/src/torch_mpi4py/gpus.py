@@ -1,7 +1,7 @@
 """Which GPU a rank takes, and what can carry its tensors: NCCL, MPI itself, or copies on the host.
 
-What is decided here are functions of plain data. Only :func:`local_rank` and :func:`takes_cuda`
-start MPI, so a program of torchrun may use the others.
+What is decided here are functions of plain data. Only :func:`takes_cuda` starts MPI, so a program
+of torchrun may use the others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .runtime import MPI
 
 STAGE = "TORCH_MPI4PY_STAGE"
 """Set to 1, it has every CUDA tensor copied to the host, also where MPI could do without."""
 
 _MPI_LIBRARIES = ("libmpi.so", "libmpich.so", "libmpi_cray", "libmpifort.so")
+
+
+def local_rank(rank: int, hosts: Sequence[str]) -> int:
+    """Return a rank's number among the ranks of its host, given the host of every rank."""
+    return hosts[:rank].count(hosts[rank])
 
 
 def device_name(local_rank: int, gpus: int) -> str:
@@ -69,17 +70,6 @@ def carriers(own_each: bool, nccl: bool, takes: bool) -> str:
 # ---- what MPI says ---------------------------------------------------------------------------
 
 
-def local_rank() -> int:
-    """Return this rank's number among the ranks of its host; all ranks call this together."""
-    from .runtime import MPI
-
-    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    try:
-        return here.Get_rank()
-    finally:
-        here.Free()
-
-
 @functools.cache
 def takes_cuda() -> bool:
     """Return whether MPI reads and writes the memory of GPUs itself (CUDA-aware), by its own word.
@@ -88,7 +78,12 @@ def takes_cuda() -> bool:
     """
     from .runtime import MPI
 
-    return says_it_takes_cuda(os.environ, _memory_kinds(MPI), _query())
+    info = MPI.COMM_WORLD.Get_info()
+    try:
+        kinds = info.Get("mpi_memory_alloc_kinds") or ""
+    finally:
+        info.Free()
+    return says_it_takes_cuda(os.environ, kinds, query_of_mpi())
 
 
 def says_it_takes_cuda(
@@ -111,17 +106,8 @@ def says_it_takes_cuda(
     return query is not None and query() == 1
 
 
-def _memory_kinds(mpi: type[MPI] | object) -> str:
-    """What kinds of memory MPI says that it supports (MPI 4.1)."""
-    info = mpi.COMM_WORLD.Get_info()  # type: ignore[union-attr]
-    try:
-        return info.Get("mpi_memory_alloc_kinds") or ""
-    finally:
-        info.Free()
-
-
-def _query() -> Callable[[], int] | None:
-    """The function of the MPI in this process by which it tells of CUDA, None if it has none."""
+def query_of_mpi() -> Callable[[], int] | None:
+    """Return the function by which the MPI of this process tells of CUDA; None if it has none."""
     library = loaded_library(_MPI_LIBRARIES)
     return getattr(library, "MPIX_Query_cuda_support", None)
 
