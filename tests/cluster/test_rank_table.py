@@ -8,6 +8,9 @@ from course_lib.cluster.rank_table import RankTable
 
 SAYS = {
     "device": "cpu",
+    "gpu": "",
+    "takes_cuda": False,
+    "nccl": False,
     "threads": 1,
     "mpi": "Open MPI",
     "survives_deaths": True,
@@ -38,8 +41,33 @@ def test_a_rank_that_does_not_exist(rank: int) -> None:
 
 
 def test_as_text() -> None:
-    assert str(RankTable([0, 2], [SAYS, {**SAYS, "device": "cuda:1"}])).splitlines() == [
+    assert str(RankTable([0, 2], [SAYS, SAYS])).splitlines() == [
         "rank  device  threads  MPI library      pid  host",
         "   0  cpu           1  Open MPI          71  here",
-        "   1  cuda:1        1  Open MPI          71  here",
+        "   1  cpu           1  Open MPI          71  here",
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "takes_cuda", "carrier"),
+    [
+        (("here 0:1:0", "here 0:2:0"), False, "MPI, staged; or NCCL"),
+        (("here 0:1:0", "there 0:1:0"), True, "MPI, directly; or NCCL"),
+        (("here 0:1:0", "here 0:1:0"), False, "MPI, staged"),
+    ],
+)
+def test_it_says_what_carries_the_tensors_of_gpus(
+    gpus: tuple[str, str], takes_cuda: bool, carrier: str
+) -> None:
+    with_gpu = {**SAYS, "device": "cuda:0", "takes_cuda": takes_cuda, "nccl": True}
+    titles, *rows = str(RankTable([0, 1], [{**with_gpu, "gpu": gpu} for gpu in gpus])).splitlines()
+    assert titles.split("  ")[2].strip() == "GPU tensors by"
+    assert [carrier in row for row in rows] == [True, True]
+    assert "NCCL" in carrier or "NCCL" not in rows[0]
+
+
+def test_a_rank_without_a_gpu_among_others() -> None:
+    with_gpu = {**SAYS, "device": "cuda:0", "gpu": "here 0:1:0", "nccl": True}
+    _, first, second = str(RankTable([0, 1], [with_gpu, SAYS])).splitlines()
+    assert first.split()[1:4] == ["cuda:0", "MPI,", "staged"]
+    assert second.split()[1:3] == ["cpu", "1"]

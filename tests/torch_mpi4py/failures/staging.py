@@ -1,7 +1,8 @@
 """The way of CUDA tensors, driven by CPU tensors: host copies before, copies back after.
 
-``is_host`` is the one place that decides it. Streams and events need a GPU and are not run
-here; which tensors are copied, when, and what comes back is.
+``is_host`` is the one place that decides it, and ``takes_cuda`` whether MPI can do without copies.
+Streams, events and the current GPU need a GPU and are not run here; which tensors are copied, when,
+and what comes back is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import buffers, process_group
+from torch_mpi4py import buffers, gpus, process_group
 
 from tests.torch_mpi4py.helpers import equal, sizes, still_works
 
@@ -60,6 +61,39 @@ def case_collectives(rank: int, size: int) -> None:
         value = torch.full((3,), rank + 1.0)
         dist.reduce(value, dst=0)
         equal(value, [total if rank == 0 else rank + 1.0] * 3)
+
+
+def case_cuda_aware(rank: int, size: int) -> None:
+    """Such an MPI gets the tensors themselves where nothing but they is needed, else copies."""
+    total = size * (size + 1) / 2
+    with (
+        no_tensor_is_on_the_host() as copied_back,
+        mock.patch.object(gpus, "takes_cuda", lambda: True),
+        mock.patch.object(buffers.Staging, "_copy_in") as copied_in,
+    ):
+        value = torch.full((2, 3), rank + 1.0)
+        dist.all_reduce(value)
+        equal(value, torch.full((2, 3), total))
+        value = torch.full((3,), float(rank))
+        dist.broadcast(value, src=size - 1)
+        equal(value, [size - 1.0] * 3)
+        value = torch.full((3,), rank + 1.0)
+        dist.reduce(value, dst=0)
+        assert rank or value.tolist() == [total] * 3
+        assert not (copied_in.called or copied_back.called)
+    with (
+        no_tensor_is_on_the_host() as copied_back,
+        mock.patch.object(gpus, "takes_cuda", lambda: True),
+    ):
+        for tensor, op, expected in (
+            (torch.full((3,), rank + 1.0, dtype=torch.bfloat16), dist.ReduceOp.SUM, total),
+            (torch.full((3,), rank + 1.0), dist.ReduceOp.AVG, total / size),
+            (torch.full((3, 2), rank + 1.0)[:, 0], dist.ReduceOp.SUM, total),
+        ):
+            copied_back.reset_mock()
+            dist.all_reduce(tensor, op)
+            equal(tensor, [expected] * 3)
+            assert copied_back.call_count == 1, (tensor.dtype, op)
 
 
 def case_gathers_and_scatters(rank: int, size: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .event_board import ANY, WHOLE_GROUPS, Event
+from .event_board import ANY, OTHER_GROUP, WHOLE_GROUPS, Event
 from .rank_states import RankState, at, name_ranks
 
 
@@ -195,14 +195,36 @@ def _busy(world: World, waits: Waits) -> str:
     if stuck := _in_state(world, "stuck"):
         return (
             f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, "
-            f"where no signal reaches it{others}."
+            f"where no signal reaches it{others}.{_overdue(world)}"
         )
     if computing := _in_state(world, "computing"):
+        why = _overdue(world) or " Either the loop there never ends, or it needs more time."
         return (
             f"{_subject(computing, 'is', 'are')} still computing{at(world[computing[0]].site)}"
-            f"{others}. Either the loop there never ends, or it needs more time."
+            f"{others}.{why}"
         )
     return ""
+
+
+def _overdue(world: World) -> str:
+    """What of PyTorch's own groups does not end; empty, or a sentence and the space before it."""
+    calls = {
+        rank: op
+        for rank, state in world.items()
+        for op in state.unattended
+        if OTHER_GROUP in op.group
+    }
+    if not calls:
+        return ""
+    ranks = next(iter(calls.values())).ranks
+    kinds: dict[str, list[int]] = {}
+    for rank, op in calls.items():
+        if op.ranks == ranks:
+            kinds.setdefault(op.text(), []).append(rank)
+    parts = [f"{_subject(r, 'is', 'are')} in {text}" for text, r in kinds.items()]
+    if missing := [rank for rank in ranks if rank not in calls]:
+        parts.append(f"{_subject(missing, 'is', 'are')} not")
+    return f" {'; '.join(parts)}. Nobody can free a rank from such a group."
 
 
 def _unattended(world: World, waits: Waits) -> str:

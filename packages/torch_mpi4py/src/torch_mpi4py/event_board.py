@@ -29,6 +29,8 @@ ANY = -1
 """A peer or tag that is not fixed, a root that does not exist, a size that is not known."""
 WHOLE_GROUPS = ("", "world", "default")
 """Names of groups that hold every rank."""
+OTHER_GROUP = "PyTorch's "
+"""Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
 FORMAT = "torch_mpi4py event board 5"
 RECORDS = 8192  # a power of two

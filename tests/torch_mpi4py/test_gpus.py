@@ -1,0 +1,115 @@
+"""Which GPU a rank takes and what carries its tensors: decisions, from data of machines not here.
+
+Only the questions to MPI are asked for real. No GPU took part in any of these tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+
+import pytest
+from torch_mpi4py import gpus, launch
+
+HOSTS = ["a", "a", "b", "a", "b"]
+
+
+def test_ranks_are_counted_on_their_own_host() -> None:
+    assert [gpus.local_rank(rank, HOSTS) for rank in range(5)] == [0, 1, 0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("count", "devices"),
+    [
+        (0, ["cpu", "cpu", "cpu", "cpu"]),
+        (1, ["cuda:0", "cuda:0", "cuda:0", "cuda:0"]),  # all share it, or each is shown its own
+        (2, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]),
+        (8, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+    ],
+)
+def test_gpus_are_dealt_out_by_local_rank(count: int, devices: list[str]) -> None:
+    assert [gpus.device_name(rank, count) for rank in range(4)] == devices
+
+
+def test_two_hosts_deal_out_their_own_gpus() -> None:
+    there = {"a": 2, "b": 1}
+    devices = [gpus.device_name(gpus.local_rank(r, HOSTS), there[HOSTS[r]]) for r in range(5)]
+    assert devices == ["cuda:0", "cuda:1", "cuda:0", "cuda:0", "cuda:0"]
+
+
+@pytest.mark.parametrize(
+    ("identities", "own"),
+    [
+        (["a 0:1:0", "a 0:2:0"], True),
+        (["a 0:1:0", "b 0:1:0"], True),  # the same place in two hosts
+        (["a 0:1:0", "a 0:1:0"], False),
+        (["a 0:1:0", ""], False),  # one has none
+        ([""], False),
+        (["a 0:1:0"], True),
+    ],
+)
+def test_nccl_wants_a_gpu_for_each_rank(identities: list[str], own: bool) -> None:
+    assert gpus.own_gpu_each(identities) is own
+
+
+def test_a_cpu_is_no_gpu() -> None:
+    assert gpus.identity("cpu") == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "kinds", "answer", "takes"),
+    [
+        ({}, "", None, False),
+        ({}, "", 0, False),
+        ({}, "", 1, True),
+        ({}, "mpi,system", 0, False),
+        ({}, "mpi,system,cuda:device", None, True),
+        ({}, "mpi, cuda", 0, True),
+        ({}, "rocm:device,level_zero:device", None, False),
+        ({"TORCH_MPI4PY_STAGE": "1"}, "cuda:device", 1, False),
+        ({"TORCH_MPI4PY_STAGE": "0"}, "", 1, True),
+    ],
+)
+def test_what_an_mpi_says_of_cuda(
+    environment: dict[str, str], kinds: str, answer: int | None, takes: bool
+) -> None:
+    query = None if answer is None else lambda: answer
+    assert gpus.says_it_takes_cuda(environment, kinds, query) is takes
+
+
+def test_this_mpi_is_asked_and_answers_as_its_own_program_does() -> None:
+    """The function is found in the library that runs here, and agrees with ompi_info."""
+    program = (
+        "import json; from torch_mpi4py import MPI, gpus; query = gpus.query_of_mpi(); "
+        "print(json.dumps([query is not None and query(), gpus.takes_cuda()]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=launch.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    answer, takes = json.loads(ended.stdout)
+    info = subprocess.run(
+        [launch.find_mpiexec().with_name("ompi_info"), "--parsable", "--all"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    built = "opal_built_with_cuda_support:value:true" in info.stdout
+    assert ":opal_built_with_cuda_support:value:" in info.stdout
+    assert answer is not False, "this MPI has no MPIX_Query_cuda_support"
+    assert takes is (answer == 1)
+    assert built or not answer
+
+
+def test_a_library_is_found_by_its_name() -> None:
+    assert gpus.loaded_library(("libno-such-thing",)) is None
+    found = gpus.loaded_library(("libc.so",))
+    assert isinstance(found, ctypes.CDLL)
+    assert found.getpid() > 0
