@@ -11,6 +11,7 @@ import faulthandler
 import gc
 import importlib
 import json
+import os
 import sys
 import time
 import traceback
@@ -20,9 +21,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch_mpi4py
-from torch_mpi4py import MPI
+from torch_mpi4py import MPI, gpus
 
-from tests.ranks import CASE_SECONDS, GROUP_SECONDS
+from tests.ranks import CASE_SECONDS, GROUP_SECONDS, ON_GPUS
 
 MEETING_SECONDS = 15.0
 EXIT_SECONDS = 45.0
@@ -79,6 +80,9 @@ def main() -> None:
     torch.set_num_threads(1)
     comm = MPI.COMM_WORLD.Dup()
     rank = comm.Get_rank()
+    if ON_GPUS in os.environ:  # whatever a case makes then lies on a GPU, unless it says where
+        local_rank = gpus.local_rank(rank, comm.allgather(MPI.Get_processor_name()))
+        torch.set_default_device(gpus.device_name(local_rank, torch.cuda.device_count()))
     functions = []
     for name in plan["cases"]:
         module, _, function = name.partition(":")

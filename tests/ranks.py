@@ -34,6 +34,7 @@ __all__ = ["OPEN_MPI", "Battery", "Library", "Outcome", "Run", "case", "cases_of
 ROOT = Path(__file__).resolve().parent.parent
 MPICH = "mpich==5.0.2"
 RUN_ID = "RANKS_RUN_ID"
+ON_GPUS = "RANKS_ON_GPUS"  # a variable that has the ranks make their tensors on GPUs
 # Far longer than anything takes: a rank may be stopped for seconds, and a first use imports much.
 CASE_SECONDS = 60.0
 GROUP_SECONDS = 30.0

@@ -68,7 +68,7 @@ def case_cuda_aware(rank: int, size: int) -> None:
     total = size * (size + 1) / 2
     with (
         no_tensor_is_on_the_host() as copied_back,
-        mock.patch.object(gpus, "takes_cuda", lambda: True),
+        mock.patch.object(gpus, "takes_cuda", return_value=True),
         mock.patch.object(buffers.Staging, "_copy_in") as copied_in,
     ):
         value = torch.full((2, 3), rank + 1.0)
@@ -80,10 +80,10 @@ def case_cuda_aware(rank: int, size: int) -> None:
         value = torch.full((3,), rank + 1.0)
         dist.reduce(value, dst=0)
         assert rank or value.tolist() == [total] * 3
-        assert not (copied_in.called or copied_back.called)
+        assert copied_in.call_count == copied_back.call_count == 0
     with (
         no_tensor_is_on_the_host() as copied_back,
-        mock.patch.object(gpus, "takes_cuda", lambda: True),
+        mock.patch.object(gpus, "takes_cuda", return_value=True),
     ):
         for tensor, op, expected in (
             (torch.full((3,), rank + 1.0, dtype=torch.bfloat16), dist.ReduceOp.SUM, total),

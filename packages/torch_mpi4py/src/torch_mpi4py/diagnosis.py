@@ -224,7 +224,7 @@ def _overdue(world: World) -> str:
     parts = [f"{_subject(r, 'is', 'are')} in {text}" for text, r in kinds.items()]
     if missing := [rank for rank in ranks if rank not in calls]:
         parts.append(f"{_subject(missing, 'is', 'are')} not")
-    return f" {'; '.join(parts)}. Nobody can free a rank from such a group."
+    return f" {'. '.join(parts)}. Nobody can free a rank from such a group."
 
 
 def _unattended(world: World, waits: Waits) -> str:

@@ -1,0 +1,141 @@
+"""Runs on a machine with GPUs what nobody has run on one yet, and writes a table of it.
+
+``python -m tools.on_gpu [FILE]`` takes half an hour at most. One after another run the backend's
+battery with its tensors on the GPUs, lessons 00, 02, 05, 07 and 08, a training by NCCL and by MPI,
+and ``benchmarks.gpu``. What fails becomes a row of the table too, with the end of what it said.
+Without a GPU it ends with one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch_mpi4py import launch
+
+from benchmarks import gpu_report
+from course_lib.teaching import lessons
+from tests.ranks import ON_GPUS
+
+LESSONS = ("00", "02", "05", "07", "08")
+CASES = ("collectives", "point_to_point", "objects", "dtypes", "groups", "data_parallel")
+MOST_SECONDS = 600  # for one row
+_SHOWN = 400  # characters of what a row that failed said last
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was run, how it ended ("passed", "failed" or "not in time"), and its last words."""
+
+    what: str
+    outcome: str
+    seconds: float
+    said: str = ""
+
+
+def row(what: str, command: Sequence[object], **variables: str) -> Row:
+    """Run a command, at most ten minutes."""
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [*map(str, command)],
+            cwd=lessons.ROOT,
+            env=launch.environment() | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MOST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Row(what, "not in time", time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if ended.returncode == 0:
+        return Row(what, "passed", seconds)
+    return Row(what, "failed", seconds, ended.stdout.strip()[-_SHOWN:])
+
+
+def rows(gpus: int, folder: Path) -> list[Row]:
+    """Run everything on a machine with so many GPUs."""
+    python = sys.executable
+    ranks = max(2, gpus)
+    found = [
+        row(
+            f"battery, {cases}, {n} ranks",
+            [python, "-m", "tests.ranks", "-n", n, f"tests.torch_mpi4py.cases.{cases}"],
+            **{ON_GPUS: "1"},
+        )
+        for n in (2, 4)
+        for cases in CASES
+    ]
+    execute = "import sys; from tools.on_gpu import execute; execute(sys.argv[1])"
+    found += [row(f"lesson {number}", [python, "-c", execute, number]) for number in LESSONS]
+    script = [python, "scripts/ddp.py", "--steps", "100"]
+    found.append(row(f"scripts/ddp.py, mpiexec, {ranks} ranks", launch.mpiexec(ranks, *script)))
+    by_mpi = row(
+        f"scripts/ddp.py, mpiexec, {ranks} ranks, by MPI",
+        launch.mpiexec(ranks, *script),
+        COURSE_BACKEND="mpi4py",
+    )
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
+    by_torchrun = row(f"scripts/ddp.py, torchrun, {ranks} ranks", [python, *torchrun, *script[1:]])
+    measured = row("benchmarks.gpu", [python, "-m", "benchmarks.gpu", folder / "gpu.json"])
+    return [*found, by_mpi, by_torchrun, measured]
+
+
+def execute(number: str) -> None:
+    """Execute a lesson, and leave its notebook as it is."""
+    from tools import build_notebooks
+
+    (source,) = (path for path in lessons.sources() if lessons.number(path) == number)
+    build_notebooks.execute(lessons.read_source(source))
+
+
+def table(title: str, found: Sequence[Row]) -> str:
+    """Return the rows in Markdown, under a line that names the machine."""
+    lines = [title, "", "| what | outcome | seconds |", "| --- | --- | ---: |"]
+    lines += [f"| {one.what} | {one.outcome} | {one.seconds:.0f} |" for one in found]
+    for one in found:
+        if one.said:
+            lines += ["", f"**{one.what}** said last:", "", "```", one.said, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    arguments: Sequence[str] | None = None, count: Callable[[], int] = torch.cuda.device_count
+) -> int:
+    """Run it, and write the table to a file; return 1 if something failed, 2 without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path("on_gpu.md"))
+    given = parser.parse_args(arguments)
+    gpus = count()
+    if not gpus:
+        print(f"no GPU here that PyTorch {torch.__version__} can use: nothing was run")
+        return 2
+    names = ", ".join(torch.cuda.get_device_name(number) for number in range(gpus))
+    title = (
+        f"{names}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, {os.cpu_count()} cores"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = rows(gpus, Path(folder))
+        text = table(title, found)
+        measured = Path(folder) / "gpu.json"
+        if measured.exists():
+            text += "\n" + "\n".join(gpu_report.section(json.loads(measured.read_text())).lines)
+    given.file.write_text(text)
+    print(text)
+    return int(any(one.outcome != "passed" for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
