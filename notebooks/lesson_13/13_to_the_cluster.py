@@ -140,8 +140,8 @@ assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 #
 # | what is set | then it was | and the program calls |
 # |---|---|---|
-# | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | `init_process_group("nccl")`, or `"gloo"` without enough GPUs |
-# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` | `init_process_group("mpi4py", init_method="mpi://")` |
+# | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | `init_process_group("nccl")` with a GPU for each rank, else `"gloo"` |
+# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` | `init_process_group("mpi4py", init_method="mpi://")`, or `"nccl"` with a GPU for each rank |
 # | none of these | nobody | a world of one |
 #
 # ## 2. What the launcher tells

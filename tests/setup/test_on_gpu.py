@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import ranks
 from tools import on_gpu
 
 
@@ -44,6 +45,7 @@ def test_what_it_would_run_is_there(root: Path, monkeypatch: pytest.MonkeyPatch)
         commands.append([*map(str, command)])
         return on_gpu.Row(what, "passed", 0.0)
 
+    assert on_gpu.ON_GPUS == ranks.ON_GPUS
     monkeypatch.setattr(on_gpu, "row", collect)
     found = on_gpu.rows(2, root)
     assert len(found) == len(commands) == 2 * len(on_gpu.CASES) + len(on_gpu.LESSONS) + 4
