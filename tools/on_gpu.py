@@ -1,8 +1,8 @@
 """Runs on a machine with GPUs what nobody has run on one yet, and writes a table of it.
 
-``python -m tools.on_gpu [FILE]`` takes half an hour at most. One after another run the backend's
-battery with its tensors on the GPUs, lessons 00, 02, 05, 07 and 08, a training by NCCL and by MPI,
-and ``benchmarks.gpu``. What fails becomes a row of the table too, with the end of what it said.
+``python -m tools.on_gpu [FILE]`` runs one after another the backend's battery with its tensors on
+the GPUs, lessons 00, 02, 05, 07 and 08, a training by NCCL and by MPI, and ``benchmarks.gpu``, each
+for ten minutes at most. What fails becomes a row of the table too, with the end of what it said.
 Without a GPU it ends with one line.
 """
 
