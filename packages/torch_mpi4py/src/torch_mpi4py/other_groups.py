@@ -97,6 +97,8 @@ def _write(entry: Mapping[str, Any]) -> Token | None:
     name, description = entry["process_group"]
     called = description if description not in ("", "undefined", "default_pg") else f"group {name}"
     ranks = tuple(_in_world(_members(name)))
+    if not ranks:  # the group was destroyed, and nobody can be in it
+        return None
     group = group_text(f"{called} of {OTHER_GROUP}{backend}", ranks)
     shape, dtype = (entry.get(f"input_{what}") or [""] for what in ("sizes", "dtypes"))
     return log.begin(
