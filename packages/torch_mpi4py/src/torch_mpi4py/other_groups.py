@@ -43,7 +43,7 @@ _seen: dict[tuple[str, str], _Seen] = {}  # by recorder and group
 
 
 def note() -> None:
-    """Look at all such groups; called at each heartbeat, costs some 20 us, nothing without any."""
+    """Look at all such groups; called at each heartbeat, costs tens of us, nothing without any."""
     groups = list(distributed_c10d._world.pg_map)  # a copy: other threads make groups
     if all(group in live_groups for group in groups) and not _seen:
         return
