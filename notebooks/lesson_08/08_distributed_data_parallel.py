@@ -972,7 +972,7 @@ check("08.bfloat16_hook")
 #
 # ### Mixed precision
 #
-# Sixteen bits also make the *computing* cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does so for whatever is computed inside its `with`.
+# Sixteen bits also make the computing cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does so for whatever is computed inside its `with`.
 #
 # float16 has a trap: nothing below $6 \cdot 10^{-8}$ exists there, and small gradients become zero. A `GradScaler` multiplies the loss by a large number before backward and divides the gradients by it before the step. If a gradient has overflowed it leaves the step out and takes a smaller number. With DDP all ranks do so together: the all-reduce has carried the overflow to everybody. bfloat16 has the range of float32 and needs no scaler. The cell below takes float16 where there is a GPU, and bfloat16 on the processor.
 #
