@@ -206,7 +206,8 @@ def docstring_of(member: Any, config: Any, kind: str) -> list[str]:
     if not member.docstring:
         return []
     text = inspect.cleandoc(member.docstring.value)
-    return [*GoogleDocstring(text, config, what=kind).lines(), ""]
+    made = GoogleDocstring(text, config, what=kind).lines()  # a line of it may hold several
+    return [*"\n".join(made).split("\n"), ""]
 
 
 def attributes_in_docstring(member: Any) -> set[str]:

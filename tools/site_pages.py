@@ -8,7 +8,6 @@ come with their stored outputs, and with each solution folded below the cell tha
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator
@@ -63,7 +62,7 @@ REFERENCE = {
     "course_lib.teaching.cost": ("course_lib.teaching.cost",),
 }
 
-_LINK = re.compile(r"(?P<start>\]\()(?P<target>[^)\s]+)(?P<end>\))")
+_LINK = re.compile(r"(?P<text>!?\[(?:[^][]|\[[^][]*\])*\])\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
 _LESSON = re.compile(r"\(lesson (\d\d[a-z]?)\)")
 
@@ -129,7 +128,8 @@ def relinked(text: str, source: str, pages: list[str]) -> str:
     """
 
     def changed(match: re.Match[str]) -> str:
-        return match["start"] + new_target(match["target"], source, pages) + match["end"]
+        target = new_target(match["target"], source, pages)
+        return f"{match['text']}({target})" if target else match["text"].strip("[]")
 
     return outside_fences(text, lambda part: _LINK.sub(changed, part))
 
@@ -144,7 +144,7 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def new_target(target: str, source: str, pages: list[str]) -> str:
-    """Return what a link's target is called on the site."""
+    """Return what a link's target is called on the site, "" for a folder, which has no page."""
     path, _, anchor = target.partition("#")
     if not path or "://" in path or path.startswith("mailto:") or path.startswith("figure:"):
         return target
@@ -153,6 +153,8 @@ def new_target(target: str, source: str, pages: list[str]) -> str:
         raise PageError(f"{source}: there is no {target}")
     if (ROOT / place).is_dir():
         place = f"{place}/README.md"
+        if place not in pages:
+            return ""
     if place in pages:
         here = posixpath.dirname(staged(source))
         return posixpath.relpath(staged(place), here or ".") + (f"#{anchor}" if anchor else "")
@@ -266,7 +268,3 @@ parts of ``course_lib`` that are of use without it. All of it is read from the d
             text += f"\n{module}\n{'-' * len(module)}\n\n.. api:: {module}\n"
         yield f"{name}.rst", text
 
-
-def relative(path: Path) -> str:
-    """Return a path for people, from the folder they are in."""
-    return os.path.relpath(path)
