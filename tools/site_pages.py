@@ -146,7 +146,7 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 def new_target(target: str, source: str, pages: list[str]) -> str:
     """Return what a link's target is called on the site, "" for a folder, which has no page."""
     path, _, anchor = target.partition("#")
-    if not path or "://" in path or path.startswith("mailto:") or path.startswith("figure:"):
+    if not path or "://" in path or path.startswith(("mailto:", "figure:")):
         return target
     place = resolved(path, source)
     if not (ROOT / place).exists():
@@ -240,7 +240,9 @@ def folded(text: str) -> str:
     """Return a marked solution as a fold that opens by a click or a key."""
     lines = [line for line in text.split("\n") if line.strip() not in (BEGIN, END)]
     code = "\n".join(lines)
-    return f"::::{{dropdown}} Solution\n:class-container: solution\n\n```ipython3\n{code}\n```\n::::"
+    return (
+        f"::::{{dropdown}} Solution\n:class-container: solution\n\n```ipython3\n{code}\n```\n::::"
+    )
 
 
 # ---- reference ----------------------------------------------------------------------------------
@@ -249,7 +251,9 @@ def folded(text: str) -> str:
 def reference() -> Iterator[tuple[str, str]]:
     """Yield the reference's pages, as names and reStructuredText."""
     entries = "\n".join(f"   {name}" for name in REFERENCE)
-    yield "index.rst", f"""\
+    yield (
+        "index.rst",
+        f"""\
 Reference
 =========
 
@@ -260,11 +264,11 @@ parts of ``course_lib`` that are of use without it. All of it is read from the d
    :maxdepth: 1
 
 {entries}
-"""
+""",
+    )
     for name, modules in REFERENCE.items():
         first, *others = modules
         text = f"{name}\n{'=' * len(name)}\n\n.. api:: {first}\n"
         for module in others:
             text += f"\n{module}\n{'-' * len(module)}\n\n.. api:: {module}\n"
         yield f"{name}.rst", text
-

@@ -1,0 +1,320 @@
+"""The site is built without a warning, and works on a laptop and a phone, with no network.
+
+One file, so that one process builds it, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import http.server
+import json
+import re
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from course_lib.teaching.solution_marks import BEGIN, STUB
+from tests.browser import axe
+from tests.browser.chromium import Page, chromium
+from tests.site import built_pages
+from tools import build_site, site_pages
+
+pytestmark = pytest.mark.timeout(600)  # the first time, packages are downloaded
+
+LESSONS = sorted(Path(site_pages.ROOT / "notebooks").glob("[0-9]*.ipynb"))
+SAMPLE = (
+    "index.html",
+    "notebooks/00_start_here.html",
+    "notebooks/06_when_does_it_pay.html",
+    "notebooks/glossary.html",
+    "reference/torch_mpi4py.html",
+    "slides/index.html",
+)
+LAPTOP, PHONE = 1366, 390  # CSS pixels
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; Sphinx's warnings are errors."""
+    folder = tmp_path_factory.mktemp("site") / "html"
+    said = build_site.build(folder)
+    assert not said.strip()
+    return folder
+
+
+# ---- the files ----------------------------------------------------------------------------------
+
+
+def test_no_link_is_dead_and_every_picture_is_there_with_words(site: Path) -> None:
+    assert len(built_pages.read(site)) > len(site_pages.sources()) + len(site_pages.REFERENCE)
+    assert built_pages.dead_links(site) == []
+    assert built_pages.pictures_without_words(site) == []
+    assert built_pages.fetched_from_elsewhere(site) == []
+
+
+def test_what_is_dead_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="b.html#there">b</a> <a href="#here">a</a> <a href="#gone">?</a>'
+        '<a href="gone.html">?</a> <a href="../out.html">?</a> <a href="https://example.org">ok</a>'
+    )
+    (tmp_path / "b.html").write_text('<h1 id="there">b</h1><img src="gone.svg" alt=" ">')
+    (tmp_path / "c.html").write_text('<script src="https://example.org/x.js"></script>')
+    assert built_pages.dead_links(tmp_path) == [
+        "a.html: #gone (no such place on that page)",
+        "a.html: gone.html",
+        "a.html: ../out.html",
+        "b.html: gone.svg",
+    ]
+    assert built_pages.pictures_without_words(tmp_path) == ["b.html: gone.svg"]
+    assert built_pages.fetched_from_elsewhere(tmp_path) == ["c.html: https://example.org/x.js"]
+
+
+@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_its_outputs_and_its_solutions_folded(site: Path, notebook: Path) -> None:
+    page = (site / "notebooks" / f"{notebook.stem}.html").read_text()
+    cells = json.loads(notebook.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    solved = sum(BEGIN in text for text in code)
+    assert solved
+    folds = re.findall(r"<details class=\"[^\"]*solution[^\"]*\"( open[^>]*)?>", page)
+    assert folds == [""] * solved, "one closed fold for each solution"
+    words = html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert words.count(STUB) == sum(text.count(BEGIN) for text in code)
+    assert "SOLUTION" not in words
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    pictures = sum("<img" in "".join(o.get("data", {}).get("text/html", "")) for o in outputs)
+    assert page.count('src="data:image/svg+xml') == pictures
+    errors = [o["evalue"].strip().splitlines()[0] for o in outputs if o["output_type"] == "error"]
+    assert [text for text in errors if text not in words] == []
+
+
+def test_every_deck_is_there(site: Path) -> None:
+    decks = sorted((site_pages.ROOT / "slides").glob("*.html"))
+    assert decks
+    links = built_pages.read(site)["slides/index.html"].links
+    for deck in decks:
+        assert (site / "slides" / deck.name).read_bytes() == deck.read_bytes()
+        assert deck.name in links
+
+
+def test_the_reference_has_every_public_name(site: Path, root: Path) -> None:
+    import torch_mpi4py
+
+    pages = built_pages.read(site)
+    backend = pages["reference/torch_mpi4py.html"].places
+    offered = [f"torch_mpi4py.{name}" for name in torch_mpi4py.__all__ if name != "MPI"]
+    assert [name for name in offered if name not in backend] == []
+    # What the table of modules names; those of a lesson are that lesson's own.
+    texts = [(root / source).read_text() for source in site_pages.sources() if ".md" in source]
+    (table,) = (text.split("| module | what for |")[1] for text in texts if "| module |" in text)
+    named = []
+    for cell in re.findall(r"^\| (`.*?) \|", table.split("\n\n")[0], re.MULTILINE):
+        first, *others = re.findall(r"`([\w.]+)`", cell)
+        named += [first, *(f"{first.rpartition('.')[0]}.{other}" for other in others)]
+    named = [name for name in named if not name.startswith("notebooks.")]
+    assert len(named) > 8
+    places = {name for page in pages.values() for name in page.places}
+    assert [name for name in named if f"module-{name}" not in places] == []
+
+
+def test_a_link_to_nowhere_stops_the_build() -> None:
+    pages = site_pages.sources()
+    text = "[a](docs/site_mpi.md#here) ![b](docs/how_it_works.svg) [c](tests) [d](https://a.b)"
+    made = "[a](docs/site_mpi.md#here) ![b](docs/how_it_works.svg) c [d](https://a.b)"
+    assert site_pages.relinked(text, "README.md", pages) == made
+    back = site_pages.relinked("[front](../README.md#lessons)", "docs/site_mpi.md", pages)
+    assert back == "[front](../index.md#lessons)"
+    with pytest.raises(site_pages.PageError, match=r"docs/site_mpi\.md: there is no gone\.md"):
+        site_pages.relinked("[x](gone.md)", "docs/site_mpi.md", pages)
+
+
+def test_a_warning_of_sphinx_stops_the_build(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def one_page(folder: Path) -> None:
+        site_pages.write(folder / "index.md", "# One page\n\n[nowhere](#nowhere)\n")
+
+    monkeypatch.setattr(site_pages, "gather", one_page)
+    with pytest.raises(build_site.SiteError, match="nowhere"):
+        build_site.build(tmp_path / "html")
+
+
+# ---- in a browser -------------------------------------------------------------------------------
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the site, and writes nothing."""
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+
+class Door(socketserver.ThreadingTCPServer):
+    """The browser's proxy: whatever it wants of another machine comes here, and is written down."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), Refusal)
+
+
+class Refusal(socketserver.StreamRequestHandler):
+    """Writes down what was asked for, and refuses it."""
+
+    def handle(self) -> None:
+        self.server.asked.append(self.rfile.readline().decode(errors="replace").strip())
+        self.wfile.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+
+
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[int]:
+    """Let a server answer in a thread; give its port."""
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class Visitor:
+    """Someone who reads the site in a browser that reaches no other machine."""
+
+    def __init__(self, page: Page, address: str, door: Door) -> None:
+        self.page, self._address, self.door = page, address, door
+
+    def open(self, name: str, width: int = LAPTOP, scheme: str = "light") -> Page:
+        """Open a page and wait until it is all there, its formulas as well."""
+        call = self.page.call
+        phone = {"deviceScaleFactor": 1, "mobile": width == PHONE}
+        call("Emulation.setDeviceMetricsOverride", width=width, height=800, **phone)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        call("Emulation.setEmulatedMedia", features=[feature])
+        self.page.open("about:blank")
+        self.page.wait_for("location.href === 'about:blank'", 30)
+        self.page.open(f"{self._address}/{name}")
+        self.page.wait_for(
+            f"location.href.endsWith({json.dumps(name)}) && document.readyState === 'complete'", 60
+        )
+        self.page.evaluate("window.MathJax?.startup?.promise?.then(() => null)")
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def visitor(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+    """Give a browser with the site; requests to any other host meet the door."""
+    files = functools.partial(Quiet, directory=str(site))
+    server, door = http.server.ThreadingHTTPServer(("127.0.0.1", 0), files), Door()
+    with serving(server) as port, serving(door) as exit_, contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as variables:
+            for name in ("http_proxy", "https_proxy", "all_proxy"):
+                variables.setenv(name, f"http://127.0.0.1:{exit_}")
+            variables.setenv("no_proxy", "127.0.0.1")
+            page = stack.enter_context(chromium(tmp_path_factory.mktemp("profile")))
+        yield Visitor(page, f"http://127.0.0.1:{port}", door)
+
+
+# What sticks out of the page to the right, and is not inside of something that moves by itself.
+STICKS_OUT = """
+(() => {
+  const wide = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= wide) return [];
+  const inside = e => e.parentElement && (e.parentElement === document.body ? false :
+    ['auto', 'scroll', 'hidden', 'clip'].includes(getComputedStyle(e.parentElement).overflowX)
+    || inside(e.parentElement));
+  return [`the page is ${document.documentElement.scrollWidth} wide`,
+    ...[...document.querySelectorAll('body *')].filter(e =>
+      e.getBoundingClientRect().right > wide + 1 && !inside(e)).slice(0, 5).map(e =>
+      `${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 60)}`)];
+})()
+"""
+
+FORMULAS = """
+(() => {
+  const texts = [...document.querySelectorAll('.math')];
+  const set = texts.filter(e => e.querySelector('mjx-container mjx-math *'));
+  const bad = document.querySelectorAll('mjx-merror, mjx-utext');
+  return [texts.length, set.length, [...bad].map(e => e.textContent.slice(0, 60))];
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_no_page_is_wider_than_the_screen(visitor: Visitor, site: Path, width: int) -> None:
+    wrong = {}
+    for name in sorted(built_pages.read(site)):
+        is_deck = re.match(r"slides/\d", name)  # tests/browser/test_slides.py looks at those
+        if not is_deck and (found := visitor.open(name, width).evaluate(STICKS_OUT)):
+            wrong[name] = found
+    assert wrong == {}
+
+
+def test_what_sticks_out_is_found(visitor: Visitor) -> None:
+    page = visitor.open("slides/index.html", PHONE)
+    page.evaluate("document.querySelector('article p').style.width = '800px'")
+    found = page.evaluate(STICKS_OUT)
+    assert found
+    assert any(each.startswith("P.") for each in found[1:])
+
+
+@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
+def test_formulas_are_set_in_every_lesson(visitor: Visitor, notebook: Path) -> None:
+    page = visitor.open(f"notebooks/{notebook.stem}.html")
+    texts, is_set, bad = page.evaluate(FORMULAS)
+    assert (is_set, bad) == (texts, [])
+    cells = json.loads(notebook.read_text())["cells"]
+    source = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert bool(texts) == ("$" in source)
+
+
+def test_nothing_is_asked_of_another_machine(visitor: Visitor) -> None:
+    for name in SAMPLE:
+        page = visitor.open(name)
+        page.evaluate("document.querySelector('mjx-container')?.focus()")
+    page = visitor.open("search.html?q=all-reduce")
+    page.wait_for("document.querySelectorAll('#search-results li').length > 0", 30)
+    assert not page.errors
+    assert visitor.door.asked == []
+
+
+def test_what_is_asked_of_another_machine_is_seen(visitor: Visitor) -> None:
+    page = visitor.open("slides/index.html")
+    for address in ("http://example.org/x.png", "https://example.com/x.js"):
+        page.evaluate(f"fetch('{address}', {{mode: 'no-cors'}}).catch(() => null)")
+    asked, visitor.door.asked = visitor.door.asked, []
+    assert any("http://example.org/x.png" in each for each in asked)
+    assert any("CONNECT example.com:443" in each for each in asked)
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(LAPTOP, "light"), (LAPTOP, "dark"), (PHONE, "light")]
+)
+def test_everyone_can_read_it(visitor: Visitor, width: int, scheme: str) -> None:
+    wrong = []
+    for name in SAMPLE:
+        page = visitor.open(name, width, scheme)
+        page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        found = axe.violations(page)
+        wrong += [f"{name}: {each}" for each in found if each.impact in ("serious", "critical")]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_solution_opens_by_the_keyboard(visitor: Visitor) -> None:
+    page = visitor.open("notebooks/00_start_here.html")
+    fold = "document.querySelector('details.solution')"
+    assert page.evaluate(f"{fold}.open") is False
+    page.evaluate(f"{fold}.querySelector('summary').focus()")
+    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+    page.call("Input.dispatchKeyEvent", type="keyDown", **key)
+    page.call("Input.dispatchKeyEvent", type="keyUp", **key)
+    page.wait_for(f"{fold}.open", 10)
+    assert "NotImplementedError" not in page.evaluate(f"{fold}.textContent")
