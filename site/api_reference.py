@@ -113,10 +113,10 @@ def described_module(module: Any, names: list[str], config: Any) -> Iterator[str
     """Yield a module's docstring and each of its public names."""
     yield from (f".. py:module:: {module.path}", "")
     yield from docstring_of(module, config, "module")
-    for name in names or public_names(module):
-        member = member_of(module, name)
-        if member is None or member.is_module:
-            continue  # mpi4py's MPI, and modules with a page of their own
+    members = [(name, member_of(module, name)) for name in names or public_names(module)]
+    # Not mpi4py's MPI, and no modules, which have pages of their own; errors last.
+    shown = [(n, member) for n, member in members if member is not None and not member.is_module]
+    for name, member in sorted(shown, key=lambda each: is_error(*each)):
         yield from described(name, member, config, "")
 
 
@@ -139,11 +139,10 @@ def described(name: str, member: Any, config: Any, indent: str) -> Iterator[str]
 def heading(name: str, member: Any, *, inside: bool) -> tuple[str, str, list[str]]:
     """Return directive, signature and options for a name."""
     if member.is_class:
-        bases = [str(base) for base in member.bases]
-        is_error = any(base.endswith(("Error", "Exception")) for base in [name, *bases])
+        if is_error(name, member):
+            return "exception", name, []
         start = constructor(member)
-        shown = "" if start is None or is_error else parameters(start, skip_first=True)
-        return "exception" if is_error else "class", name + shown, []
+        return "class", name + ("" if start is None else parameters(start, skip_first=True)), []
     if member.is_function:
         labels = member.labels
         wrapped = {str(each.value).rpartition(".")[2] for each in member.decorators}
@@ -160,6 +159,12 @@ def heading(name: str, member: Any, *, inside: bool) -> tuple[str, str, list[str
     if value and len(value) <= HIDDEN_DEFAULT and "\n" not in value and not inside:
         options.append(f"value: {value}")
     return "attribute" if inside else "data", name, options
+
+
+def is_error(name: str, member: Any) -> bool:
+    """Tell whether a class is an exception, by its name or those above it."""
+    names = [name, *(str(base) for base in member.bases)] if member.is_class else []
+    return any(each.endswith(("Error", "Exception")) for each in names)
 
 
 def constructor(member: Any) -> Any:

@@ -34,6 +34,8 @@ MORE = (
 REFERENCE = {
     "torch_mpi4py": ("torch_mpi4py",),
     "torch_mpi4py.launch": ("torch_mpi4py.launch",),
+    "torch_mpi4py.traffic": ("torch_mpi4py.traffic", "torch_mpi4py.traffic_matrix"),
+    "torch_mpi4py.link_emulation": ("torch_mpi4py.link_emulation",),
     "torch_mpi4py.events": ("torch_mpi4py.events",),
     "torch_mpi4py.event_board": ("torch_mpi4py.event_board",),
     "torch_mpi4py.diagnosis": ("torch_mpi4py.diagnosis",),
@@ -104,7 +106,8 @@ def gather(folder: Path) -> None:
             text = with_lessons(text)
         write(folder / staged(source), text)
         for name in named_files(text, source):
-            write(folder / name, (ROOT / name).read_bytes())
+            if name not in pages:
+                write(folder / name, (ROOT / name).read_bytes())
     for name, text in reference():
         write(folder / "reference" / name, text)
 
