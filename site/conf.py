@@ -47,7 +47,6 @@ mathjax_path = "mathjax/tex-chtml.js"
 mathjax4_config = {
     "loader": {"paths": {"fonts": "[mathjax]/fonts"}},
     "output": {"fontPath": "[fonts]/%%FONT%%-font", "displayOverflow": "linebreak"},
-    "chtml": {"mtextInheritFont": True},
 }
 
 # The reference is read from the sources.

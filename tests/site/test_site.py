@@ -35,6 +35,7 @@ SAMPLE = (
     "reference/torch_mpi4py.html",
     "slides/index.html",
 )
+LESSON_PAGES = tuple(f"notebooks/{path.stem}.html" for path in LESSONS)
 LAPTOP, PHONE = 1366, 390  # CSS pixels
 
 
@@ -193,11 +194,7 @@ class Visitor:
 
     def open(self, name: str, width: int = LAPTOP, scheme: str = "light") -> Page:
         """Open a page and wait until it is all there, its formulas as well."""
-        call = self.page.call
-        phone = {"deviceScaleFactor": 1, "mobile": width == PHONE}
-        call("Emulation.setDeviceMetricsOverride", width=width, height=800, **phone)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        call("Emulation.setEmulatedMedia", features=[feature])
+        self.show(width, scheme)
         self.page.open("about:blank")
         self.page.wait_for("location.href === 'about:blank'", 30)
         self.page.open(f"{self._address}/{name}")
@@ -206,6 +203,13 @@ class Visitor:
         )
         self.page.evaluate("window.MathJax?.startup?.promise?.then(() => null)")
         return self.page
+
+    def show(self, width: int, scheme: str = "light") -> None:
+        """Make the screen as wide as this, in CSS pixels, and light or dark."""
+        phone = {"deviceScaleFactor": 1, "mobile": width == PHONE}
+        self.page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, **phone)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.page.call("Emulation.setEmulatedMedia", features=[feature])
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +251,24 @@ FORMULAS = """
 """
 
 
-@pytest.mark.parametrize("width", [LAPTOP, PHONE])
-def test_no_page_is_wider_than_the_screen(visitor: Visitor, site: Path, width: int) -> None:
-    wrong = {}
-    for name in sorted(built_pages.read(site)):
-        is_deck = re.match(r"slides/\d", name)  # tests/browser/test_slides.py looks at those
-        if not is_deck and (found := visitor.open(name, width).evaluate(STICKS_OUT)):
-            wrong[name] = found
-    assert wrong == {}
+@pytest.mark.parametrize("name", [*LESSON_PAGES, *(n for n in SAMPLE if n not in LESSON_PAGES)])
+def test_a_page_fits_laptop_and_phone_and_its_formulas_are_set(visitor: Visitor, name: str) -> None:
+    page = visitor.open(name)
+    assert page.evaluate(STICKS_OUT) == []
+    texts, is_set, bad = page.evaluate(FORMULAS)
+    assert (is_set, bad) == (texts, [])
+    assert bool(texts) == has_formulas(name)
+    visitor.show(PHONE)
+    assert page.evaluate(STICKS_OUT) == []
+
+
+def has_formulas(name: str) -> bool:
+    """Tell whether the source of a page has a formula."""
+    path = (site_pages.ROOT / name).with_suffix(".ipynb")
+    if not path.exists():
+        return False
+    cells = json.loads(path.read_text())["cells"]
+    return any("$" in "".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
 
 
 def test_what_sticks_out_is_found(visitor: Visitor) -> None:
@@ -263,16 +277,6 @@ def test_what_sticks_out_is_found(visitor: Visitor) -> None:
     found = page.evaluate(STICKS_OUT)
     assert found
     assert any(each.startswith("P.") for each in found[1:])
-
-
-@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
-def test_formulas_are_set_in_every_lesson(visitor: Visitor, notebook: Path) -> None:
-    page = visitor.open(f"notebooks/{notebook.stem}.html")
-    texts, is_set, bad = page.evaluate(FORMULAS)
-    assert (is_set, bad) == (texts, [])
-    cells = json.loads(notebook.read_text())["cells"]
-    source = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-    assert bool(texts) == ("$" in source)
 
 
 def test_nothing_is_asked_of_another_machine(visitor: Visitor) -> None:
