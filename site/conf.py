@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -55,7 +58,6 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
@@ -68,6 +70,15 @@ html_theme_options = {"navigation_with_keys": False, "top_of_page_buttons": []}
 copybutton_exclude = ".linenos, .gp, .go"
 copybutton_selector = "div.cell_input pre, div.highlight-python pre, div.highlight-default pre"
 
-# Signatures name types of PyTorch, which has no page here, and the same name may be described
-# in a package and in its module.
-suppress_warnings = ["mystnb.unknown_mime_type"]
+
+def add_levels(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Give the side's captions, which Sphinx calls headings, the level that headings need."""
+    side = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = side.replace(
+        'role="heading"', 'role="heading" aria-level="2"'
+    )
+
+
+def setup(app: Sphinx) -> None:
+    """Run ``add_levels`` after the theme has made the side."""
+    app.connect("html-page-context", add_levels, priority=900)
