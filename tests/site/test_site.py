@@ -145,6 +145,19 @@ def test_a_warning_of_sphinx_stops_the_build(
         build_site.build(tmp_path / "html")
 
 
+def test_what_builds_the_site_is_pinned(root: Path) -> None:
+    lines = (root / "site" / "requirements.in").read_text().splitlines()
+    wanted = {re.match(r"[\w-]+", line)[0] for line in lines if line and line[0] != "#"}
+    locked = (root / "site" / "requirements.lock").read_text().splitlines()
+    pins = [line for line in locked if line and not line.startswith("#")]
+    assert [line for line in pins if not re.match(r"[\w.-]+==[\w.]+( ;|$)", line)] == []
+    assert wanted <= {line.partition("==")[0] for line in pins}
+    steps = (root / ".github" / "workflows" / "site.yml").read_text()
+    used = re.findall(r"uses: (\S+)", steps)
+    assert len(used) == 5
+    assert [name for name in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", name)] == []
+
+
 # ---- in a browser -------------------------------------------------------------------------------
 
 
