@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ipython_pygments_lexers import IPython3Lexer
+from pygments.lexer import bygroups
+from pygments.token import Operator, Text
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).resolve().parent
@@ -71,6 +74,17 @@ copybutton_exclude = ".linenos, .gp, .go"
 copybutton_selector = "div.cell_input pre, div.highlight-python pre, div.highlight-default pre"
 
 
+class CellLexer(IPython3Lexer):
+    """Colours what stands below ``%%px`` as Python; IPython's own takes it for plain text."""
+
+    name = "cell of a lesson"
+    aliases = ()
+    tokens = {  # noqa: RUF012
+        **IPython3Lexer.tokens,
+        "root": [(r"(%%px)(.*\n)", bygroups(Operator, Text)), *IPython3Lexer.tokens["root"]],
+    }
+
+
 def add_levels(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
     """Give the side's captions, which Sphinx calls headings, the level that headings need."""
     side = context.get("furo_navigation_tree", "")
@@ -80,5 +94,6 @@ def add_levels(app: Sphinx, page: str, template: str, context: dict[str, Any], t
 
 
 def setup(app: Sphinx) -> None:
-    """Run ``add_levels`` after the theme has made the side."""
+    """Add the lexer, and run ``add_levels`` after the theme has made the side."""
+    app.add_lexer("ipython3", CellLexer)
     app.connect("html-page-context", add_levels, priority=900)

@@ -7,6 +7,7 @@ come with their stored outputs, and with each solution folded below the cell tha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import posixpath
 import re
@@ -231,12 +232,21 @@ def shown_cells(cells: list[dict[str, Any]], source: str, pages: list[str]) -> I
             yield cell | {"source": blanked(text)}
             yield markdown(folded(text))
         else:
-            yield cell
+            yield cell | {"metadata": cell["metadata"] | wishes(cell)}
+
+
+def wishes(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return what a code cell asks of MyST-NB: no Python colours in errors that are words."""
+    errors = [o for o in cell.get("outputs", ()) if o["output_type"] == "error"]
+    if all("Traceback (most recent" in "".join(each["traceback"]) for each in errors):
+        return {}
+    return {"mystnb": {"render_error_lexer": "none"}}
 
 
 def markdown(text: str) -> dict[str, Any]:
     """Return a cell of Markdown."""
-    return {"cell_type": "markdown", "metadata": {}, "source": text}
+    name = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return {"id": name, "cell_type": "markdown", "metadata": {}, "source": text}
 
 
 def folded(text: str) -> str:
@@ -251,9 +261,14 @@ def folded(text: str) -> str:
 # ---- reference ----------------------------------------------------------------------------------
 
 
+def shortened(module: str) -> str:
+    """Return what the narrow side calls a module."""
+    return module.removeprefix("course_lib.").removeprefix("torch_mpi4py") or module
+
+
 def reference() -> Iterator[tuple[str, str]]:
     """Yield the reference's pages, as names and reStructuredText."""
-    entries = "\n".join(f"   {name}" for name in REFERENCE)
+    entries = "\n".join(f"   {shortened(name)} <{name}>" for name in REFERENCE)
     yield (
         "index.rst",
         f"""\
