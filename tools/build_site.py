@@ -81,8 +81,8 @@ def build(output: Path = HTML, *, fresh: bool = False) -> str:
     options = ["-W", "--keep-going", "--quiet", "-j", "2", *(["-E", "-a"] if fresh else [])]
     command = [python, "-m", "sphinx", *options, "-c", SITE, "-d", kept, pages, output]
     said = _run(command, BUILD_SECONDS)
-    for deck in sorted((ROOT / "slides").glob("*.html")):
-        site_pages.write(output / "slides" / deck.name, deck.read_bytes())
+    for name in site_pages.copied_as_they_are():
+        site_pages.write(output / name, (ROOT / name).read_bytes())
     add_mathjax(modules, output / "_static" / "mathjax")
     (output / ".nojekyll").touch()  # GitHub's pages leave out folders like _static without it
     return said

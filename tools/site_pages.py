@@ -66,6 +66,7 @@ REFERENCE = {
 }
 
 _LINK = re.compile(r"(?P<text>!?\[(?:[^][]|\[[^][]*\])*\])\((?P<target>[^)\s]+)\)")
+_HTML_PICTURE = re.compile(r'<(?:img|source)\b[^>]*?\bsrc(?:set)?="(?P<target>[^"\s]+)"')
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
 _LESSON = re.compile(r"\(lesson (\d\d[a-z]?)\)")
 
@@ -178,6 +179,20 @@ def named_files(text: str, source: str) -> Iterator[str]:
         path = match["target"].partition("#")[0]
         if path and ":" not in path and (ROOT / resolved(path, source)).is_file():
             yield resolved(path, source)
+
+
+def copied_as_they_are() -> list[str]:
+    """Return the files that the site has at their own places: decks, and pictures in HTML."""
+    found = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("slides/*.html")}
+    for source in sources():
+        if source.endswith(".md"):
+            text = (ROOT / source).read_text(encoding="utf-8")
+            targets = [match["target"] for match in _HTML_PICTURE.finditer(text)]
+            found.update(resolved(path, source) for path in targets if ":" not in path)
+    missing = [name for name in found if not (ROOT / name).is_file()]
+    if missing:
+        raise PageError(f"pages show pictures that are not there: {', '.join(missing)}")
+    return sorted(found)
 
 
 def contents(pages: list[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 # Where an element names a file that the browser fetches by itself.
-FETCHED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
+FETCHED = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "srcset"}
 
 
 @dataclass
