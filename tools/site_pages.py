@@ -31,7 +31,7 @@ MORE = (
     "CHANGELOG.md",
 )
 
-# The reference: a page for each, with what it is about. A page may hold several modules.
+# The reference: pages, and the modules on each. Words after a module choose names of it.
 REFERENCE = {
     "torch_mpi4py": ("torch_mpi4py",),
     "torch_mpi4py.launch": ("torch_mpi4py.launch",),
@@ -46,7 +46,8 @@ REFERENCE = {
     "course_lib.parallel.gradient_sync": ("course_lib.parallel.gradient_sync",),
     "course_lib.parallel.all_reduces": (
         "course_lib.parallel.all_reduces",
-        "course_lib.parallel.all_reduces.schedules",
+        "course_lib.parallel.all_reduces.schedules naive_schedule tree_schedule"
+        " recursive_doubling_schedule ring_schedule rabenseifner_schedule",
     ),
     "course_lib.parallel.batch_norm": ("course_lib.parallel.batch_norm",),
     "course_lib.parallel.data_parallel": ("course_lib.parallel.data_parallel",),
@@ -255,7 +256,7 @@ def wishes(cell: dict[str, Any]) -> dict[str, Any]:
     errors = [o for o in cell.get("outputs", ()) if o["output_type"] == "error"]
     if all("Traceback (most recent" in "".join(each["traceback"]) for each in errors):
         return {}
-    return {"mystnb": {"render_error_lexer": "none"}}
+    return {"mystnb": {"error_lexer": "none"}}
 
 
 def markdown(text: str) -> dict[str, Any]:
@@ -303,5 +304,6 @@ parts of ``course_lib`` that are of use without it. All of it is read from the d
         first, *others = modules
         text = f"{name}\n{'=' * len(name)}\n\n.. api:: {first}\n"
         for module in others:
-            text += f"\n{module}\n{'-' * len(module)}\n\n.. api:: {module}\n"
+            title = shortened(module.partition(" ")[0])
+            text += f"\n{title}\n{'-' * len(title)}\n\n.. api:: {module}\n"
         yield f"{name}.rst", text
