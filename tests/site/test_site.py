@@ -20,8 +20,8 @@ import pytest
 from course_lib.teaching.solution_marks import BEGIN, STUB
 from tests.browser import axe
 from tests.browser.chromium import Page, chromium
-from tests.site import built_pages
 from tests.lab_server import wait_until
+from tests.site import built_pages
 from tools import build_site, site_pages
 from tools.build_notebooks import ANSI
 
