@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import site_pages
@@ -44,7 +45,13 @@ def install(folder: Path = SITE) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         shutil.rmtree(venv, ignore_errors=True)
         _run([sys.executable, "-m", "venv", venv], INSTALL_SECONDS)
-        pip = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        pip: list[str | Path] = [
+            venv / "bin" / "python",
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
         _run([*pip, "install", "--no-deps", "-r", LOCK], INSTALL_SECONDS)
         stamp.write_text(wanted)
     return venv / "bin" / "python"
@@ -79,8 +86,8 @@ def build(output: Path = HTML, *, fresh: bool = False) -> str:
     shutil.rmtree(pages, ignore_errors=True)  # of pages that are gone
     site_pages.gather(pages)
     options = ["-W", "--keep-going", "--quiet", "-j", "2", *(["-E", "-a"] if fresh else [])]
-    command = [python, "-m", "sphinx", *options, "-c", SITE, "-d", kept, pages, output]
-    said = _run(command, BUILD_SECONDS)
+    folders: list[str | Path] = ["-c", SITE, "-d", kept, pages, output]
+    said = _run([python, "-m", "sphinx", *options, *folders], BUILD_SECONDS)
     for name in site_pages.copied_as_they_are():
         site_pages.write(output / name, (ROOT / name).read_bytes())
     add_mathjax(modules, output / "_static" / "mathjax")
@@ -104,7 +111,7 @@ def add_mathjax(modules: Path, target: Path) -> None:
                 shutil.copyfile(start / name, end / name)
 
 
-def _run(command: list[str | Path], seconds: float) -> str:
+def _run(command: Sequence[str | Path], seconds: float) -> str:
     answer = subprocess.run(
         [str(word) for word in command],
         cwd=SITE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -35,8 +36,9 @@ class BuiltPage(HTMLParser):
             self.without_words.append(values.get("src", "")[:60])
 
 
+@cache
 def read(site: Path) -> dict[str, BuiltPage]:
-    """Return all pages of a site by their paths in it."""
+    """Return all pages of a site, which is finished, by their paths in it."""
     pages = {}
     for path in sorted(site.rglob("*.html")):
         page = BuiltPage()
