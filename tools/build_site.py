@@ -76,7 +76,7 @@ def build(output: Path = HTML, *, fresh: bool = False) -> str:
     """Build the site into ``output``, and return what Sphinx said.
 
     Args:
-        fresh: build every page, also those whose text has not changed.
+        fresh: build every page, also those whose text has not changed, and forget old ones.
 
     Raises:
         SiteError: if Sphinx fails, or warns of anything.
@@ -85,7 +85,10 @@ def build(output: Path = HTML, *, fresh: bool = False) -> str:
     pages, kept = output.parent / "pages", output.parent / "doctrees"
     shutil.rmtree(pages, ignore_errors=True)  # of pages that are gone
     site_pages.gather(pages)
-    options = ["-W", "--keep-going", "--quiet", "-j", "2", *(["-E", "-a"] if fresh else [])]
+    if fresh:
+        shutil.rmtree(output, ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
+    options = ["-W", "--keep-going", "--quiet", "-j", "2"]
     folders: list[str | Path] = ["-c", SITE, "-d", kept, pages, output]
     said = _run([python, "-m", "sphinx", *options, *folders], BUILD_SECONDS)
     for name in site_pages.copied_as_they_are():
