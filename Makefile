@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test test-cluster doctor notebooks slides bench lock clean
+.PHONY: help setup lab test test-cluster doctor notebooks slides site bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -42,6 +42,9 @@ notebooks: setup ## rebuild and execute the lessons whose source changed
 
 slides: setup ## build the decks whose source changed (needs Node.js); ARGS=--pdf also PDFs
 	@$(RUN) -m tools.build_slides $(ARGS)
+
+site: setup ## build the site of lessons, slides and reference: site/build/html (needs Node.js)
+	@$(RUN) -m tools.build_site $(ARGS)
 
 bench: setup ## measure every promised number; ARGS=--all also all lessons and a fresh clone
 	@$(RUN) -m benchmarks $(ARGS)

@@ -45,6 +45,11 @@ def start_cluster(
     The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
     seconds after its kernel was restarted or died without coming back for it.
 
+    Where neither ``hosts`` nor ``slurm`` is given, ``COURSE_CLUSTER`` may name one of them for
+    all notebooks: ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or
+    ``local`` for this machine. Otherwise a notebook inside of a job of Slurm uses the nodes of
+    that job, and any other one this machine.
+
     Args:
         n: number of ranks; more than there are cores is fine.
         replace: stop a cluster that is running and start a fresh one.
@@ -55,12 +60,6 @@ def start_cluster(
             ``"partition=main,nodes=2,time=30"``, or a dict that may also have ``gpus``,
             ``account``, and ``extra``, a list of further options for salloc. Waiting in the queue
             is shown, and can be stopped.
-
-    Where neither is said, ``COURSE_CLUSTER`` may say it for all notebooks:
-    ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or ``local`` for this
-    machine. Otherwise a notebook inside of a job of Slurm uses the nodes of that job, and any other
-    one this machine.
-
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed. By default a minute plus two seconds for
             each rank; where more programs want to run than there are cores, as when a room of
