@@ -17,6 +17,8 @@ from tests.browser.test_learner import Learner
 LESSON = "00_start_here.ipynb"
 NOTEBOOK_7 = (sys.executable, "-m", "notebook")
 ID = "00.neighbours"
+# Of Notebook 7.6 itself: an empty notebook without any settings has it, too.
+THEIR_OWN = {"TypeError: Cannot read properties of undefined (reading 'schema')"}
 
 
 @pytest.mark.timeout(400)
@@ -42,4 +44,4 @@ def test_a_lesson_runs_in_notebook_7(tmp_path: Path) -> None:
         learner.run(check, f"{ID}: right.")
         learner.run(learner.find("if rank != 3:"), "3     finished")
         learner.try_out(answer, "cluster.shutdown()")
-        assert page.errors == []
+        assert {error.splitlines()[0] for error in page.errors} <= THEIR_OWN
