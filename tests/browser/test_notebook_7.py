@@ -43,5 +43,5 @@ def test_a_lesson_runs_in_notebook_7(tmp_path: Path) -> None:
         learner.try_out(answer, unmarked(exercise_cell(ID)))
         learner.run(check, f"{ID}: right.")
         learner.run(learner.find("if rank != 3:"), "3     finished")
-        learner.try_out(answer, "cluster.shutdown()")
+        learner.try_out(answer, "cluster.stop(); print('all stopped')", "all stopped")
         assert {error.splitlines()[0] for error in page.errors} <= THEIR_OWN
