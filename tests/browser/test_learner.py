@@ -229,7 +229,7 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
     learner.run(start, "4 ranks", 120)
     learner.run(answer)
     learner.run(check, f"{ID}: right.")
-    learner.try_out(spare, "cluster.shutdown()")
+    learner.try_out(spare, "cluster.stop(); print('all stopped')", "all stopped")
     assert page.errors == []
 
 
