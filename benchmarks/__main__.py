@@ -25,12 +25,13 @@ from benchmarks import (
     engines_report,
     event_log_report,
     failures_report,
+    five_figures,
     gpu_report,
     hosts_report,
     lab_report,
     launchers_report,
+    pages,
     peers_report,
-    readme,
     report,
     target_plot,
     throughput_report,
@@ -96,7 +97,10 @@ def write(result: dict, output: Path) -> str:
     targets = report.targets(result["runs"]) + [row for part in sections for row in part.targets]
     target_plot.plot(targets, output / "targets.svg")
     if output == RESULTS:
-        readme.renew(ROOT / "README.md", readme.table_of(result, targets))
+        if any(run["ranks"] == five_figures.RANKS for run in result["runs"]):
+            five_figures.plot(result, ROOT / five_figures.PLOT)
+            pages.renew(ROOT / pages.FRONT, five_figures.in_words(result))
+        pages.renew(ROOT / pages.PAGE, pages.table_of(result, targets))
     return text
 
 

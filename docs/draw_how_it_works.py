@@ -1,4 +1,4 @@
-"""The README's figure of how the course works, drawn from one list of boxes.
+"""The figure of how the course works, drawn from one list of boxes.
 
 Usage: ``.venv/bin/python docs/draw_how_it_works.py`` writes ``docs/how_it_works.svg``.
 """

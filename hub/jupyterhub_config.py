@@ -47,7 +47,7 @@ c.Spawner.ip = "127.0.0.1"
 c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
 
-# CHOOSE: one folder with the data sets, which everybody can read (README, "Data").
+# CHOOSE: one folder with the data sets, which everybody can read (INSTRUCTOR.md, "Before the day").
 c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/course-data")}
 # A set that is not there is an error that says so, not forty downloads.
 c.Spawner.environment["COURSE_OFFLINE"] = "1"

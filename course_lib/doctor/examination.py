@@ -81,7 +81,7 @@ def examine(item: str, check: Callable[[], Finding]) -> Finding:
         found = warn(
             "gave no answer in time; the machine is busy, or very slow",
             "See what else runs (top), and examine again, with more time: "
-            "python -m course_lib.doctor --within 60",
+            'make doctor ARGS="--within 60"',
         )
     except Exception as error:
         found = fail(

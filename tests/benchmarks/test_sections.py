@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import pytest
 
@@ -12,12 +13,13 @@ from benchmarks import (
     engines_report,
     event_log_report,
     failures_report,
+    five_figures,
     gpu_report,
     hosts_report,
     lab_report,
     launchers_report,
+    pages,
     peers_report,
-    readme,
     report,
     target_plot,
 )
@@ -158,20 +160,42 @@ def test_the_plot_of_targets_knows_which_way_is_better(tmp_path):
     assert "<svg" in (tmp_path / "targets.svg").read_text()
 
 
-def test_the_readme_gets_the_table_between_its_marks_only(tmp_path):
-    path = tmp_path / "README.md"
+def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
+    path = tmp_path / "page.md"
     target = report.Target("a", "<= 2 s", "3.0 s", "-", False, "it is slow")
-    text = readme.table_of(result(ours=1), [target])
+    text = pages.table_of(result(ours=1), [target])
     path.write_text("before\nafter\n")
-    assert not readme.renew(path, text)
+    assert not pages.renew(path, text)
     assert path.read_text() == "before\nafter\n"
-    path.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
+    path.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
     for _ in range(2):
-        assert readme.renew(path, text)
+        assert pages.renew(path, text)
     new = path.read_text()
     assert new.startswith("before\n")
-    assert new.endswith(f"{readme.END}\nafter\n")
+    assert new.endswith(f"{pages.END}\nafter\n")
     assert "old" not in new
     assert new.count("Measured on D with `make bench`: M, L, torch T") == 1
     assert "| 1 MiB | 1,000,000 | 13,000,000 | 13.0x | 1,000,000 |" in new
     assert "- a: 3.0 s, target <= 2 s: it is slow." in new
+
+
+def test_both_pages_have_their_marks(root, tmp_path):
+    for page in (pages.FRONT, pages.PAGE):
+        copy = tmp_path / page.name
+        copy.write_text((root / page).read_text())
+        assert pages.renew(copy, "new"), page
+
+
+def test_the_five_figures_of_the_readme_are_those_of_the_results(root, tmp_path):
+    kept = json.loads((root / "benchmarks" / "results" / "results.json").read_text())
+    said = five_figures.in_words(kept)
+    assert said.count("; ") == 4  # five
+    _, begin, rest = (root / pages.FRONT).read_text().partition(pages.BEGIN)
+    assert begin
+    assert rest.partition(pages.END)[0].strip() == said.strip()
+    faster = json.loads(json.dumps(kept))
+    for row in faster["runs"][0]["all_reduce"]:
+        row["samples"]["ours"] = [1e-3] * 4
+    assert "this backend 1.00" in five_figures.in_words(faster)
+    five_figures.plot(kept, tmp_path / "five.svg")
+    assert "<svg" in (tmp_path / "five.svg").read_text()

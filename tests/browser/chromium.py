@@ -66,7 +66,9 @@ class Page:
         while True:
             message = json.loads(self._socket.recv())
             if message.get("method") == "Runtime.exceptionThrown":
-                self.errors.append(json.dumps(message["params"]["exceptionDetails"])[:500])
+                details = message["params"]["exceptionDetails"]
+                what = details.get("exception", {}).get("description", json.dumps(details))
+                self.errors.append(what[:500])
             if message.get("method") == "Page.javascriptDialogOpening":  # leave without saving
                 accept = {"method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
                 self._socket.send(json.dumps({"id": 0, **accept}))

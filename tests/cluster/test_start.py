@@ -68,7 +68,7 @@ def test_table(cluster):
 
 
 def test_all_but_the_launcher_listen_on_loopback_only(cluster, traces):
-    """The launcher's daemon opens a port on all interfaces, whatever it is told (README)."""
+    """The launcher opens a port on all interfaces, whatever it is told (docs/security.md)."""
     cluster.init_process_group()  # which opens a store
     cluster.view.execute("dist.barrier()", block=True).get()
     found = traces.processes()

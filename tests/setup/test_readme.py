@@ -1,7 +1,8 @@
-"""What the two READMEs name exists: files, modules, variables, targets of make."""
+"""What the pages for people name exists: files, modules, variables, targets of make."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,10 @@ import pytest
 
 BACKEND = Path("packages/torch_mpi4py")
 READMES = (Path("README.md"), BACKEND / "README.md")
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = tuple(sorted(path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")))
+PAGES = (*READMES, Path("INSTRUCTOR.md"), Path("CONTRIBUTING.md"), Path("CHANGELOG.md"), *DOCS)
+LINK = re.compile(r"\]\(([^)\s]+)\)|\b(?:src|srcset)=\"([^\"]+)\"")
 
 
 def anchors(path: Path) -> set[str]:
@@ -21,21 +26,44 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("readme", READMES, ids=str)
-def test_links_lead_somewhere(root: Path, readme: Path) -> None:
+def links(page: Path) -> list[str]:
+    """Return where the links and pictures of a page lead, but for other sites."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = (markdown or html for markdown, html in LINK.findall(text))
+    return [target for target in found if "://" not in target]
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    assert {"benchmark", "failures", "settings", "troubleshooting"} <= {page.stem for page in DOCS}
+    reached, new = set(), {Path("README.md")}
+    while new:
+        page = new.pop()
+        reached.add(page)
+        for target in links(page):
+            other = Path(os.path.normpath(page.parent / target.partition("#")[0]))
+            if other in PAGES and other not in reached:
+                new.add(other)
+    assert sorted(set(PAGES) - reached) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_lead_somewhere(root: Path, page: Path) -> None:
     wrong = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", (root / readme).read_text()):
-        if "://" in target:
-            continue
+    for target in links(page):
         name, _, anchor = target.partition("#")
-        file = (root / readme).parent / name if name else root / readme
+        file = (root / page).parent / name if name else root / page
         if not file.exists() or (anchor and anchor not in anchors(file)):
             wrong.append(target)
     assert not wrong
 
 
 def test_the_modules_of_the_table_exist(root: Path) -> None:
-    table = (root / "README.md").read_text().split("| module | what for |")[1].split("\n\n")[0]
+    table = (
+        (root / "docs" / "library.md")
+        .read_text()
+        .split("| module | what for |")[1]
+        .split("\n\n")[0]
+    )
     named = []
     for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
         first, *others = re.findall(r"`([\w.]+)`", cell)
@@ -54,10 +82,10 @@ def test_the_variables_of_the_backend_are_in_its_table(root: Path) -> None:
 
 def test_the_targets_of_make_exist(root: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), re.MULTILINE))
-    for readme in READMES:
-        named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / readme).read_text(), re.MULTILINE)
-        assert named
-        assert set(named) <= targets
+    for page in PAGES:
+        named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / page).read_text(), re.MULTILINE)
+        assert named or page not in READMES
+        assert set(named) <= targets, page
 
 
 def test_pytest_in_the_backend_s_folder_finds_its_tests(root: Path) -> None:

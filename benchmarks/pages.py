@@ -1,4 +1,4 @@
-"""The table in the README is the one that was measured, with date and machine."""
+"""What pages outside of the results show of them is what was measured, with date and machine."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from statistics import median
 
 from benchmarks.report import MIB, Target, size_name, table, target_table
 
+PAGE = Path("docs/benchmark.md")  # all rows
+FRONT = Path("README.md")  # five figures
 BEGIN = "<!-- written by make bench, from here -->"
 END = "<!-- to here -->"
 SIZES = (4, 1024, 64 * 1024, MIB, 16 * MIB, 64 * MIB)
 
 
 def table_of(result: dict, targets: list[Target]) -> str:
-    """Return what stands between the marks."""
+    """Return what stands between the marks of ``PAGE``."""
     run = result["runs"][0]
     about = (
         f"Measured on {result['date']} with `make bench`: {result['machine']}, {run['library']}, "
         f"torch {run['torch']}, one thread per rank, load average {result['load']} at the start. "
         "Medians; spread, plots and all samples are in [benchmarks/results]"
-        "(benchmarks/results/results.md)."
+        "(../benchmarks/results/results.md)."
     )
     return "\n".join([about, "", *_all_reduces(result["runs"]), *target_table(targets)])
 

@@ -1,0 +1,88 @@
+"""A release has one version, a text of its own, and a workflow that runs what is tested here."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tools import release
+
+BACKEND = "packages/torch_mpi4py"
+FILES = (*release.PROJECTS, "CITATION.cff", "CHANGELOG.md")
+
+
+def copy(root: Path, target: Path) -> Path:
+    for name in FILES:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, target / name)
+    return target
+
+
+def change(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, after))
+
+
+def test_all_files_state_one_version(root: Path) -> None:
+    assert len(set(release.versions(root).values())) == 1
+
+
+def test_the_changelog_begins_with_what_is_not_released(root: Path) -> None:
+    names = list(release.sections((root / "CHANGELOG.md").read_text()))
+    assert names[0] == "Unreleased"
+
+
+def test_a_prepared_release_is_let_through(root: Path, tmp_path: Path) -> None:
+    version = release.versions(root)["CITATION.cff"]
+    folder = copy(root, tmp_path)
+    (folder / "CHANGELOG.md").write_text(
+        f"# Changelog\n\n## [Unreleased]\n\n## [{version}] - 2031-05-06\n\n### Added\n\n- Much.\n"
+    )
+    citation = folder / "CITATION.cff"
+    lines = [one for one in citation.read_text().splitlines() if "date-released" not in one]
+    citation.write_text("\n".join([*lines, "date-released: 2031-05-06", ""]))
+    assert release.problems(f"v{version}", folder) == []
+    written = release.sections((folder / "CHANGELOG.md").read_text())
+    assert written[version] == ("2031-05-06", "### Added\n\n- Much.")
+
+    assert len(release.problems("v9.9.9", folder)) == 5  # three versions, a section, a date
+    change(citation, "2031-05-06", "2031-05-07")
+    assert len(release.problems(f"v{version}", folder)) == 1
+    change(citation, "2031-05-07", "2031-05-06")
+    change(folder / "CHANGELOG.md", " - 2031-05-06", "")
+    assert len(release.problems(f"v{version}", folder)) == 2
+    change(folder / "pyproject.toml", f'version = "{version}"', 'version = "9.9.9"')
+    assert "pyproject.toml has version 9.9.9" in release.problems(f"v{version}", folder)
+
+
+def test_a_tag_that_is_not_prepared_ends_the_workflow(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes.md"
+    monkeypatch.setattr(sys, "argv", ["release", "--tag", "v9.9.9", "--notes", str(notes)])
+    with pytest.raises(SystemExit, match=r"v9\.9\.9 cannot be released"):
+        release.main()
+    assert not notes.exists()
+
+
+def test_the_workflow_builds_both_packages_with_pinned_actions(root: Path) -> None:
+    folder = root / ".github" / "workflows"
+    jobs = yaml.safe_load((folder / "release.yml").read_text())["jobs"]
+    steps = [step for job in jobs.values() for step in job.get("steps", [])]
+    for step in steps:
+        _, _, commit = step.get("uses", f"@{40 * '0'}").partition("@")
+        assert len(commit) == 40, step
+    commands = [step["run"] for step in steps if "run" in step]
+    assert {
+        "python -m build --outdir dist packages/torch_mpi4py",
+        "python -m build --outdir dist .",
+    } < set(commands)
+    assert set(jobs["publish"]["needs"]) == {"test", "build"}
+    assert (root / jobs["test"]["uses"]).samefile(folder / "test.yml")
+    called = yaml.safe_load((folder / "test.yml").read_text())[True]  # YAML reads "on" as true
+    assert {"push", "pull_request", "workflow_call"} == set(called)
