@@ -277,7 +277,7 @@ print(f"gradients alone (predicted): {gradients / 1e6:.1f} MB")
 assert gradients < run["sent_by_h2"] < 1.1 * gradients
 
 # %% [markdown]
-# Nearly all of it is gradients: $2 \frac{p-1}{p} n$ bytes for $p = 2$ ranks is $n$, the size of the gradient. The rest is TCP's headers, the start of MPI, and the first broadcast of the weights.
+# Nearly all of it is gradients: a ring all-reduce sends $2 \frac{p-1}{p} n$ bytes from each of $p$ ranks, and with two ranks that is $n$, the size of the gradient, in each step. The rest is TCP's headers, the start of MPI, and the first broadcast of the weights.
 #
 # ## 5. Under Slurm
 #
@@ -482,8 +482,10 @@ results = terminal("python scripts/sync_sgd.py", alone)
 results += terminal("python scripts/sync_sgd.py", alone)
 
 # %%
-compare(prediction, "C")
+both_trained = [result["steps"] for result in results] == [5, 5]
+compare(prediction, "C" if both_trained else "A or B")
 print([(result["ranks"], result["backend"]) for result in results])
+assert both_trained
 assert [result["ranks"] for result in results] == [1, 1]
 print("\nAnd by srun --mpi=none on two nodes (stored run):")
 print(records.failure("no PMIx"))
@@ -536,7 +538,6 @@ print(records.failure("partition"))
 # | if a rank dies | the others may go on | Slurm ends them | all start again (lesson 12) |
 #
 # And in all of them: one process for each GPU, the device by the *local* rank, the rank from the library, and equal weights whoever starts it.
-
 #
 # **Next:** lesson 13b is a map of the frameworks that sit on top of all this.
 #
