@@ -363,9 +363,9 @@ class SleepingStage(nn.Module):
         return y.expand(-1, 10) if rank == world_size - 1 else y
 
 
-def step_asleep(run):
+def timed_step(run, stage, shape):
     """Return what this rank did when, and the seconds of the step on all ranks."""
-    pipe = Pipe(SleepingStage(), micro_batches(0), ranks, shape=(1,))
+    pipe = Pipe(stage, micro_batches(0), ranks, shape)
     comm.barrier()
     run(pipe)
     first, last = pipe.placed[0][1], pipe.placed[-1][2]
@@ -374,11 +374,12 @@ def step_asleep(run):
 
 planned = schedules.times(schedules.gpipe(4, 8), {"F": 0.05, "B": 0.1})
 planned_s = max(one.end for lane in planned for one in lane)
-asleep, seconds = step_asleep(gpipe)
+asleep, seconds = timed_step(gpipe, SleepingStage(), (1,))
 for _ in range(10):  # what else the machine does can only make a step longer
     if seconds < 1.01 * planned_s:
         break
-    asleep, seconds = min((asleep, seconds), step_asleep(gpipe), key=lambda found: found[1])
+    again = timed_step(gpipe, SleepingStage(), (1,))
+    asleep, seconds = min((asleep, seconds), again, key=lambda found: found[1])
 
 # %% tags=["nbval-ignore-output"]
 compare(prediction, cluster.view["seconds"][0], within=0.1, unit="s")
@@ -396,15 +397,14 @@ pipeline(
 )
 
 # %% [markdown]
-# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now the real stages, on your machine. Your four ranks have to share its cores, so "busy" there may mean that a rank waits for a core, and with fewer than four cores no schedule can make the step as fast as the figure has it.
+# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now the real stages, on your machine, the quickest of eight steps. Tasks are some milliseconds long here, so messages and Python count. And your four ranks have to share the cores: "busy" may mean that a rank waits for one, and with fewer than four cores no schedule can make the step as fast as the figure has it. Look for the staircases, and don't expect the formula's bubble.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
 torch.set_num_threads(1)
-pipe = Pipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks)
-comm.barrier()
-gpipe(pipe)
-real = pipe.placed
+own = Stage(new_model(), rank, world_size)
+tries = [timed_step(gpipe, own, (8, 64)) for _ in range(8)]
+real, _ = min(tries, key=lambda found: found[1])  # the quickest
 
 # %% tags=["nbval-ignore-output"]
 pipeline(

@@ -100,7 +100,7 @@ def judge_wrapping(seen: Observation, p: int) -> None:
     """Raise what is wrong with the weights, or with how they came about."""
     judge_errors(seen.errors)
     given = seen.results[:p]
-    if any(_NOTHING in found for found in given):
+    if any(found and _NOTHING in found for found in given):
         raise WrongAnswer(
             "returns-nothing", "it has to return an optimizer: something with a method `step`"
         )
