@@ -19,12 +19,12 @@
 # - cut a transformer into stages and train it on four ranks, with the weights of one process to $10^{-12}$;
 # - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
 # - predict how long ranks idle, and how many activations they hold;
-# - read the figures of interleaved and zero-bubble schedules, and say what PipeDream keeps several versions of weights for;
+# - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - put a pipeline and data parallelism together on a 2 x 2 mesh.
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes with the three exercises.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 130 minutes with the three exercises.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -36,7 +36,7 @@ from notebooks.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. Large language models are cut in the same way, for they are the same thing in large: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
+# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. Large language models are cut in the same way, for they are the same thing, only larger: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
 
 # %%
 # %%px
@@ -117,9 +117,9 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a fourth of the memory for weights, gradients and optimizer. What goes from rank to rank is only what comes out of a block: samples · tokens · width numbers, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
+# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only what comes out of a block: samples · tokens · width numbers, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
 #
-# **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. Which fraction of the four ranks' time is idle? Write a number from 0 to 1.
+# **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
 
 # %%
 prediction = None
@@ -130,7 +130,7 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three fourths: one rank works, three wait. (A backward is drawn twice as long as a forward, since it multiplies by weights twice: once for the gradient of its input, once for that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+# Three quarters: one rank works, three wait. (A backward is drawn twice as long as a forward, since it multiplies by weights twice: once for the gradient of its input, once for that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #

@@ -285,12 +285,13 @@ assert gradients < run["sent_by_h2"] < 1.1 * gradients
 
 # %%
 script = (ROOT / "scripts" / "ddp_srun.sbatch").read_text()
-print("\n".join(line for line in script.splitlines() if not line.startswith("# ")))
+comments = ("# ", "#\n")
+print("".join(line for line in script.splitlines(True) if not line.startswith(comments)))
 
 # %% [markdown]
 # - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts it into the queue and returns at once; `squeue --me` shows it, `scancel` takes it out. Its output goes to `ddp-JOB.out`.
 # - `--nodes` and `--ntasks-per-node` decide the world: `srun` starts so many tasks, and each is a rank. With GPUs add `--gpus-per-node`, and `--cpus-per-task` for the workers that load data.
-# - `--mpi=pmix` is how the ranks find each other: *PMIx* is an interface by which a process asks whoever started it for its rank and for the others' addresses. `mpiexec` brings its own; Slurm has it as a plugin, if it was built with it (`srun --mpi=list`).
+# - `--mpi=pmix` is how the ranks find each other: *PMIx* is an interface by which a process asks whoever started it for its rank and for the others' addresses. `mpiexec` brings its own; Slurm has it as a plugin, if it was built with it (`srun --mpi=list`). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
 # - Slurm kills the job after `--time`. Save checkpoints (lesson 12).
 #
 # There are two more: `ddp_mpiexec.sbatch`, where the last line is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (without `-n` and hosts: it asks Slurm), and survivors of a dead rank may go on; and `ddp_torchrun.sbatch`, in which `srun` starts one `torchrun` on each node.
@@ -457,7 +458,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # %% [markdown]
 # ## 7. The MPI of your site
 #
-# The course's MPI came with pip, and knows TCP and shared memory. A cluster often has an MPI that knows its network (InfiniBand, Slingshot, ...), behind `module load`. As the wheel of mpi4py is built for both families of MPI, using it is a matter of two variables, set before JupyterLab or in the job script:
+# The course's MPI came with pip, and knows TCP and shared memory. A cluster often has an MPI that knows its network (InfiniBand, Slingshot, ...), behind `module load`. As the wheel of mpi4py is built for both families of MPI (Open MPI's, and MPICH's with Intel MPI), using it is a matter of one variable, set before JupyterLab starts or in the job script:
 #
 # ```
 # module load openmpi
@@ -465,7 +466,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # make doctor
 # ```
 #
-# The one mistake everybody makes once is an `mpiexec` of one MPI with the library of another. They do not know each other's way to tell a rank who it is, so every process is a world of one. The doctor starts four ranks and says which library they loaded. What you lose: Open MPI 4, MPICH and Intel MPI cannot free ranks that hang, nor go on after a death (lesson 12). The whole story is in `docs/site_mpi.md`.
+# The one mistake everybody makes once is an `mpiexec` of one MPI with the library of another. They do not know each other's way to tell a rank who it is, so every process is a world of one. The backend takes the `mpiexec` that lies beside the library; the doctor starts four ranks and says which library they loaded. What you lose: Open MPI 4, MPICH and Intel MPI cannot free ranks that hang, nor go on after a death (lesson 12). The whole story is in `docs/site_mpi.md`.
 #
 # ## 8. Break it on purpose: a world of one
 #
