@@ -30,6 +30,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, progress, solution
+from notebooks.lesson_13b.figures import framework_map
 from notebooks.lesson_13b.frameworks import (
     FRAMEWORKS,
     added_lines,
@@ -334,7 +335,11 @@ check("13b.reading")
 # Stuck? `hint("13b.reading")`, `solution("13b.reading")`.
 #
 # ## Recap
-#
+
+# %%
+framework_map()
+
+# %% [markdown]
 # | framework | same weights | average | when | collectives | you write |
 # |---|---|---|---|---|---|
 # | plain | `broadcast` | `all_reduce`, divide | sync | any backend | all of it |
