@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 50 s (*measured here*: 4 ranks on 2 cores). Allow 130 minutes with the three exercises.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 130 minutes with the three exercises.
 
 # %%
 from course_lib.cluster import start_cluster

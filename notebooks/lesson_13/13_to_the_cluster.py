@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
 #
-# **Time.** The notebook runs in about 60 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes with the four exercises.
+# **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes with the four exercises.
 #
 # **Where it runs.** All programs run on your machine. What takes several hosts or Slurm is shown from a stored run on three virtual hosts, h1, h2 and h3, made of Linux namespaces: each has its own address, host name, processes and sshd, and there is a real Slurm on them. Their programs are those of this lesson. If you have Slurm or other hosts, the text says what to type there; with `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) set before JupyterLab starts, the cells of this notebook run there, too.
 

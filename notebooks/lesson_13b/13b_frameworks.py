@@ -23,7 +23,7 @@
 #
 # **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching).
 #
-# **Time.** The notebook runs in about 60 s (*measured here*: 4 ranks on 2 cores). Allow 90 minutes with the three exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 90 minutes with the three exercises.
 #
 # **What is run here.** Plain PyTorch and DDP are run on your machine. A framework that is installed beside the course is run, too (at most two minutes each); of the others you see a stored run, with its date. To install the two smallest: `.venv/bin/python -m pip install lightning-fabric accelerate` (do not do it just before a workshop: `make setup` may have to put versions right).
 
