@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import numbers
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 from course_lib.parallel.pipeline_schedules import Task, in_flight, one_f_one_b, times
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import plain, returned
 
-_PLANS = ((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2))
+_PLANS = ((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2), (4, 0.4))
 _SIZES = ((4, 8), (4, 4), (2, 5), (4, 2), (1, 3), (3, 1))
 _COSTS = (
     ([1, 1, 1, 1, 1, 1, 1, 1], 4),
@@ -21,16 +24,25 @@ _COSTS = (
     ([3, 2], 2),
     ([4, 1, 7], 1),
     ([0.2, 0.3, 0.4, 0.1, 0.1, 0.5, 0.2], 4),
+    ([5, 3, 8, 9, 4, 6, 9], 4),
 )
 
 
 def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
     """Raise WrongAnswer unless it is the smallest number for every plan."""
-    numbers_found = []
-    for stages, most in _PLANS:
-        found = function(stages, most)
-        if isinstance(found, bool) or not isinstance(found, numbers.Real):
+    numbers_found: list[int] = []
+    given = [plain(function(stages, most)) for stages, most in _PLANS]
+    if None in given:
+        raise WrongAnswer("returns-nothing", "it returned nothing. Is there a `return`?")
+    for (stages, most), found in zip(_PLANS, given, strict=True):
+        if isinstance(found, bool) or not isinstance(found, numbers.Real) or not _finite(found):
             raise WrongAnswer("not-a-number", f"{stages} stages, {most}: it returned {found!r}")
+        if found != int(found) and given == [_bubble(k, _needed(k, m)) for k, m in _PLANS]:
+            raise WrongAnswer(
+                "the-bubble",
+                f"{stages} stages, {most}: it returned {found:g}, which is the bubble; the number "
+                "of micro-batches is asked for",
+            )
         if found != int(found):
             raise WrongAnswer(
                 "not-whole",
@@ -49,16 +61,29 @@ def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
                 "these are more micro-batches than needed. The bubble is (K - 1)/(M + K - 1): with "
                 "K - 1, not K, and of the whole time, not of the useful one",
             )
-    for (stages, most), found in zip(_PLANS, numbers_found, strict=True):
-        right, bubble = _needed(stages, most), (stages - 1) / (found + stages - 1)
-        if found < right:
+    for (stages, most), count in zip(_PLANS, numbers_found, strict=True):
+        right = _needed(stages, most)
+        if count < right:
             raise WrongAnswer(
-                "too-few", f"{stages} stages, {most}: with {found} the bubble is {bubble:.3f}"
+                "too-few",
+                f"{stages} stages, {most}: with {count} the bubble is "
+                f"{_bubble(stages, count):.4f}, which is more",
             )
-        if found > right:
+        if count > right:
+            equal = _bubble(stages, right) == most
             raise WrongAnswer(
-                "too-many", f"{stages} stages, {most}: {right} are enough, not {found}"
+                "too-many",
+                f"{stages} stages, {most}: {right} are enough, not {count}"
+                + f". With {right} the bubble is {most}: at most {most} allows that" * equal,
             )
+
+
+def _finite(number: numbers.Real) -> bool:
+    return math.isfinite(float(number))
+
+
+def _bubble(stages: int, micro_batches: int) -> float:
+    return (stages - 1) / (micro_batches + stages - 1)
 
 
 def _needed(stages: int, most: float, of_useful: bool = False) -> int:
@@ -71,20 +96,27 @@ def _needed(stages: int, most: float, of_useful: bool = False) -> int:
 _OTHER_FORMULAS: tuple[tuple[str, Callable[[int, float], int]], ...] = (
     ("share of the useful time", lambda stages, most: _needed(stages, most, of_useful=True)),
     ("K in place of K - 1", lambda stages, most: _needed(stages + 1, most)),
+    ("both", lambda stages, most: _needed(stages + 1, most, of_useful=True)),
 )
 
 
 def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None:
     """Raise WrongAnswer unless it is 1F1B, for every stage and several sizes."""
     for stages, count in _SIZES:
-        found = [_tasks(order(r, stages, count), r, stages, count) for r in range(stages)]
+        found = [_tasks(returned(order, r, stages, count), r, stages, count) for r in range(stages)]
         right = one_f_one_b(stages, count)
         if found == right:
             continue
+        if found == right[::-1]:
+            raise WrongAnswer(
+                "from-the-other-end",
+                f"K = {stages}, M = {count}: stage 0 does what stage {stages - 1} should. The "
+                "first stage runs ahead furthest, as its gradient has the longest way back",
+            )
         try:
             times(found, {"F": 1, "B": 2})
-        except ValueError as error:
-            raise WrongAnswer("waits-for-ever", f"K = {stages}, M = {count}: {error}") from None
+        except ValueError:
+            raise WrongAnswer("waits-for-ever", _standstill(found, stages, count)) from None
         for number, (own, wanted) in enumerate(zip(found, right, strict=True)):
             where = f"K = {stages}, M = {count}, stage {number}"
             if in_flight(own) > in_flight(wanted):
@@ -106,19 +138,58 @@ def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None
         )
 
 
+def _standstill(found: list[list[Task]], stages: int, count: int) -> str:
+    """Say of a schedule that never ends what each stage waits to do."""
+    done: set[tuple[str, int, int]] = set()  # kind, micro-batch, stage
+    left = [list(tasks) for tasks in found]
+    moved = True
+    while moved:
+        moved = False
+        for stage, tasks in enumerate(left):
+            while tasks and _needs(tasks[0], stage, stages) <= done:
+                done.add((tasks[0].kind, tasks[0].micro_batch, stage))
+                del tasks[0]
+                moved = True
+    stuck = "; ".join(
+        f'stage {stage} before ("{tasks[0].kind}", {tasks[0].micro_batch})'
+        for stage, tasks in enumerate(left)
+        if tasks
+    )
+    return f"K = {stages}, M = {count}: the stages wait for each other for ever: {stuck}"
+
+
+def _needs(task: Task, stage: int, stages: int) -> set[tuple[str, int, int]]:
+    m = task.micro_batch
+    if task.kind == "F":
+        return {("F", m, stage - 1)} if stage else set()
+    return {("F", m, stage)} | ({("B", m, stage + 1)} if stage + 1 < stages else set())
+
+
 def _tasks(pairs: object, number: int, stages: int, count: int) -> list[Task]:
     where = f"stage {number} of {stages}, {count} micro-batches"
+    if pairs is None:
+        raise WrongAnswer("returns-nothing", f"{where}: it returned nothing. Is there a `return`?")
     if not isinstance(pairs, list | tuple):
         raise WrongAnswer("no-list", f"{where}: it returned {pairs!r}, not a list of pairs")
-    try:
-        tasks = [Task(str(kind), int(m)) for kind, m in pairs]
-    except (TypeError, ValueError):
-        raise WrongAnswer("no-pairs", f'{where}: each item is a pair such as ("F", 0)') from None
+    tasks = []
+    for pair in pairs:
+        try:
+            kind, m = pair
+            tasks.append(Task(str(kind), operator.index(m)))
+        except (TypeError, ValueError):
+            raise WrongAnswer(
+                "no-pairs", f'{where}: each item is a pair such as ("F", 0), not {pair!r}'
+            ) from None
+        if kind not in ("F", "B"):
+            raise WrongAnswer("no-such-task", f'{where}: {pair!r} has neither "F" nor "B" in front')
     wanted = Counter(Task(kind, m) for kind in "FB" for m in range(count))
     missing, extra = wanted - Counter(tasks), Counter(tasks) - wanted
     if missing or extra:
         first = next(iter(missing or extra))
-        what = "is missing" if missing else "is too much"
+        what = "is missing" if missing else "is there twice"
+        if extra and not 0 <= next(iter(extra)).micro_batch < count:
+            first = next(iter(extra))
+            what = f"is there, but micro-batches are counted from 0 to {count - 1}"
         raise WrongAnswer("not-each-once", f'{where}: ("{first.kind}", {first.micro_batch}) {what}')
     return tasks
 
@@ -128,7 +199,7 @@ def judge_cut(cut: Callable[[list[float], int], list[int]]) -> None:
     cuts = []
     for costs, stages in _COSTS:
         given = list(costs)
-        found = cut(given, stages)
+        found = plain(returned(cut, given, stages))
         if given != costs:
             raise WrongAnswer("changes-costs", "it changes `costs`, which the caller still needs")
         _require_a_cut(found, costs, stages)
@@ -147,8 +218,14 @@ def judge_cut(cut: Callable[[list[float], int], list[int]]) -> None:
 
 
 def _require_a_cut(found: object, costs: Sequence[float], stages: int) -> None:
+    if found is None:
+        raise WrongAnswer("returns-nothing", "it returned nothing. Is there a `return`?")
     if not isinstance(found, list | tuple) or not all(isinstance(n, int) for n in found):
-        raise WrongAnswer("no-list", f"it returned {found!r}, not a list of whole numbers")
+        raise WrongAnswer(
+            "no-list",
+            f"{costs} in {stages} stages: it returned {found!r}, not a list of whole numbers, the "
+            "number of layers of each stage",
+        )
     if len(found) != stages:
         raise WrongAnswer(
             "other-number-of-stages", f"{len(found)} numbers for {stages} stages: {list(found)}"
@@ -158,8 +235,9 @@ def _require_a_cut(found: object, costs: Sequence[float], stages: int) -> None:
     if sum(found) != len(costs):
         raise WrongAnswer(
             "not-all-layers",
-            f"{list(found)} are {sum(found)} layers, but there are {len(costs)}: how many layers "
-            "each stage gets, not where it ends",
+            f"{costs} in {stages} stages: {list(found)} are {sum(found)} layers, but there are "
+            f"{len(costs)}. How many layers each stage gets is asked for, not where it ends or "
+            "what it costs",
         )
 
 

@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -259,7 +259,7 @@ assert all(cluster.view["total_is_right"])
 #
 # ## 3. Your turn: the row-parallel layer
 #
-# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p), this rank's parts; `bias` is whole. Return the whole output, on every rank of the group, with as few bytes as you can. (The check looks at forward only; use `dist` directly.)
+# Write the forward pass of a layer that is cut by rows. `inputs` has the shape (samples, inputs / p) and `weight` (outputs, inputs / p), this rank's parts; `bias` is whole. Return the whole output, on every rank of the group, with as few calls and bytes as you can without rounding. (The check looks at forward only; use `dist` directly.)
 
 
 # %% tags=["exercise"] exercise="10b.row_linear"
@@ -281,7 +281,7 @@ check("10b.row_linear")
 #
 # ## 4. A transformer in slices
 #
-# Attention is cut by *heads*: a head's queries, keys and values meet nobody else's until the output layer mixes them. So query, key and value are cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks each rank has one.
+# In *attention* each token makes three vectors, a query, a key and a value; how well its query fits the keys of the other tokens decides how much it takes of their values. A *head* does that with its own part of the numbers. Attention is cut by heads: a head's queries, keys and values meet nobody else's until the output layer mixes them. So query, key and value are cut by columns, whole heads at a time, and the output layer by rows. With 4 heads and 4 ranks each rank has one.
 
 
 # %%
@@ -418,9 +418,32 @@ in_backward = traffic.collectives["all_reduce"].messages
 
 # %%
 compare(prediction, cluster.view["in_backward"][0])
+assert cluster.view["in_backward"] == [8] * 4
 
 # %% [markdown]
-# Eight (*measured here*, PyTorch 2.13): the same gradients, but each of query, key and value has an $f$ of its own, so attention takes three all-reduces instead of one. One layer that computes all three, or a `PrepareModuleInput` for the attention as a whole, brings it back to one. Count before you trust a plan.
+# Eight (*measured here*, PyTorch 2.13): the same gradients, but each of query, key and value has an $f$ of its own, so attention takes three all-reduces instead of one. A `PrepareModuleInput` for the attention as a whole makes its input a DTensor before the three layers take it, and brings the three back to one:
+
+# %%
+# %%px
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import PrepareModuleInput
+
+f = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
+by_better_plan = new_model()
+for block in by_better_plan.blocks:
+    parallelize_module(block, mesh, PLAN | {"attention": f})
+images, labels = batch(0)
+serial_dtensor.zero_grad()
+F.cross_entropy(serial_dtensor(images), labels).backward()
+loss = F.cross_entropy(by_better_plan(images), labels)
+with Traffic() as traffic:
+    loss.backward()
+for one, other in zip(by_better_plan.parameters(), serial_dtensor.parameters(), strict=True):
+    close(one.grad.full_tensor() if isinstance(one, DTensor) else one.grad, other.grad)
+assert traffic.collectives["all_reduce"].messages == 4
+
+# %% [markdown]
+# Four again. Count before you trust a plan.
 #
 # ## 5. Sequence parallelism
 #
@@ -680,7 +703,7 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
     assert_matches_serial(final[way], final["0: DDP"], rtol=0, atol=1e-10)
 
 # %% [markdown]
-# Stage 2 is free: a quarter of gradients and state, and not a byte more than DDP. Stage 3 pays half as much again for the memory of the parameters. It can gather the next block while this one computes, so on a good network the price is hidden, as in lesson 06.
+# Stage 2 is free: a quarter of gradients and state, and not a byte more than DDP. Stage 3 pays half as much again for the memory of the parameters, as the ZeRO paper says (*published* [3]). It can gather the next block while this one computes, so on a good network the price is hidden, as in lesson 06.
 #
 # ## 8. Both: a 2 x 2 mesh
 #
@@ -772,9 +795,9 @@ stages = {f"stage {s}": [expected(s, parameters, p) / 1e9 for p in gpus] for s i
 gpus_needed(gpus, stages)
 
 # %% [markdown]
-# Stages 0 to 2 never fit, whatever the number of GPUs: the weights alone have 141 GB. Then the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b, if attention's s x s matrices are not kept; that is for the usual MLP of 4h [2]. With tensor and sequence parallelism over t ranks it is a t-th of that. With *activation checkpointing* a block keeps its input only, 2 · s · b · h, and computes the rest once more in backward.
+# Stages 0 to 2 never fit, whatever the number of GPUs: the weights alone have 141 GB. Then the activations. A block of width h keeps about 34 · s · b · h bytes for a sequence of s tokens and a batch of b sequences, if attention's s x s matrices are not kept; that is in 16 bits and for the usual MLP of 4h (*published* [2]; Llama's block is a little different). With tensor and sequence parallelism over t ranks it is a t-th of that. With *activation checkpointing* a block keeps its input only, 2 · s · b · h, and computes the rest once more in backward.
 #
-# And the traffic of a step, all *predicted*, with two *assumed* rates for each GPU: 400 TFLOP/s of useful work, 50 GB/s of network. For each token training takes 6 operations a parameter.
+# And the traffic of a step, all *predicted*, with two rates for each GPU: 400 TFLOP/s of useful work (*assumed*), and a network of 400 Gbit/s, which is 50 GB/s (*published* [5]). For each token training takes 6 operations a parameter: 2 in forward, a multiplication and an addition, and twice as many in backward.
 
 # %%
 tokens, t, p = 8192, 8, 64
@@ -791,9 +814,10 @@ print(f"tensor parallelism over {t} sends from each       {sliced:6.0f} GB   {sl
 print(f"computing one sequence on one GPU                           {computing:4.1f} s")
 assert kept / t < 80 < kept
 assert 0.9 < (stage_3 / 50) / computing < 1.1
+assert sliced / 50 > computing / t > sliced / 450
 
 # %% [markdown]
-# Read it like this. Stage 3 over 64 GPUs leaves 62 GB of each for activations: enough for a sequence of 8,192 tokens with checkpointing, and its messages take about as long as the computing behind which they hide; with two sequences a step on each GPU they hide well. Tensor parallelism over 8 GPUs (*t*) divides activations too, but nothing hides its bytes. Over links of 450 GB/s inside a machine they take a ninth of the time given here, over the network they would cost as much as printed. That is why it stays inside the machine.
+# Read it like this. Stage 3 over 64 GPUs leaves 62 GB of each for activations: enough for a sequence of 8,192 tokens with checkpointing, and its messages take about as long as the computing behind which they hide; with two sequences a step on each GPU they hide well. Tensor parallelism over 8 GPUs (*t*) divides activations too, and the computing: an eighth is left for each GPU, 1.1 s. But nothing hides its bytes. Over the network they would take the time printed, longer than the computing itself; over links of 450 GB/s inside a machine (the two directions of NVLink on an H100 have 900 GB/s together, *published* [6]) a ninth of it. That is why it stays inside the machine.
 #
 # ### Which parallelism when
 #
@@ -825,5 +849,6 @@ assert 0.9 < (stage_3 / 50) / computing < 1.1
 # 1. M. Shoeybi, M. Patwary, R. Puri, P. LeGresley, J. Casper and B. Catanzaro, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", arXiv:1909.08053, 2019. Section 3 has the slices, and f and g.
 # 2. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Sequence parallelism, and how many bytes of activations a block keeps.
 # 3. S. Rajbhandari, J. Rasley, O. Ruwase and Y. He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", *SC20: International Conference for High Performance Computing, Networking, Storage and Analysis*, 2020. The three stages, and the 16 bytes.
-# 4. Y. Zhao, A. Gu and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", *Proceedings of the VLDB Endowment*, 2023; and PyTorch, "torch.distributed.fsdp.fully_shard", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
-# 5. Llama team, "The Llama 3 Herd of Models", arXiv, 2024.
+# 4. Y. Zhao, A. Gu and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", *Proceedings of the VLDB Endowment* 16(12), 2023, arXiv:2304.11277; and PyTorch, "torch.distributed.fsdp.fully_shard", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. The sizes of the model, and the network of its training.
+# 6. NVIDIA, *H100 Tensor Core GPU*, specifications, [nvidia.com](https://www.nvidia.com/en-us/data-center/h100/).

@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Callable
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import plain
 
 WEIGHTS, GRADIENTS, OPTIMIZER = 2, 2, 12  # bytes a parameter
 STAGES = (0, 1, 2, 3)
@@ -30,7 +31,12 @@ def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> No
     found: dict[tuple[int, int, int], float] = {}
     for parameters, ranks in _CASES:
         for stage in STAGES:
-            value = bytes_per_rank(stage, parameters, ranks)
+            value = plain(bytes_per_rank(stage, parameters, ranks))
+            if value is None:
+                raise WrongAnswer(
+                    "returns-nothing",
+                    f"stage {stage} gave nothing. Is there a `return` on every path?",
+                )
             if not isinstance(value, numbers.Real) or isinstance(value, bool):
                 raise WrongAnswer("not-a-number", f"stage {stage} gave {value!r}, no number")
             found[stage, parameters, ranks] = float(value)
@@ -48,10 +54,11 @@ def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> No
 
 
 def _close(one: float, other: float) -> bool:
-    # Within one byte: whoever rounds is right, too.
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=2)
+    # Within a byte: whoever rounds is right, too.
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=min(2.0, abs(other) / 1e3))
 
 
+_FROM = ((WEIGHTS, 3), (GRADIENTS, 2), (OPTIMIZER, 1))  # bytes, and the stage that divides them
 _MISTAKES: tuple[tuple[str, Callable[[int, int, int], float], str], ...] = (
     (
         "forgets-the-master-copy",
@@ -80,5 +87,25 @@ _MISTAKES: tuple[tuple[str, Callable[[int, int, int], float], str], ...] = (
             n * sum(b / p if stage >= s else b for b, s in ((2, 1), (2, 2), (12, 3)))
         ),
         "the order is the other way round: the optimizer's state, the largest part, comes first",
+    ),
+    (
+        "only-one-kind",
+        lambda stage, n, p: n * sum(b / p if stage == s else b for b, s in _FROM),
+        "each stage divides what the one before divided, and one kind more: stage 3 divides all",
+    ),
+    (
+        "all-ranks-together",
+        lambda stage, n, p: p * expected(stage, n, p),
+        "that is what all ranks hold together; the bytes on one rank are asked for",
+    ),
+    (
+        "for-one-parameter",
+        lambda stage, n, p: expected(stage, 1, p),
+        "those are the bytes for one parameter: multiply by `parameters`",
+    ),
+    (
+        "in-gigabytes",
+        lambda stage, n, p: expected(stage, n, p) / 1e9,
+        "that is in gigabytes; bytes are asked for",
     ),
 )

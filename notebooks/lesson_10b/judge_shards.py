@@ -52,8 +52,15 @@ def judge_sharded_step(everyone: Findings, p: int) -> None:
     judge_findings(everyone)
     members = everyone[:p]
     weights, velocity = serial_steps(p)
-    for found in members:
+    for rank, found in enumerate(members):
         need_group(found["calls"])
+        late = [call.call for call in found["calls"] if not call.waited]
+        if late:
+            raise WrongAnswer(
+                "does-not-wait",
+                f"rank {rank} never waits for its `{late[0]}`: until `wait()` has returned, the "
+                "numbers may not be there",
+            )
     if not all(found["calls"] for found in members):
         raise WrongAnswer(
             "no-communication", "it calls nothing of `dist`: each rank knows its gradient only"
@@ -82,6 +89,13 @@ def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: i
             f"rank {rank}'s velocity is {p} times too large: that is the sum of the gradients "
             "over the ranks. Who divides?",
         )
+    last = sum(gradient_of(other, STEPS - 1, p) for other in range(p)) / p
+    if _close(found, last.chunk(p)[rank]):
+        raise WrongAnswer(
+            "no-momentum",
+            f"rank {rank}'s velocity is the mean gradient of the last step alone: nine tenths of "
+            "the velocity before it are missing",
+        )
     own = torch.zeros_like(expected)
     for step in range(STEPS):
         own = MOMENTUM * own + gradient_of(rank, step, p).chunk(p)[rank]
@@ -104,11 +118,27 @@ def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: 
             f"rank {rank}'s weights are where they were: change the given tensor in place",
         )
     own = slice(PART * rank, PART * (rank + 1))
-    if _close(found[own], expected[own]):
+    before = torch.arange(PART * p).double()
+    others = torch.ones(PART * p, dtype=torch.bool)
+    others[own] = False
+    if _close(found[own], expected[own]) and _close(found[others], before[others]):
         raise WrongAnswer(
             "does-not-gather",
             f"rank {rank} has the new weights in its own part, but not in the others': every rank "
             "needs all of them for its next forward",
+        )
+    if _close(found - before, before - expected):
+        raise WrongAnswer(
+            "uphill", "the weights move by the right amount in the wrong direction: minus 0.1 * v"
+        )
+    right = [_close(*pair) for pair in zip(found.chunk(p), expected.chunk(p), strict=True)]
+    if any(right):
+        wrong = right.index(False)
+        raise WrongAnswer(
+            "wrong-part",
+            f"part {wrong} of rank {rank}'s weights is wrong, the part that rank {wrong} updates: "
+            f"it should begin {expected.chunk(p)[wrong][:2].tolist()}, and begins "
+            f"{found.chunk(p)[wrong][:2].tolist()}. Which part of the weights does each rank take?",
         )
     raise WrongAnswer(
         "wrong-weights",
@@ -119,6 +149,12 @@ def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: 
 
 def _judge_calls(calls: list, p: int) -> None:
     names = [call.call for call in calls]
+    if "all_reduce" in names and any(name in _REDUCE_SCATTERS for name in names):
+        raise WrongAnswer(
+            "all-reduces-weights",
+            "weights and velocity are right, but the new weights come by an all-reduce, mostly of "
+            "zeros: twice the bytes of an all-gather of the parts",
+        )
     if "all_reduce" in names:
         raise WrongAnswer(
             "all-reduces",
@@ -138,6 +174,13 @@ def _judge_calls(calls: list, p: int) -> None:
             "gathers-too-much",
             f"weights and velocity are right, but a rank hands {gathers[0].nbytes} bytes to the "
             f"all-gather; its own part of the weights has {8 * PART}",
+        )
+    if any(call.nbytes < 8 * PART * p for call in sums):
+        raise WrongAnswer(
+            "loses-digits",
+            f"weights and velocity are right, as they have few digits here, but a rank hands only "
+            f"{sums[0].nbytes} bytes of gradient to the reduce-scatter; in float64 it has "
+            f"{8 * PART * p}",
         )
 
 

@@ -51,6 +51,12 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
     for rank, found in enumerate(everyone[:p]):
         result, calls = found["result"], found["calls"]
         need_group(calls)
+        if not all(call.waited for call in calls):
+            raise WrongAnswer(
+                "does-not-wait",
+                f"rank {rank} never waits for its `{calls[0].call}`: until `wait()` has returned, "
+                "the sum may not be there",
+            )
         if not isinstance(result, torch.Tensor):
             raise WrongAnswer(
                 "no-tensor", f"rank {rank} returned {type(result).__name__}. Is there a `return`?"
@@ -61,13 +67,28 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
                 f"rank {rank} returned the shape {tuple(result.shape)}; {_SAMPLES} samples with "
                 f"{_OUTPUTS} outputs have {tuple(whole.shape)}",
             )
+        if not calls and _equal(result, whole):
+            raise WrongAnswer(
+                "not-by-dist",
+                "the output is right, but no call of `dist` was seen. Use `dist` directly, so that "
+                "the check can count what you send",
+            )
         if not calls:
             raise WrongAnswer(
                 "no-communication",
                 f"rank {rank} returned the product of its own parts: one term of the sum. The "
                 "others' terms are on the others",
             )
-        _judge_numbers(rank, result, whole, bias, p)
+    right = [_equal(found["result"], whole) for found in everyone[:p]]
+    if any(right) and not all(right):
+        raise WrongAnswer(
+            "not-on-every-rank",
+            f"rank {right.index(True)} has the whole output, but rank {right.index(False)} has "
+            "not, and its next layer needs it",
+        )
+    for rank, found in enumerate(everyone[:p]):
+        calls = found["calls"]
+        _judge_numbers(rank, found["result"], whole, bias, p)
         if found["changed"]:
             raise WrongAnswer(
                 "changes-its-inputs",
@@ -76,15 +97,22 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
             )
         need_one_all_reduce(
             calls,
-            "moves what was cut on purpose: inputs and weights grow with the layer, the output "
-            "of one all-reduce does not",
+            "brings every rank more than the sum: all ranks' terms, or the layer that was cut on "
+            "purpose",
         )
+        if calls[0].nbytes < whole.nbytes:
+            raise WrongAnswer(
+                "loses-digits",
+                f"the output is right, as it has few digits here, but the sum is made of "
+                f"{calls[0].nbytes} bytes, half of them or fewer. In float64 it has "
+                f"{whole.nbytes}; rounded terms would train another model than the uncut layer",
+            )
 
 
 def _judge_numbers(
     rank: int, result: torch.Tensor, whole: torch.Tensor, bias: torch.Tensor, p: int
 ) -> None:
-    if torch.allclose(result, whole, rtol=0, atol=1e-9):
+    if _equal(result, whole):
         return
     mistakes = (
         (
@@ -101,10 +129,14 @@ def _judge_numbers(
         ),
     )
     for name, wrong, text in mistakes:
-        if p > 1 and torch.allclose(result, wrong, rtol=0, atol=1e-9):
+        if p > 1 and _equal(result, wrong):
             raise WrongAnswer(name, f"on rank {rank} {text}")
     raise WrongAnswer(
         "wrong-value",
         f"rank {rank}'s first sample is {result[0].tolist()}, in one piece it is "
         f"{whole[0].tolist()}",
     )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one.double(), other, rtol=0, atol=1e-9)

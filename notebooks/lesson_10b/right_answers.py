@@ -15,6 +15,28 @@ def row_linear(inputs, weight, bias, group):
     dist.all_reduce(y, op=dist.ReduceOp.SUM, group=group)
     return y
 """,
+        "by a function of autograd": """
+class AddUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, term, group):
+        total = term.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def row_linear(inputs, weight, bias, group):
+    return AddUp.apply(inputs @ weight.t(), group) + bias
+""",
+        "in letters": """
+def row_linear(inputs, weight, bias, group):
+    y = torch.einsum("ni,oi->no", inputs, weight)
+    dist.all_reduce(y, group=group)
+    return y + bias.unsqueeze(0)
+""",
         "without waiting at once": """
 def row_linear(inputs, weight, bias, group):
     y = inputs @ weight.mT
@@ -34,6 +56,37 @@ def sharded_step(weights, gradient, velocity, group):
     dist.all_gather(parts, weights.chunk(p)[r] - 0.1 * velocity, group=group)
     weights.copy_(torch.cat(parts))
 """,
+        "the average by the library, part by part": """
+def sharded_step(weights, gradient, velocity, group):
+    part = torch.empty_like(velocity)
+    dist.reduce_scatter_tensor(part, gradient, op=dist.ReduceOp.AVG, group=group)
+    velocity.copy_(0.9 * velocity + part)
+    n, r = len(velocity), dist.get_rank(group)
+    parts = [torch.empty_like(velocity) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, weights[r * n : (r + 1) * n] - 0.1 * velocity, group=group)
+    for number, new in enumerate(parts):
+        weights[number * n : (number + 1) * n] = new
+""",
+        "velocities are gathered": """
+def sharded_step(weights, gradient, velocity, group):
+    part = torch.empty_like(velocity)
+    dist.reduce_scatter_tensor(part, gradient, group=group, async_op=True).wait()
+    velocity.mul_(0.9).add_(part, alpha=1 / group.size())
+    everyones = torch.empty_like(weights)
+    dist.all_gather_into_tensor(everyones, velocity, group=group, async_op=True).wait()
+    weights -= 0.1 * everyones
+""",
+        "PyTorch's SGD on one part": """
+def sharded_step(weights, gradient, velocity, group):
+    part = torch.empty_like(velocity)
+    dist.reduce_scatter_tensor(part, gradient / group.size(), group=group)
+    mine = torch.nn.Parameter(weights.chunk(group.size())[group.rank()].clone())
+    mine.grad = part
+    optimizer = torch.optim.SGD([mine], lr=0.1, momentum=0.9)
+    optimizer.state[mine]["momentum_buffer"] = velocity
+    optimizer.step()
+    dist.all_gather_into_tensor(weights, mine.detach(), group=group)
+""",
         "by views": """
 def sharded_step(weights, gradient, velocity, group):
     rows = weights.view(group.size(), -1)
@@ -51,6 +104,19 @@ def bytes_per_rank(stage, parameters, ranks):
     whole = [2, 2, 12]
     kept = whole[: 3 - stage]
     return parameters * sum(kept) + round(parameters * (16 - sum(kept)) / ranks)
+""",
+        "by NumPy": """
+import numpy as np
+def bytes_per_rank(stage, parameters, ranks):
+    shared = np.arange(3) < stage
+    return parameters * (np.array([12, 2, 2]) / np.where(shared, ranks, 1)).sum()
+""",
+        "a tensor, in place": """
+import torch
+def bytes_per_rank(stage, parameters, ranks):
+    kinds = torch.tensor([12.0, 2.0, 2.0], dtype=torch.float64)
+    kinds[:stage] /= ranks
+    return kinds.sum() * parameters
 """,
         "by a table": """
 def bytes_per_rank(stage, parameters, ranks):

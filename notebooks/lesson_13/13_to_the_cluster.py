@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD) and section 10 of lesson 08 (launching).
 #
-# **Time.** The notebook runs in about 60 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes with the four exercises.
+# **Time.** The notebook runs in about 20 s (*measured here*: 2 ranks on 2 cores). Allow 120 minutes with the four exercises.
 #
 # **Where it runs.** All programs run on your machine. What takes several hosts or Slurm is shown from a stored run on three virtual hosts, h1, h2 and h3, made of Linux namespaces: each has its own address, host name, processes and sshd, and there is a real Slurm on them. Their programs are those of this lesson. If you have Slurm or other hosts, the text says what to type there; with `COURSE_CLUSTER=hosts:node1:1,node2:1` (or `slurm:nodes=2`) set before JupyterLab starts, the cells of this notebook run there, too.
 
@@ -277,7 +277,7 @@ print(f"gradients alone (predicted): {gradients / 1e6:.1f} MB")
 assert gradients < run["sent_by_h2"] < 1.1 * gradients
 
 # %% [markdown]
-# Nearly all of it is gradients: $2 \frac{p-1}{p} n$ bytes for $p = 2$ ranks is $n$, the size of the gradient. The rest is TCP's headers, the start of MPI, and the first broadcast of the weights.
+# Nearly all of it is gradients: a ring all-reduce sends $2 \frac{p-1}{p} n$ bytes from each of $p$ ranks, and with two ranks that is $n$, the size of the gradient, in each step. The rest is TCP's headers, the start of MPI, and the first broadcast of the weights.
 #
 # ## 5. Under Slurm
 #
@@ -285,12 +285,13 @@ assert gradients < run["sent_by_h2"] < 1.1 * gradients
 
 # %%
 script = (ROOT / "scripts" / "ddp_srun.sbatch").read_text()
-print("\n".join(line for line in script.splitlines() if not line.startswith("# ")))
+comments = ("# ", "#\n")
+print("".join(line for line in script.splitlines(True) if not line.startswith(comments)))
 
 # %% [markdown]
 # - `sbatch scripts/ddp_srun.sbatch --epochs 2` puts it into the queue and returns at once; `squeue --me` shows it, `scancel` takes it out. Its output goes to `ddp-JOB.out`.
 # - `--nodes` and `--ntasks-per-node` decide the world: `srun` starts so many tasks, and each is a rank. With GPUs add `--gpus-per-node`, and `--cpus-per-task` for the workers that load data.
-# - `--mpi=pmix` is how the ranks find each other: *PMIx* is an interface by which a process asks whoever started it for its rank and for the others' addresses. `mpiexec` brings its own; Slurm has it as a plugin, if it was built with it (`srun --mpi=list`).
+# - `--mpi=pmix` is how the ranks find each other: *PMIx* is an interface by which a process asks whoever started it for its rank and for the others' addresses. `mpiexec` brings its own; Slurm has it as a plugin, if it was built with it (`srun --mpi=list`). The line with `export OPAL_PREFIX` does what `mpiexec` would do: it says where the pip package's Open MPI is, and asks for fault tolerance (lesson 12).
 # - Slurm kills the job after `--time`. Save checkpoints (lesson 12).
 #
 # There are two more: `ddp_mpiexec.sbatch`, where the last line is `mpiexec --with-ft ulfm --map-by slot python scripts/ddp.py` (without `-n` and hosts: it asks Slurm), and survivors of a dead rank may go on; and `ddp_torchrun.sbatch`, in which `srun` starts one `torchrun` on each node.
@@ -457,7 +458,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # %% [markdown]
 # ## 7. The MPI of your site
 #
-# The course's MPI came with pip, and knows TCP and shared memory. A cluster often has an MPI that knows its network (InfiniBand, Slingshot, ...), behind `module load`. As the wheel of mpi4py is built for both families of MPI, using it is a matter of two variables, set before JupyterLab or in the job script:
+# The course's MPI came with pip, and knows TCP and shared memory. A cluster often has an MPI that knows its network (InfiniBand, Slingshot, ...), behind `module load`. As the wheel of mpi4py is built for both families of MPI (Open MPI's, and MPICH's with Intel MPI), using it is a matter of one variable, set before JupyterLab starts or in the job script:
 #
 # ```
 # module load openmpi
@@ -465,7 +466,7 @@ print(f"local rank {local_rank}:", f"cuda:{local_rank % gpus}" if gpus else "cpu
 # make doctor
 # ```
 #
-# The one mistake everybody makes once is an `mpiexec` of one MPI with the library of another. They do not know each other's way to tell a rank who it is, so every process is a world of one. The doctor starts four ranks and says which library they loaded. What you lose: Open MPI 4, MPICH and Intel MPI cannot free ranks that hang, nor go on after a death (lesson 12). The whole story is in `docs/site_mpi.md`.
+# The one mistake everybody makes once is an `mpiexec` of one MPI with the library of another. They do not know each other's way to tell a rank who it is, so every process is a world of one. The backend takes the `mpiexec` that lies beside the library; the doctor starts four ranks and says which library they loaded. What you lose: Open MPI 4, MPICH and Intel MPI cannot free ranks that hang, nor go on after a death (lesson 12). The whole story is in `docs/site_mpi.md`.
 #
 # ## 8. Break it on purpose: a world of one
 #
@@ -482,8 +483,10 @@ results = terminal("python scripts/sync_sgd.py", alone)
 results += terminal("python scripts/sync_sgd.py", alone)
 
 # %%
-compare(prediction, "C")
+both_trained = [result["steps"] for result in results] == [5, 5]
+compare(prediction, "C" if both_trained else "A or B")
 print([(result["ranks"], result["backend"]) for result in results])
+assert both_trained
 assert [result["ranks"] for result in results] == [1, 1]
 print("\nAnd by srun --mpi=none on two nodes (stored run):")
 print(records.failure("no PMIx"))
@@ -536,7 +539,6 @@ print(records.failure("partition"))
 # | if a rank dies | the others may go on | Slurm ends them | all start again (lesson 12) |
 #
 # And in all of them: one process for each GPU, the device by the *local* rank, the rank from the library, and equal weights whoever starts it.
-
 #
 # **Next:** lesson 13b is a map of the frameworks that sit on top of all this.
 #

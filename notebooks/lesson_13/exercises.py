@@ -87,8 +87,7 @@ SCRIPT_HINTS = [
     "start? Last, where do they meet?",
     "(1) Slurm reads `#SBATCH` only above the first command. (2) `torchrun` starts the ranks of a "
     "node itself, so Slurm has to start one task on each node. (3) `localhost` is another machine "
-    "on each node: all need the name of one node, such as `$first`. (4) Something is said for four "
-    "ranks a node and two nodes: compare `--nproc-per-node`.",
+    "on each node: all need the name of one node, such as `$first`.",
     "Above `set -eu`: `#SBATCH --nodes=2`, `#SBATCH --ntasks-per-node=1`, `#SBATCH --time=30`. "
     "Below it, after `first=$(scontrol show hostnames ...)`: "
     "`srun torchrun --nnodes=2 --nproc-per-node=4 ... --rdzv-endpoint=$first:29500 ...`",

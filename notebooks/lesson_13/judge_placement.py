@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.formulas import Mistake, plain
+from course_lib.teaching.judges.formulas import Mistake, plain, returned
 
 __all__ = ["expanded", "judge_devices", "judge_job_request", "judge_node_names", "request"]
 
 
 def _judge(
-    function: Callable, right: Callable, mistakes: Sequence[Mistake], cases: Sequence[tuple]
+    function: Callable,
+    right: Callable,
+    mistakes: Sequence[Mistake],
+    cases: Sequence[tuple],
+    why: Callable[[tuple, Any], tuple[str, str] | None] = lambda case, given: None,
 ) -> None:
-    """Raise the first mistake that gives what ``function`` gives in all cases."""
-    given = [_listed(function(*copy.deepcopy(case))) for case in cases]
+    """Raise the first mistake that gives what ``function`` gives in all cases.
+
+    Of a value that no mistake explains, ``why(case, given)`` may tell name and explanation.
+    """
+    given = [_listed(returned(function, *copy.deepcopy(case))) for case in cases]
     wanted = [_listed(right(*case)) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1]]
     if not wrong:
@@ -31,12 +37,15 @@ def _judge(
     for name, makes, explanation in mistakes:
         if all(g == _listed(makes(*case)) for g, case in zip(given, cases, strict=True)):
             raise WrongAnswer(name, f"{told}: {explanation}")
+    reason = why(cases[first], given[first])
+    if reason is not None:
+        raise WrongAnswer(reason[0], f"{told}: {reason[1]}")
     raise WrongAnswer("wrong-value", f"{told}, not {wanted[first]!r}")
 
 
 def _listed(value: Any) -> Any:
     value = plain(value)
-    if isinstance(value, str) or value is None or not hasattr(value, "__iter__"):
+    if isinstance(value, str | dict | set) or value is None or not hasattr(value, "__iter__"):
         return value
     # torch.device("cuda", 1) is as good as its name.
     return [item if isinstance(item, int | float) else str(item) for item in value]
@@ -66,6 +75,15 @@ def _global(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
 
 def _by_blocks(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
     return rank - hosts.index(hosts[rank])
+
+
+def _counting_itself(hosts: list[str], rank: int, gpus: dict[str, int]) -> int:
+    return hosts[: rank + 1].count(hosts[rank])
+
+
+def _host_by_host(hosts: list[str], gpus: dict[str, int]) -> list[str]:
+    found = _devices(hosts, gpus, _local)
+    return [found[rank] for host in sorted(gpus) for rank, h in enumerate(hosts) if h == host]
 
 
 _DEVICE_CASES = (
@@ -107,29 +125,85 @@ _DEVICE_MISTAKES = (
         ],
         'a host without a GPU computes on its processor: "cpu"',
     ),
+    Mistake(
+        "counts-itself",
+        lambda hosts, gpus: _devices(hosts, gpus, _counting_itself),
+        "a host's first rank takes GPU 1: count the ranks before it, and not the rank itself",
+    ),
+    Mistake(
+        "counts-itself",
+        lambda hosts, gpus: _devices(hosts, gpus, _counting_itself, modulo=False),
+        "a host's first rank takes GPU 1: count the ranks before it, and not the rank itself",
+    ),
+    Mistake(
+        "spare-ranks-on-the-processor",
+        lambda hosts, gpus: [
+            f"cuda:{_local(hosts, r, gpus)}" if _local(hosts, r, gpus) < gpus[h] else "cpu"
+            for r, h in enumerate(hosts)
+        ],
+        "ranks that find no GPU of their own share one here, in turn",
+    ),
+    Mistake(
+        "all-others-on-the-last",
+        lambda hosts, gpus: [
+            f"cuda:{min(_local(hosts, r, gpus), gpus[h] - 1)}" if gpus[h] else "cpu"
+            for r, h in enumerate(hosts)
+        ],
+        "all ranks too many share the last GPU; they should take the GPUs in turn",
+    ),
+    Mistake(
+        "gpu-0-for-all",
+        lambda hosts, gpus: ["cuda:0" if gpus[h] else "cpu" for h in hosts],
+        "all ranks of a host take its GPU 0, and the others are idle",
+    ),
+    Mistake(
+        "in-order-of-hosts",
+        _host_by_host,
+        "the devices are listed host by host; the list has to be in the order of the ranks",
+    ),
 )
 
 
 def judge_devices(devices: Callable) -> None:
     try:
-        _judge(devices, lambda h, g: _devices(h, g, _local), _DEVICE_MISTAKES, _DEVICE_CASES)
+        _judge(
+            devices, lambda h, g: _devices(h, g, _local), _DEVICE_MISTAKES, _DEVICE_CASES, _no_names
+        )
     except ZeroDivisionError as error:
         raise WrongAnswer(
             "divides-by-no-gpus", "a host may have no GPU, and nothing is left of x % 0"
         ) from error
 
 
+def _no_names(case: tuple, given: Any) -> tuple[str, str] | None:
+    if not isinstance(given, list) or len(given) != len(case[0]):
+        return "not-a-list", f"a list is asked for, with a device for each of {len(case[0])} ranks"
+    for device in given:
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:\d+", device):
+            return "no-device", f'{device!r} is no name of a device such as "cuda:0" or "cpu"'
+    return None
+
+
 # ---- node lists -------------------------------------------------------------------------------
 
 
-def expanded(text: str, *, pad: bool = True, last: int = 1, single: bool = True) -> list[str]:
+def expanded(
+    text: str,
+    *,
+    pad: bool = True,
+    last: int = 1,
+    single: bool = True,
+    alone: bool = True,
+    prefix: bool = True,
+) -> list[str]:
     """Return the names that Slurm's expression stands for, as scontrol show hostnames does."""
     found = []
     for part in re.findall(r"[^,\[]+(?:\[[^]]*\])?", text):
         name, _, numbers = part.rstrip("]").partition("[")
         if not numbers:
-            found.append(name)
+            found += [name] if alone else []
             continue
+        name = name if prefix else ""
         for item in numbers.split(","):
             begin, _, end = item.partition("-")
             if not end and not single:
@@ -150,6 +224,27 @@ def _cut_at_every_comma(text: str) -> list[str]:
     return found
 
 
+def _parts(text: str) -> list[str]:
+    return re.findall(r"[^,\[]+(?:\[[^]]*\])?", text)
+
+
+def _ends(part: str) -> list[str]:
+    name, _, numbers = part.rstrip("]").partition("[")
+    return [name + number for item in numbers.split(",") for number in item.split("-")]
+
+
+def _padded_as_last(part: str) -> list[str]:
+    name, _, numbers = part.rstrip("]").partition("[")
+    if not numbers:
+        return [name]
+    found = []
+    for item in numbers.split(","):
+        begin, _, end = item.partition("-")
+        end = end or begin
+        found += [f"{name}{n:0{len(end)}}" for n in range(int(begin), int(end) + 1)]
+    return found
+
+
 _NODE_CASES = (
     ("node1",),
     ("n[1-3]",),
@@ -157,6 +252,7 @@ _NODE_CASES = (
     ("n[08-11]",),
     ("a[1,3-4],login1,b[2]",),
     ("r1n[098-101],r2n[1-2,5]",),
+    ("m[9-10]",),
 )
 _NODE_MISTAKES = (
     Mistake(
@@ -189,11 +285,45 @@ _NODE_MISTAKES = (
         lambda text: sorted(expanded(text)),
         "the order is that of the ranks, and of the first node, where ranks meet: keep it",
     ),
+    Mistake(
+        "padded-as-the-last",
+        lambda text: [name for part in _parts(text) for name in _padded_as_last(part)],
+        "the first number of a range says how many digits they have: after 9 comes 10, and 09 is "
+        "a host of another name",
+    ),
+    Mistake(
+        "plain-names-lost",
+        lambda text: expanded(text, alone=False),
+        "a name need not have brackets at all",
+    ),
+    Mistake(
+        "numbers-without-names",
+        lambda text: expanded(text, prefix=False),
+        "what stands before the bracket belongs to each of the names",
+    ),
+    Mistake(
+        "ends-only",
+        lambda text: [name for part in _parts(text) for name in _ends(part)],
+        "a range stands for all numbers from its first to its last",
+    ),
+    Mistake(
+        "brackets-not-written-out",
+        lambda text: _parts(text),
+        "the names are apart, and now the brackets have to be written out",
+    ),
 )
 
 
 def judge_node_names(node_names: Callable) -> None:
-    _judge(node_names, expanded, _NODE_MISTAKES, _NODE_CASES)
+    _judge(node_names, expanded, _NODE_MISTAKES, _NODE_CASES, _no_list_of_names)
+
+
+def _no_list_of_names(case: tuple, given: Any) -> tuple[str, str] | None:
+    if isinstance(given, set):
+        return "order-lost", "a set has no order, and the first node is where ranks meet"
+    if not isinstance(given, list):
+        return "not-a-list", "a list of names is asked for"
+    return None
 
 
 # ---- what a job asks for ----------------------------------------------------------------------
@@ -277,7 +407,39 @@ def judge_job_request(job_request: Callable) -> None:
             "the second number is the ranks of one node (--ntasks-per-node), not of the job",
         ),
     )
-    _judge(_whole(job_request), request, mistakes, _REQUEST_CASES)
+    _judge(_whole(job_request), request, mistakes, _REQUEST_CASES, _what_it_asks_for)
+
+
+def _what_it_asks_for(case: tuple, given: Any) -> tuple[str, str] | None:
+    ranks, gpus, cores = case
+    if not isinstance(given, list) or len(given) != 3 or not all(isinstance(n, int) for n in given):
+        return (
+            "not-three-numbers",
+            "nodes, ranks on a node and cores for a rank are asked for",
+        )
+    nodes, per_node, share = given
+    wanted = request(ranks, gpus, cores)
+    if (per_node, nodes) == wanted[:2] != (nodes, per_node):
+        return "other-order", "the nodes come first, then the ranks on each of them"
+    if nodes * per_node != ranks:
+        return (
+            "other-number-of-ranks",
+            f"{nodes} times {per_node} is {nodes * per_node}, and {ranks} ranks are asked for",
+        )
+    if per_node > gpus:
+        return "more-ranks-than-gpus", f"{per_node} ranks on a node with {gpus} GPUs: one each"
+    if nodes > wanted[0]:
+        return (
+            "too-many-nodes",
+            f"{nodes} nodes, and {wanted[0]} are enough, with {wanted[1]} ranks on each. Which is "
+            "the largest number of ranks on a node that divides all ranks?",
+        )
+    if share * per_node > cores:
+        return (
+            "too-many-cores",
+            f"{per_node} ranks with {share} cores each are more than the node's {cores}",
+        )
+    return None
 
 
 def _whole(job_request: Callable) -> Callable:
@@ -285,7 +447,7 @@ def _whole(job_request: Callable) -> Callable:
 
     def asked(*case: int) -> Any:
         given = plain(job_request(*case))
-        numbers = [given] if not isinstance(given, tuple | list) else list(itertools.chain(given))
+        numbers = [given] if not isinstance(given, tuple | list) else given
         if any(isinstance(number, float) for number in numbers):
             raise WrongAnswer(
                 "not-whole",

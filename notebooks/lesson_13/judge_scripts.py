@@ -33,14 +33,16 @@ class Job:
     Attributes:
         asked: the options of its ``#SBATCH`` lines, those that count.
         ignored: options below the first command, which do not.
-        variables: what is set in the script, as it is written.
-        launch: the words of the command that starts torchrun.
+        variables: what is set above the command that starts torchrun, as it is written.
+        launch: the words of that command; those within ``bash -c`` stand for themselves.
+        on_each_node: whether each node's own shell reads them, as it does in ``bash -c '...'``.
     """
 
     asked: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     launch: list[str] = field(default_factory=list)
+    on_each_node: bool = False
 
     def option(self, *names: str) -> str | None:
         """Return the value of an option of the launching command, None if it is not there."""
@@ -68,10 +70,20 @@ def read_job(script: str) -> Job:
         if not line or line.startswith("#"):
             continue
         commands_began = True
-        if found := _SET.match(line):
+        if (found := _SET.match(line)) and not job.launch:
             job.variables[found[1]] = found[2]
+        if line.startswith("--"):
+            raise WrongAnswer(
+                "not-a-script",
+                f"`{line}` stands alone: the line above it has to end with a backslash",
+            )
         if "torchrun" in line or "torch.distributed.run" in line:
             job.launch = _words(line)
+            for number, word in enumerate(job.launch):
+                if "torchrun" in word and " " in word:  # bash -c '...'
+                    job.launch[number : number + 1] = _words(word)
+                    job.on_each_node = f"'{word}'" in line
+                    break
     return job
 
 
@@ -85,7 +97,10 @@ def _words(line: str) -> list[str]:
 def _options(words: list[str]) -> dict[str, str]:
     found, name = {}, ""
     for word in words:
-        if word.startswith("-"):
+        if re.fullmatch(r"-[A-Za-z]\d+", word):  # -N2
+            name, value = word[:2], word[2:]
+            found[_SHORT.get(name, name)] = value
+        elif word.startswith("-"):
             name, _, value = word.partition("=")
             name = _SHORT.get(name, name)
             found[name] = value
@@ -108,7 +123,7 @@ def judge_job_script(job_script: Callable) -> None:
         )
     job = read_job(script)
     if not job.launch:
-        raise WrongAnswer("not-a-script", "nothing in it starts torchrun")
+        raise WrongAnswer("no-torchrun", "nothing in it starts torchrun, one on each node")
     _judge_request(job)
     _judge_launch(job)
 
@@ -159,25 +174,89 @@ def _judge_launch(job: Job) -> None:
         )
     together = (job.option("--nnodes") or "1", job.option("--nproc-per-node") or "1")
     nodes = together[0].strip('"').replace("{", "").replace("}", "")
-    if nodes not in ("2", "$SLURM_JOB_NUM_NODES", "$SLURM_NNODES") or _number(together[1]) != 4:
+    each = 4 if together[1] in ("gpu", "auto") else _number(together[1])  # as many as GPUs
+    if nodes not in ("2", "$SLURM_JOB_NUM_NODES", "$SLURM_NNODES") or each != 4:
         raise WrongAnswer(
             "wrong-world",
             f"torchrun is told --nnodes={together[0]} --nproc-per-node={together[1]}: eight ranks "
             "on two nodes are 2 and 4",
         )
-    point = job.option("--rdzv-endpoint") or job.option("--master-addr")
-    host = (point or "").partition(":")[0].strip('"').replace("{", "").replace("}", "")
+    if not any(word.endswith(".py") or word in ("-m", "--module") for word in _of_torchrun(job)):
+        raise WrongAnswer("no-program", "torchrun is not told which program to start")
+    _judge_meeting_place(job)
+
+
+def _of_torchrun(job: Job) -> list[str]:
+    """Return what stands behind torchrun."""
+    for number, word in enumerate(job.launch):
+        if word.rpartition("/")[2] in ("torchrun", "torch.distributed.run"):
+            return job.launch[number + 1 :]
+    return []
+
+
+_OTHER_ON_EACH_NODE = ("$HOSTNAME", "$(hostname)", "$(hostname -s)", "$SLURMD_NODENAME")
+_OTHER_NUMBERS = ("$SLURM_NODEID", "$SLURM_PROCID")
+
+
+def _judge_meeting_place(job: Job) -> None:
+    if "--standalone" in job.launch:
+        raise WrongAnswer(
+            "no-meeting-place",
+            "--standalone makes a world of each node alone; the two have to meet",
+        )
+    point = job.option("--rdzv-endpoint")
+    if (job.option("--rdzv-backend") or "static") == "static":
+        point = point or job.option("--master-addr")  # which the other backends ignore
+    if not point:
+        raise WrongAnswer(
+            "no-meeting-place",
+            "the torchruns are not told where to meet: --rdzv-endpoint names one node of the job, "
+            "and a port",
+        )
+    host = point.partition(":")[0].strip('"').replace("{", "").replace("}", "")
     if host in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0"):
         raise WrongAnswer(
             "localhost",
             f"the torchruns are to meet at {host or 'no host at all'}, which is another machine "
             "on each node. Name one node of the job",
         )
-    if host in ("$HOSTNAME", "$(hostname)", "$SLURMD_NODENAME") and "bash" in job.launch:
+    if host in _OTHER_ON_EACH_NODE and job.on_each_node:
         raise WrongAnswer("localhost", f"{host} is another machine on each node")
-    if host.startswith("$") and not host.startswith("$("):
-        name = host.strip("$")
-        if name not in job.variables and name not in ("HOSTNAME", "SLURMD_NODENAME"):
-            raise WrongAnswer("no-such-variable", f"{host} is set nowhere: `set -u` ends the job")
-    elif host.startswith("$SLURM_JOB_NODELIST"):
+    _judge_name(job, host)
+    _judge_numbering(job)
+
+
+def _judge_name(job: Job, host: str) -> None:
+    if host in ("$SLURM_JOB_NODELIST", "$SLURM_NODELIST"):
         raise WrongAnswer("no-such-host", f"{host} is a list of nodes, not the name of one")
+    if not host.startswith("$") or host in _OTHER_ON_EACH_NODE:
+        return
+    name = re.sub(r"\[\d+\]", "", host.strip("$"))
+    value = host if host.startswith("$(") else job.variables.get(name)
+    if value is None:
+        raise WrongAnswer(
+            "no-such-variable",
+            f"{host} is not set above the command that uses it: `set -u` ends the job",
+        )
+    if re.match(r"[\"]?\$\((scontrol|srun)\b", value) and "|" not in value:
+        raise WrongAnswer(
+            "no-such-host", f"{host} is the names of both nodes, {value}; the first one is enough"
+        )
+
+
+def _judge_numbering(job: Job) -> None:
+    if (job.option("--rdzv-backend") or "static") != "static":
+        return
+    number = (job.option("--node-rank") or "0").replace("{", "").replace("}", "")
+    if number in _OTHER_NUMBERS and job.on_each_node:
+        return
+    raise WrongAnswer(
+        "same-node-number",
+        "without --rdzv-backend=c10d the torchruns do not agree on who is first: each needs a "
+        f"--node-rank of its own, and both get {number}"
+        + (
+            ", as the shell of the first node fills that in before srun starts anything"
+            if number.startswith("$")
+            else ""
+        ),
+    )

@@ -35,8 +35,43 @@ def devices(hosts, gpus):
                 found[rank] = f"cuda:{local % number}"
     return tuple(found)
 """,
+        "yields them": """
+from collections import defaultdict
+from itertools import count
+
+
+def devices(hosts, gpus):
+    numbers = defaultdict(count)
+    for host in hosts:
+        yield f"cuda:{next(numbers[host]) % gpus[host]}" if gpus[host] else "cpu"
+""",
+        "in turn, by itertools": """
+from itertools import cycle
+
+
+def devices(hosts, gpus):
+    turns = {host: cycle([f"cuda:{i}" for i in range(n)] or ["cpu"]) for host, n in gpus.items()}
+    return [next(turns[host]) for host in hosts]
+""",
     },
     "13.node_names": {
+        "commas outside of brackets become spaces": r"""
+import re
+
+
+def node_names(text):
+    names = ()
+    for part in re.sub(r",(?![^\[]*\])", " ", text).split():
+        name, _, numbers = part.partition("[")
+        if not numbers:
+            names += (name,)
+            continue
+        for item in numbers[:-1].split(","):
+            low, _, high = item.partition("-")
+            numbered = range(int(low), int(high or low) + 1)
+            names += tuple("%s%0*d" % (name, len(low), number) for number in numbered)
+    return names
+""",
         "letter by letter": """
 def node_names(text):
     parts, depth = [""], 0
@@ -89,8 +124,33 @@ def job_request(ranks, gpus, cores):
         nodes += 1
     return nodes, ranks // nodes, cores * nodes // ranks
 """,
+        "by NumPy": """
+import numpy as np
+
+
+def job_request(ranks, gpus, cores):
+    sizes = np.arange(1, gpus + 1)
+    per_node = sizes[ranks % sizes == 0].max()
+    return np.array([ranks // per_node, per_node, cores // per_node])
+""",
     },
     "13.job_script": {
+        "a short option without a space": _script("--nodes=2", "-N2"),
+        "as many as the node has GPUs": _script("--nproc-per-node=4", "--nproc-per-node=gpu"),
+        "each node's own shell numbers it": _script(
+            "srun torchrun", "export first\nsrun bash -c 'torchrun"
+        )
+        .replace("--rdzv-backend=c10d", "--node-rank=$SLURM_NODEID")
+        .replace("scripts/ddp.py", "scripts/ddp.py\\'"),
+        "by a module, in underscores": _script(
+            "srun torchrun", "srun python -m torch.distributed.run"
+        )
+        .replace("--nproc-per-node", "--nproc_per_node")
+        .replace("--rdzv-", "--rdzv_"),
+        "an array of names": _script(
+            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))',
+        ).replace("$first:", "${nodes[0]}:"),
         "by Slurm's variables": _script("--nnodes=2", '--nnodes="$SLURM_JOB_NUM_NODES"'),
         "srun is told": _script("--ntasks-per-node=1", "--ntasks-per-node=4").replace(
             "srun torchrun", "srun --ntasks-per-node=1 torchrun"

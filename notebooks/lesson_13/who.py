@@ -6,6 +6,7 @@ mpiexec -n 2 python notebooks/lesson_13/who.py
 import json
 import os
 import socket
+import sys
 
 NAMES = (
     "RANK",
@@ -29,5 +30,7 @@ def told() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # One write for the line: the launcher mixes the output of all ranks.
-    print(json.dumps({"host": socket.gethostname(), **told()}), flush=True)
+    # One write for the line, as launchers mix the output of all ranks; an unbuffered print() makes
+    # two, and the end of a line may come after the next rank's line.
+    line = json.dumps({"host": socket.gethostname(), **told()}) + "\n"
+    os.write(sys.stdout.fileno(), line.encode())

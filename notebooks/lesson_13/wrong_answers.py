@@ -71,7 +71,34 @@ WRONG_ANSWERS = {
         ),
         "divides-by-no-gpus": _changed(_DEVICES, ' if gpus[host] else "cpu"', ""),
         "returns-nothing": _changed(_DEVICES, "return found", "print(found)"),
-        "wrong-value": _changed(_DEVICES, "hosts[:rank]", "hosts"),
+        "wrong-value": _changed(_DEVICES, "hosts[:rank]", "hosts[rank:]"),
+        "counts-itself": _changed(_DEVICES, "hosts[:rank]", "hosts[: rank + 1]"),
+        "counts-itself: and does not share": _changed(
+            _changed(_DEVICES, "hosts[:rank]", "hosts[: rank + 1]"), "local % gpus[host]", "local"
+        ),
+        "spare-ranks-on-the-processor": _changed(_DEVICES, "local % gpus[host]", "local").replace(
+            "if gpus[host] else", "if local < gpus[host] else"
+        ),
+        "all-others-on-the-last": _changed(
+            _DEVICES, "local % gpus[host]", "min(local, gpus[host] - 1)"
+        ),
+        "gpu-0-for-all": _changed(_DEVICES, "local % gpus[host]", "0"),
+        "in-order-of-hosts": """
+def devices(hosts, gpus):
+    found = []
+    for host, number in sorted(gpus.items()):
+        for local in range(hosts.count(host)):
+            found.append(f"cuda:{local % number}" if number else "cpu")
+    return found
+""",
+        "no-device: the number alone": _changed(_DEVICES, 'f"cuda:{local % gpus[host]}"', "local"),
+        "no-device: another name": _changed(_DEVICES, "cuda:", "gpu:"),
+        "no-device: whichever": _changed(_DEVICES, 'f"cuda:{local % gpus[host]}"', '"cuda"'),
+        "not-a-list": _changed(_DEVICES, "return found", "return dict(enumerate(found))"),
+        "not-a-list: how many there are": _changed(_DEVICES, "return found", "return len(found)"),
+        "it-raises: while it yields": _changed(_DEVICES, "found.append(", "yield (").replace(
+            "return found", "raise ValueError(host)"
+        ),
     },
     "13.node_names": {
         "end-left-out": _changed(
@@ -87,6 +114,23 @@ WRONG_ANSWERS = {
         "order-lost": _changed(_NAMES, "return nodes", "return sorted(nodes)"),
         "returns-nothing": _changed(_NAMES, "    return nodes\n", ""),
         "wrong-value": _changed(_NAMES, "len(first)", "3"),
+        "padded-as-the-last": _changed(_NAMES, "len(first)", "len(last or first)"),
+        "plain-names-lost": _changed(_NAMES, "            nodes.append(name)\n", ""),
+        "numbers-without-names": _changed(_NAMES, "{name}{n:", "{n:"),
+        "ends-only": _changed(
+            _NAMES,
+            "            for n in range(int(first), int(last or first) + 1):\n"
+            '                nodes.append(f"{name}{n:0{len(first)}}")\n',
+            '            nodes += [name + n for n in item.split("-")]\n',
+        ),
+        "brackets-not-written-out": r"""
+import re
+def node_names(text):
+    return re.findall(r"[^,\[]+(?:\[[^]]*\])?", text)
+""",
+        "order-lost: a set": _changed(_NAMES, "return nodes", "return set(nodes)"),
+        "not-a-list: one text": _changed(_NAMES, "return nodes", 'return ",".join(nodes)'),
+        "it-raises": "def node_names(text):\n    return [int(name) for name in text.split(',')]\n",
     },
     "13.job_request": {
         "too-many-ranks": _changed(
@@ -108,6 +152,44 @@ def job_request(ranks, gpus, cores):
         "not-whole": _changed(_REQUEST, "ranks // per_node", "ranks / per_node"),
         "returns-nothing": _changed(_REQUEST, "    return ranks", "    ranks"),
         "wrong-value": _changed(_REQUEST, "cores // per_node", "cores // per_node - 1"),
+        "other-order": _changed(
+            _REQUEST, "ranks // per_node, per_node", "per_node, ranks // per_node"
+        ),
+        "more-ranks-than-gpus": _changed(_REQUEST, "gpus + 1", "ranks + 1"),
+        "too-many-nodes: the common divisor": "import math\n"
+        + _changed(
+            _REQUEST,
+            "max(k for k in range(1, gpus + 1) if ranks % k == 0)",
+            "math.gcd(ranks, gpus)",
+        ),
+        "too-many-nodes: range without its end": _changed(_REQUEST, "gpus + 1", "max(gpus, 2)"),
+        "too-many-nodes: powers of two": """
+def job_request(ranks, gpus, cores):
+    per_node = 1
+    while ranks % (2 * per_node) == 0 and 2 * per_node <= gpus:
+        per_node *= 2
+    return ranks // per_node, per_node, cores // per_node
+""",
+        "other-number-of-ranks: rounded down": """
+def job_request(ranks, gpus, cores):
+    nodes = -(-ranks // gpus)
+    return nodes, ranks // nodes, cores // (ranks // nodes)
+""",
+        "too-many-cores: rounded up": _changed(
+            _REQUEST, "cores // per_node", "-(-cores // per_node)"
+        ),
+        "not-three-numbers": _changed(_REQUEST, ", cores // per_node", ""),
+        "not-three-numbers: with names": """
+def job_request(ranks, gpus, cores):
+    per_node = max(k for k in range(1, gpus + 1) if ranks % k == 0)
+    return {"nodes": ranks // per_node, "ranks": per_node, "cores": cores // per_node}
+""",
+        "not-three-numbers: as options": _changed(
+            _REQUEST,
+            "return ranks // per_node, per_node, cores // per_node",
+            'return f"--nodes={ranks // per_node} --ntasks-per-node={per_node}"',
+        ),
+        "it-raises": _changed(_REQUEST, "range(1,", "range(0,"),
     },
     "13.job_script": {
         "below-a-command": _script("", "", of=BROKEN),
@@ -123,6 +205,26 @@ def job_request(ranks, gpus, cores):
         "wrong-world": _script("--nproc-per-node=4", "--nproc-per-node=8"),
         "no-such-variable": _script("$first:", "$master:"),
         "not-a-script": _script("#!/bin/bash", "\n#!/bin/bash"),
+        "not-a-script: a backslash is missing": _script("c10d \\\n", "c10d\n"),
+        "not-a-script: its name": "def job_script():\n    return 'scripts/ddp_torchrun.sbatch'\n",
+        "not-a-script: a list": f"def job_script():\n    return {MENDED!r}.splitlines()\n",
+        "no-torchrun": _script("srun torchrun", "srun --mpi=pmix python"),
+        "no-meeting-place": _script(" --rdzv-endpoint=$first:29500", ""),
+        "no-meeting-place: each node alone": _script("--rdzv-backend=c10d", "--standalone"),
+        "no-such-host: the list of nodes": _script("$first:", "$SLURM_JOB_NODELIST:"),
+        "no-such-host: all names": _script(" | head -n 1", ""),
+        "no-such-variable: set too late": _script(
+            'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n', ""
+        ).replace("scripts/ddp.py\\n", "scripts/ddp.py\\nfirst=$(hostname)\\n"),
+        "no-program": _script(" scripts/ddp.py", ""),
+        "same-node-number: no backend": _script("--rdzv-backend=c10d ", ""),
+        "same-node-number: the first node's for both": _script(
+            "--rdzv-backend=c10d", "--node-rank=$SLURM_NODEID"
+        ),
+        "localhost: each node its own": _script("srun torchrun", "srun bash -c 'torchrun")
+        .replace("$first:", "$HOSTNAME:")
+        .replace("scripts/ddp.py", "scripts/ddp.py\\'"),
+        "it-raises": "def job_script():\n    return open('no such file').read()\n",
         "returns-nothing": "def job_script():\n    pass\n",
     },
 }

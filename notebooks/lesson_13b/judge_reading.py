@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
@@ -42,20 +44,33 @@ _KNOWN = (
 )
 
 
+_SAME = {
+    "allreduce": "all-reduce",
+    "synchronous": "sync",
+    "asynchronous": "async",
+    "parameter-server": "server",
+}
+
+
+def _plain(word: object) -> str:
+    return re.sub(r"[ _]", "-", str(word).strip().casefold())
+
+
 def judge_reading(reading: Callable) -> None:
     """Raise the first answer that is wrong, with the words that tell."""
     given = reading()
     if given is None:
         raise WrongAnswer("returns-nothing", "it returned nothing; return a dict")
-    if not isinstance(given, dict) or set(given) != set(ANSWERS):
+    if not isinstance(given, dict) or {str(key).upper() for key in given} != set(ANSWERS):
         raise WrongAnswer(
             "not-all-paragraphs", "return a dict with the keys 'A' to 'E', and a triple for each"
         )
+    given = {str(key).upper(): answer for key, answer in given.items()}
     for paragraph, wanted in ANSWERS.items():
         answer = given[paragraph]
         if not isinstance(answer, tuple | list) or len(answer) != 3:
             raise WrongAnswer("not-a-triple", f"{paragraph}: {answer!r} is no triple")
-        told = [str(word).strip().casefold() for word in answer]
+        told = [_SAME.get(word, word) for word in map(_plain, answer)]
         for number, (said, right) in enumerate(zip(told, wanted, strict=True)):
             if said not in _KNOWN[number]:
                 raise WrongAnswer(
@@ -137,4 +152,15 @@ _MISTAKES = (
 
 
 def judge_batch(effective_batch: Callable) -> None:
-    judge_formula(effective_batch, _effective, _MISTAKES, _CASES)
+    judge_formula(effective_batch, _effective, _MISTAKES, _CASES, why=_what_it_counts)
+
+
+def _what_it_counts(case: tuple, given: Any) -> str:
+    setting = case[0]
+    if setting in _OF_ONE:
+        of = "one rank and one backward, so a step sees `ranks * accumulate` times as many"
+    elif setting in _OF_ALL:
+        of = "all ranks and one backward, so a step sees `accumulate` times as many"
+    else:
+        of = "all ranks and all backward passes of a step, so it is the answer"
+    return f"the number counts the samples of {of}"

@@ -18,7 +18,7 @@ from course_lib.teaching.message_log import Observation
 
 __all__ = ["judge_wrapping", "observe_wrapping"]
 
-_STEPS, _RATE, _EACH = 3, 0.5, 2
+_STEPS, _EACH = 3, 2
 _NOTHING = "no optimizer"
 
 
@@ -38,33 +38,58 @@ def _model() -> nn.Module:
     return model
 
 
-def _train(model: nn.Module, optimizer, inputs, targets, of: Callable | None = None) -> list:
-    found = []
+def _train(
+    optimizer_of: Callable, inputs, targets, *, factor: float = 1.0, steps_each: int = 1
+) -> list:
+    """Return the weights after each step of one process; the gradient is multiplied by factor."""
+    model = _model()
+    optimizer, found = optimizer_of(model), []
     for _ in range(_STEPS):
         optimizer.zero_grad()
-        F.mse_loss(model(inputs), targets).backward()
-        if of is not None:
-            of(model)
-        optimizer.step()
-        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        (factor * F.mse_loss(model(inputs), targets)).backward()
+        for _ in range(steps_each):
+            optimizer.step()
+        found.append(_weights(model))
     return found
 
 
-def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=_RATE, momentum=0.9)
+def _weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    # Whoever averages weights after the step is right with SGD, which is linear in the gradient.
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+_OPTIMIZERS = (_sgd, _adam)
 
 
 def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observation:
-    def call(group):
+    # What it returns, and hooks that it leaves behind, are the learner's lines as well.
+    own = getattr(distributed, "call", lambda function, *arguments: function(*arguments))
+
+    def train(optimizer_of: Callable, group) -> list | str:
         r, p = dist.get_rank(group), dist.get_world_size(group)
         inputs, targets = (tensor[r::p] for tensor in _data(p))
-        model = _model()
-        wrapped = distributed(_optimizer(model), group)
-        if wrapped is None or not hasattr(wrapped, "step"):
+        model, found = _model(), []
+        wrapped = distributed(optimizer_of(model), group)
+        if not hasattr(wrapped, "step"):
             return _NOTHING
-        return _train(model, wrapped, inputs, targets)
+        for _ in range(_STEPS):
+            own(wrapped.zero_grad)
+            own(F.mse_loss(model(inputs), targets).backward)
+            own(wrapped.step)
+            found.append(_weights(model))
+        return found
 
-    return observe_distributed(call, ranks=ranks)
+    return observe_distributed(
+        lambda group: [train(optimizer_of, group) for optimizer_of in _OPTIMIZERS], ranks=ranks
+    )
 
 
 def _close(one: list, other: list) -> bool:
@@ -75,42 +100,60 @@ def judge_wrapping(seen: Observation, p: int) -> None:
     """Raise what is wrong with the weights, or with how they came about."""
     judge_errors(seen.errors)
     given = seen.results[:p]
-    if _NOTHING in given:
+    if any(found and _NOTHING in found for found in given):
         raise WrongAnswer(
             "returns-nothing", "it has to return an optimizer: something with a method `step`"
         )
     judge_collectives(seen)
     all_waited(seen)
+    for number, optimizer_of in enumerate(_OPTIMIZERS):
+        found = [both[number] for both in given]
+        serial = _train(optimizer_of, *_data(p))
+        if all(_close(result, serial) for result in found):
+            continue
+        if number == 0:
+            _explain(found, serial, p)
+        raise WrongAnswer(
+            "not-the-gradients",
+            "with SGD it is right, and with Adam it is not, which divides by the size of the "
+            "gradients: average gradients *before* the step, not weights after it",
+        )
+
+
+def _explain(given: list, serial: list, p: int) -> None:
     inputs, targets = _data(p)
-    model = _model()
-    serial = _train(model, _optimizer(model), inputs, targets)
-    if all(_close(result, serial) for result in given):
-        return
-    _explain(given, serial, inputs, targets, p)
-
-
-def _explain(given: list, serial: list, inputs, targets, p: int) -> None:
-    alone = []
-    for rank in range(p):
-        model = _model()
-        alone.append(_train(model, _optimizer(model), inputs[rank::p], targets[rank::p]))
+    start = _weights(_model())
+    if all(torch.equal(weights, start) for result in given for weights in result):
+        raise WrongAnswer(
+            "never-steps", "no weight has changed: the optimizer's own step is never called"
+        )
+    alone = [_train(_sgd, inputs[rank::p], targets[rank::p]) for rank in range(p)]
     if all(_close(result, own) for result, own in zip(given, alone, strict=True)):
         raise WrongAnswer(
             "trains-alone",
             "every rank trains on its own samples only, as if nothing had been wrapped: is the "
             "average made, and made *before* the step?",
         )
-    summed = _model()
-
-    def times_p(model: nn.Module) -> None:
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad *= p
-
-    if all(
-        _close(r, _train(summed, _optimizer(summed), inputs, targets, times_p)) for r in given[:1]
-    ):
-        raise WrongAnswer("sum-not-mean", f"it adds the gradients up: divide by {p}")
+    mistakes = (
+        (
+            "sum-not-mean",
+            _train(_sgd, inputs, targets, factor=p),
+            f"it adds the gradients up: divide by {p}",
+        ),
+        (
+            "one-rank-s-gradient",
+            alone[0],
+            "all ranks take rank 0's gradient; the others' samples count for nothing",
+        ),
+        (
+            "steps-twice",
+            _train(_sgd, inputs, targets, steps_each=2),
+            "each `step()` steps twice",
+        ),
+    )
+    for name, wrong, text in mistakes:
+        if all(_close(result, wrong) for result in given):
+            raise WrongAnswer(name, text)
     if all(_close(result[:1], serial[:1]) for result in given):
         raise WrongAnswer(
             "first-step-only", "the first step is right, and the next ones are not: average anew "
@@ -120,12 +163,11 @@ def _explain(given: list, serial: list, inputs, targets, p: int) -> None:
     if spread > 1e-9:
         raise WrongAnswer(
             "replicas-differ",
-            "after three steps the ranks have different weights. With momentum it is not enough "
-            "to average some of the gradients, or to average on some ranks",
+            "after three steps the ranks have different weights: in each step every gradient has "
+            "to be averaged, on every rank",
         )
     raise WrongAnswer(
         "not-the-serial-step",
-        "the ranks agree, but not on the weights of one process with the whole batch. With "
-        "momentum, averaging *weights* after the step is another algorithm: average gradients "
-        "before it",
+        "the ranks agree, but not on the weights of one process with the whole batch: is each "
+        "gradient the *mean* over the group when the optimizer steps?",
     )

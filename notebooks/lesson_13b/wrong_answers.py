@@ -64,6 +64,64 @@ WRONG_ANSWERS = {
             "                    parameter.grad /= dist.get_world_size(group)\n",
             "",
         ),
+        "not-the-gradients: weights after the step": """
+def distributed(optimizer, group):
+    own_step = optimizer.step
+
+    def step():
+        own_step()
+        for settings in optimizer.param_groups:
+            for parameter in settings["params"]:
+                dist.all_reduce(parameter.data, group=group)
+                parameter.data /= dist.get_world_size(group)
+
+    optimizer.step = step
+    return optimizer
+""",
+        "never-steps": changed(_DISTRIBUTED, "        own_step()\n", ""),
+        "steps-twice": changed(
+            _DISTRIBUTED, "        own_step()\n", "        own_step()\n        own_step()\n"
+        ),
+        "one-rank-s-gradient": changed(
+            changed(
+                _DISTRIBUTED,
+                "dist.all_reduce(parameter.grad",
+                "dist.broadcast(parameter.grad, group_src=0",
+            ),
+            "                    parameter.grad /= dist.get_world_size(group)\n",
+            "",
+        ),
+        "trains-alone: into another tensor": changed(
+            changed(
+                _DISTRIBUTED,
+                "dist.all_reduce(parameter.grad",
+                "mean = parameter.grad.clone()\n                    dist.all_reduce(mean",
+            ),
+            "parameter.grad /= ",
+            "mean /= ",
+        ),
+        "forgets-the-group": changed(_DISTRIBUTED, ", group=group", ""),
+        "size-is-fixed": changed(_DISTRIBUTED, "get_world_size(group)", "get_world_size()"),
+        "does-not-wait": changed(_DISTRIBUTED, "group=group)\n", "group=group, async_op=True)\n"),
+        "replicas-differ: the first parameter only": changed(
+            _DISTRIBUTED, 'settings["params"]:', 'settings["params"][:1]:'
+        ),
+        "replicas-differ: on rank 0 only": changed(
+            _DISTRIBUTED,
+            "dist.all_reduce(parameter.grad, group=group)",
+            "dist.reduce(parameter.grad, group_dst=0, group=group)",
+        ),
+        "no-communication: at wrapping": """
+def distributed(optimizer, group):
+    for settings in optimizer.param_groups:
+        for parameter in settings["params"]:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=group)
+    return optimizer
+""",
+        "it-raises: its own step again": changed(
+            _DISTRIBUTED, "        own_step()\n", "        optimizer.step()\n"
+        ),
         "not-the-serial-step": """
 def distributed(optimizer, group):
     own_step = optimizer.step
@@ -116,6 +174,20 @@ def distributed(optimizer, group):
             _BATCH, '"accelerate")', '"accelerate", "accelerate split_batches")'
         ),
         "returns-nothing": changed(_BATCH, "return", "_ ="),
+        "wrong-value: DeepSpeed's is of one rank": changed(
+            _BATCH, '"accelerate")', '"accelerate", "deepspeed train_batch_size")'
+        ),
+        "wrong-value: Keras's is of one replica": changed(
+            _BATCH, '"accelerate")', '"accelerate", "keras")'
+        ),
+        "wrong-value: Accelerate divides": changed(
+            _BATCH, '"fabric", "accelerate")', '"fabric")'
+        ).replace('("accelerate split', '("accelerate", "accelerate split'),
+        "wrong-value: sums": changed(
+            _BATCH, "written * ranks * accumulate", "written * (ranks + accumulate)"
+        ),
+        "wrong-value: Keras does not accumulate": changed(_BATCH, ', "keras")', ",)"),
+        "it-raises": changed(_BATCH, "return written * ranks", "return {'ddp': ranks}[setting]"),
     },
     "13b.reading": {
         "a-server-may-wait": changed(READING, '"C": ("sync"', '"C": ("async"'),
@@ -129,5 +201,16 @@ def distributed(optimizer, group):
         "not-all-paragraphs": "def reading():\n    return {'A': ('sync', 'all-reduce', 'nccl')}\n",
         "not-a-triple": changed(READING, '("async", "server", "none")', '"async"'),
         "returns-nothing": "def reading():\n    pass\n",
+        "wrong-how: local steps with a server": changed(
+            READING, '("local", "all-reduce"', '("local", "server"'
+        ),
+        "wrong-library: calls are no collectives": changed(
+            READING, '("async", "server", "none")', '("async", "server", "gloo")'
+        ),
+        "unknown-word: in another order": changed(
+            READING, '("async", "server", "none")', '("server", "async", "none")'
+        ),
+        "not-all-paragraphs: a list": "def reading():\n    return [('sync', 'server')] * 5\n",
+        "it-raises": "def reading():\n    return answers\n",
     },
 }

@@ -78,7 +78,13 @@ def test_every_exercise_has_wrong_answers() -> None:
     assert {id: len(WRONG_ANSWERS.get(id, ())) for id in all_exercises()} == {
         id: len(names) for id, names in WRONG_ANSWERS.items()
     }
-    assert all(len(names) >= 3 for names in WRONG_ANSWERS.values())
+    few = {id: len(names) for id, names in WRONG_ANSWERS.items() if len(names) < at_least(id)}
+    assert few == {}
+
+
+def at_least(id: str) -> int:
+    """Return how many wrong answers an exercise needs; the newer lessons' have more."""
+    return 8 if id.startswith(("10", "13")) else 3
 
 
 @pytest.mark.parametrize("id", all_exercises())

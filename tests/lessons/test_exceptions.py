@@ -87,9 +87,13 @@ def test_an_exception_is_shown_first(cluster, capsys, id: str, where: str) -> No
     assert any(f"It happened in line {n}: `" in said for n in numbers), said
 
 
-@pytest.mark.parametrize("inner", ["hook", "finish"])
-def test_an_exception_in_what_it_returns_is_shown_with_its_line(cluster, capsys, inner) -> None:
-    id = "06.bucketed_sync"
+@pytest.mark.parametrize(
+    ("id", "inner"),
+    [("06.bucketed_sync", "hook"), ("06.bucketed_sync", "finish"), ("13b.distributed", "step")],
+)
+def test_an_exception_in_what_it_returns_is_shown_with_its_line(
+    cluster, capsys, id: str, inner: str
+) -> None:
     tree = ast.parse(unmarked(exercise_cell(id)).removeprefix("%%px\n"))
     function = next(
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..exercise import WrongAnswer
@@ -77,6 +77,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def returned(function: Callable, *arguments: Any) -> Any:
+    """Call a learner's function; what it yields comes as a list, what it raises as its own."""
+    result = function(*arguments)
+    if not isinstance(result, Iterator):
+        return result
+    return getattr(function, "call", lambda listed, items: listed(items))(list, result)
 
 
 def _same(one: Any, other: Any) -> bool:
