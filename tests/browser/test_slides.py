@@ -202,3 +202,15 @@ def test_a_figure_is_one_of_its_lesson() -> None:
         build_slides.figure("02/scatter on 4 ranks")
     with pytest.raises(build_slides.SlidesError, match="no lesson '77'"):
         build_slides.figure("77/ring")
+
+
+def test_each_formula_is_named_by_its_tex() -> None:
+    text = "So $x_1$ in `$code$`:\n\n$$\ny\n$$\n\n```\n$shell\n```\n\n<!-- $5 or $6 -->\n"
+    tex = build_slides.formulas(text)
+    assert tex == ["x_1", "y"]
+    formula = '<mjx-container class="MathJax"><svg role="img" focusable="false"></svg>'
+    page = f'<div class="bespoke-marp-osc"></div><div id=":$p">{2 * formula}</div>'
+    named = build_slides.for_screen_readers(page, tex)
+    assert re.findall(r'role="img" aria-label="(\w+)"><svg aria-hidden', named) == tex
+    with pytest.raises(build_slides.SlidesError, match="2 formulas on the page, 1 in the source"):
+        build_slides.for_screen_readers(page, tex[:1])
