@@ -6,10 +6,14 @@ way than the others: it works out anew for each batch what it could have worked 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.profiler import record_function
+from torch_mpi4py import events
 
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.training import data
@@ -29,18 +33,24 @@ def train(steps: int = STEPS) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for step in range(steps):
         first = BATCH * (step * ranks + rank)
-        with record_function("load"):
+        with _section("load"):
             images, labels = training[first : first + BATCH]
             images = _prepared(images, training.images, slow=rank == SLOW_RANK)
-        with record_function("forward"):
+        with _section("forward"):
             loss = F.cross_entropy(model(images), labels)
-        with record_function("backward"):
+        with _section("backward"):
             optimizer.zero_grad()
             loss.backward()
-        with record_function("sync"):
+        with _section("sync"):
             sync_gradients(model)
-        with record_function("update"):
+        with _section("update"):
             optimizer.step()
+
+
+@contextmanager
+def _section(name: str) -> Iterator[None]:
+    with events.section(name), record_function(name):
+        yield
 
 
 def _prepared(images: torch.Tensor, everything: torch.Tensor, slow: bool) -> torch.Tensor:

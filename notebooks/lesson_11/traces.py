@@ -19,6 +19,7 @@ from course_lib.teaching.timelines import Lane, Timeline
 from course_lib.teaching.timelines.chrome_trace import trace_events
 
 OPERATOR, SECTION = "cpu_op", "user_annotation"
+_PYTORCHS_OWN = ("Optimizer.", "ProfilerStep")  # sections that nobody asked for
 
 
 class Span(NamedTuple):
@@ -63,7 +64,13 @@ def read_profile(path: str | Path) -> Profile:
         raise ValueError(f"{Path(path).name} has no section: use record_function")
 
     def spans(kind: str) -> list[Span]:
-        chosen = [e for e in complete if e.get("cat") == kind and e["tid"] in threads]
+        chosen = [
+            e
+            for e in complete
+            if e.get("cat") == kind
+            and e["tid"] in threads
+            and not e["name"].startswith(_PYTORCHS_OWN)
+        ]
         found = [Span(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in chosen]
         return sorted(found, key=lambda span: (span.start, -span.end))
 
