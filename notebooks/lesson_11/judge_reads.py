@@ -78,81 +78,93 @@ def _share(n: int, rank: int, world_size: int) -> tuple[int, int]:
 
 
 def _judge_samples(given: list[Any], samples: list[bytes], size: int) -> None:
-    n = len(samples)
-    shares = [samples[slice(*_share(n, rank, size))] for rank in range(size)]
-    for rank, (found, share) in enumerate(zip(given, shares, strict=True)):
-        who = f"rank {rank} of {size}"
-        if found is None:
-            raise WrongAnswer("returns-nothing", f"{who} got None. Is there a `return`?")
-        if isinstance(found, (bytes, bytearray, memoryview)):
-            raise WrongAnswer(
-                "one-piece-not-a-list",
-                f"{who} got {len(found)} bytes in one piece: cut them into samples, at `starts`",
-            )
-        try:
-            pieces = [bytes(piece) for piece in found]
-        except (TypeError, ValueError):
-            raise WrongAnswer(
-                "not-bytes", f"{who} got {type(found).__name__}, not a list of bytes"
-            ) from None
-        if pieces != share:
-            _explain(pieces, share, samples, who, rank, size)
-
-
-def _explain(
-    pieces: list[bytes], share: list[bytes], samples: list[bytes], who: str, rank: int, size: int
-) -> None:
-    """Raise what explains the wrong pieces."""
-    n = len(samples)
-    each = n // size
-    mistakes = (
-        (
-            "every-size-th-sample",
-            samples[rank::size],
-            "got every so many-th sample. Those are no neighbours in the file: one read cannot "
-            "fetch them alone. A share is contiguous",
-        ),
-        (
-            "drops-the-remainder",
-            samples[rank * each : (rank + 1) * each],
-            f"got {each} samples. {n} do not divide by {size}, and with `n // world_size` samples "
-            "for each the last ones belong to nobody: use the formula of the text",
-        ),
-        (
-            "remainder-to-the-last",
-            samples[rank * each : n if rank == size - 1 else (rank + 1) * each],
-            f"got another share than the text's: with {n} samples on {size} ranks the last rank "
-            "takes the whole remainder, and all others wait for it. Use the formula of the text",
-        ),
-        (
-            "takes-starts-for-samples",
-            samples[slice(*_share(n + 1, rank, size))],
-            "got a share of n + 1 samples: `starts` has one number more than there are samples",
-        ),
-        ("everything", samples, "got all samples, and not its share"),
-        (
-            "one-sample-too-few",
-            share[:-1],
-            "misses the last sample of its share. It ends where the next one begins, at "
-            "`starts[last]`",
-        ),
-        ("in-reverse", share[::-1], "got its samples in the wrong order"),
-    )
-    for name, wrong, text in mistakes:
-        if pieces == wrong:
+    shares = [samples[slice(*_share(len(samples), rank, size))] for rank in range(size)]
+    pieces = [_pieces(found, f"rank {rank} of {size}") for rank, found in enumerate(given)]
+    if pieces == shares:
+        return
+    rank = next(rank for rank in range(size) if pieces[rank] != shares[rank])
+    who = f"rank {rank} of {size}"
+    for name, makes, text in _MISTAKES:
+        if pieces == [makes(samples, other, size) for other in range(size)]:
             raise WrongAnswer(name, f"{who} {text}")
-    joined, right = b"".join(pieces), b"".join(share)
-    if b"#" in joined:
+    _explain(pieces[rank], shares[rank], who)
+
+
+def _pieces(found: Any, who: str) -> list[bytes]:
+    if found is None:
+        raise WrongAnswer("returns-nothing", f"{who} got None. Is there a `return`?")
+    if isinstance(found, (bytes, bytearray, memoryview)):
         raise WrongAnswer(
-            "wrong-place-in-the-file",
-            f"{who} got bytes from before the first sample. `starts` counts from the beginning of "
-            "the file: `seek` there, wherever the file stands, and do not forget it",
+            "one-piece-not-a-list",
+            f"{who} got {len(found)} bytes in one piece: cut them into samples, at `starts`",
         )
-    if len(joined) == len(right) and joined != right:
+    try:
+        return [bytes(piece) for piece in found]
+    except (TypeError, ValueError):
+        raise WrongAnswer(
+            "not-bytes", f"{who} got {type(found).__name__}, not a list of bytes"
+        ) from None
+
+
+def _equal_shares(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    each = len(samples) // size
+    return samples[rank * each : (rank + 1) * each]
+
+
+def _remainder_to_the_last(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    each = len(samples) // size
+    return samples[rank * each : len(samples) if rank == size - 1 else (rank + 1) * each]
+
+
+def _of_the_starts(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    return samples[slice(*_share(len(samples) + 1, rank, size))]
+
+
+_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]], str], ...] = (
+    (
+        "every-size-th-sample",
+        lambda samples, rank, size: samples[rank::size],
+        "got every so many-th sample. Those are no neighbours in the file: one read cannot fetch "
+        "them alone. A share is contiguous",
+    ),
+    (
+        "drops-the-remainder",
+        _equal_shares,
+        "got `n // world_size` samples. Where n does not divide the last ones belong to nobody: "
+        "use the formula of the text",
+    ),
+    (
+        "remainder-to-the-last",
+        _remainder_to_the_last,
+        "got another share than the text's: the last rank takes the whole remainder, and all "
+        "others wait for it. Use the formula of the text",
+    ),
+    (
+        "takes-starts-for-samples",
+        _of_the_starts,
+        "got a share of n + 1 samples: `starts` has one number more than there are samples",
+    ),
+    (
+        "everything",
+        lambda samples, rank, size: samples,
+        "got all samples, and not only its share",
+    ),
+    (
+        "one-sample-too-few",
+        lambda samples, rank, size: samples[slice(*_share(len(samples), rank, size))][:-1],
+        "misses the last sample of its share. It ends where the next one begins, at `starts[last]`",
+    ),
+)
+
+
+def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
+    """Raise what explains the wrong pieces of one rank."""
+    joined, right = b"".join(pieces), b"".join(share)
+    if b"#" in joined or (len(joined) == len(right) and joined != right):
         raise WrongAnswer(
             "wrong-place-in-the-file",
-            f"{who} got the right number of bytes, from another place: does it `seek` to the "
-            "beginning of its share?",
+            f"{who} got bytes from another place than its share. `starts` counts from the "
+            "beginning of the file: `seek` there, wherever the file stands",
         )
     if joined == right or [len(p) for p in pieces] != [len(s) for s in share]:
         raise WrongAnswer(
