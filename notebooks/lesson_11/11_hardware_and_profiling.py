@@ -40,7 +40,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 #
 # The *peak* of a processor is the number of floating-point operations (FLOP) that it can do in a second. The data sheet has it as a product: cores · cycles per second · operations per cycle. A core with two units for vectors of 16 float32 numbers, each of which multiplies *and* adds, does 2 · 16 · 2 = 64 operations in a cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does PyTorch's library know them? So we measure.
 #
-# **The method**, because a number without one is worthless: one rank, one thread, the product of two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). Each size is tried 7 times and the *shortest* time counts: whatever else the machine does can only make it longer. Peak is the best of the sizes.
+# The method, because a number without one is worthless: one rank, one thread, the product of two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). Each size is tried 7 times and the shortest time counts: whatever else the machine does can only make it longer. Peak is the best of the sizes.
 
 
 # %%
@@ -125,13 +125,13 @@ together = comm.allreduce(own_speed)
 compare(prediction, cluster.view["together"][0] / cluster.view.client[0]["alone"], within=0.3)
 
 # %% [markdown]
-# Ranks do not make cores. With four ranks on c cores expect the smaller of 4 and c, less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you *may use*: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less *time* on its cores than it sees cores; then neither tells, but this measurement does.)
+# Ranks do not make cores. With four ranks on c cores expect the smaller of 4 and c, less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you may use: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less time on its cores than it sees cores; then neither tells, but this measurement does.)
 #
 # ## 2. How fast can it remember?
 #
 # Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. For them the *memory bandwidth* counts, in bytes per second.
 #
-# **The method** is that of STREAM [2], the usual benchmark for this: *copy* is `c = a` for long arrays, *triad* is `a = b + 3 c`, with 2 arrays and 3 arrays of 4 bytes a number. As STREAM does, we count each array once, best of several tries. (To write a number most processors first read the place where it goes; that traffic is not counted.) STREAM demands arrays of at least four times the size of the largest cache. We go the other way and try all sizes: then you can see the caches.
+# The method is that of STREAM [2], the usual benchmark for this: copy is `c = a` for long arrays, *triad* is `a = b + 3 c`, with 2 arrays and 3 arrays of 4 bytes a number. As STREAM does, we count each array once, best of several tries. (To write a number most processors first read the place where it goes; that traffic is not counted.) STREAM demands arrays of at least four times the size of the largest cache. We go the other way and try all sizes: then you can see the caches.
 
 
 # %%
@@ -164,7 +164,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Read the figure from left to right. Very short arrays suffer from the time of the call. Then come the *caches*, small fast memories beside the core: as long as all three arrays fit, they are read from there. Each fall is the end of a cache, and the last point, 768 MiB, is what we take for the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` tells, and in a virtual machine it tells of the host, of which you have a part. Where the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
+# Read the figure from left to right. Very short arrays suffer from the time of the call. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit, they are read from there. Each fall is the end of a cache, and the last point, 768 MiB, is what we take for the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` tells, and in a virtual machine it tells of the host, of which you have a part. Where the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
 #
 # **Predict.** The triad does 2 operations for 12 bytes. Which part of the peak of section 1 does it reach from memory? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
 
@@ -190,7 +190,7 @@ print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} o
 #
 # Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi/\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
 #
-# Operations we let PyTorch count. `FlopCounterMode` watches what is called and knows the formulas of matrix products and convolutions. Bytes we count ourselves: the input is read once, parameters are read once, the output is written once. That is the *least* that can be moved.
+# Operations we let PyTorch count. `FlopCounterMode` watches what is called and knows the formulas of matrix products and convolutions. Bytes we count ourselves: the input is read once, parameters are read once, the output is written once. That is the least that can be moved.
 
 
 # %%
@@ -232,7 +232,7 @@ for batch, intensity in intensities.items():
 #
 # ### Exercise 1: intensity on paper
 #
-# Write `linear_intensity(batch, inputs, outputs, size)`: the FLOP/byte of a linear layer *with bias*, forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each, and like `FlopCounterMode` you leave the additions of the bias out of the operations.
+# Write `linear_intensity(batch, inputs, outputs, size)`: the FLOP/byte of a linear layer with bias, forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each, and like `FlopCounterMode` you leave the additions of the bias out of the operations.
 
 
 # %% tags=["exercise"] exercise="11.linear_intensity"
@@ -358,7 +358,7 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # - **ReLU, pooling and norm** stand far to the left: an operation a number, which comes in and goes out with 4 bytes each, 1/8 FLOP/byte. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
 # - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for.
 # - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
-# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a *bound*, not a prediction.
+# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
 #
@@ -538,9 +538,9 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # %% [markdown]
 # (In the second printed line 0.0 means that nothing was in the cache, 1.0 all, and `None` that this system does not tell. The array is looked at after the tar has been read; both were asked for at once.)
 #
-# - **Warm**, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
-# - **Cold** is only as cold as it can be had. Where the numbers hardly differ although nothing was in the page cache, as *measured here*, somebody below remembered: the host of a virtual machine has a cache of its own, and a fast disk takes 0.1 ms for a file. The honest words are "not in this system's page cache".
-# - **Far away** is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
+# - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
+# - Cold is only as cold as it can be had. Where the numbers hardly differ although nothing was in the page cache, as *measured here*, somebody below remembered: the host of a virtual machine has a cache of its own, and a fast disk takes 0.1 ms for a file. The honest words are "not in this system's page cache".
+# - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
 #
 # | one packed file | finds sample i by | good for |
 # |---|---|---|
@@ -580,7 +580,7 @@ check("11.read_share")
 #
 # $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
 #
-# To see this on any machine, loading and computing *sleep* here, as if the storage were far away and the computing done by a GPU: 8 samples of 2 ms each, and 8 ms of computing.
+# To see this on any machine, loading and computing sleep here, as if the storage were far away and the computing done by a GPU: 8 samples of 2 ms each, and 8 ms of computing.
 #
 # **Predict.** How long does a step take without workers, with 1 and with 2? Write `[a, b, c]` in milliseconds.
 
@@ -632,7 +632,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# From the number of workers on at which $T_\text{load}/w$ falls below $T_\text{comp}$, more of them bring nothing. And workers that decode images *compute*: then they want cores, section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, which is why the points lie somewhat above the line.)
+# From the number of workers on at which $T_\text{load}/w$ falls below $T_\text{comp}$, more of them bring nothing. And workers that decode images compute: then they want cores, section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, which is why the points lie somewhat above the line.)
 #
 # How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance, 2 by default. Our sampler counts the batches that it has been asked for.
 #
@@ -787,7 +787,7 @@ print(f"{merged.name}: the two logs of a rank agree within {1e6 * spread:.0f} us
 ranks_of_a_step(profiles, 0, two_steps.seconds, title="Two steps of LeNet on four ranks")
 
 # %% [markdown]
-# Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so *somebody* always waits here; with a core for each rank the sections would stand below each other.
+# Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so somebody always waits here; with a core for each rank the sections would stand below each other.
 #
 # The picture shows the outermost operators only. To zoom in, open `merged.pt.trace.json` (it lies beside this notebook; download it from JupyterLab's file browser) in a viewer:
 #
@@ -904,7 +904,7 @@ for rank, seconds in enumerate(by_rank):
     print(f"rank {rank}   " + " ".join(f"{seconds[name]:9.3f}" for name in names))
 
 # %% [markdown]
-# Three ranks spend most of their time in `sync`. The usual report says now: "communication is the bottleneck, we need a faster network". It is wrong. In a collective everybody waits for the last one, so a long `sync` says that *somebody else* was late, and the rank with the *shortest* `sync` is the one that all wait for.
+# Three ranks spend most of their time in `sync`. The usual report says now: "communication is the bottleneck, we need a faster network". It is wrong. In a collective everybody waits for the last one, so a long `sync` says that somebody else was late, and the rank with the shortest `sync` is the one that all wait for.
 #
 # ### Exercise 4: whom do they wait for, and for what?
 #
