@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +17,9 @@ from torch.utils.data import Dataset, Sampler
 # A copy of the process is there at once. Elsewhere than on Linux it cannot be had safely, and each
 # worker imports PyTorch anew.
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+
+# PyTorch warns of more workers than cores. These sleep and need none.
+warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
 class SlowStorage(Dataset):
