@@ -180,7 +180,7 @@ assert share < 0.2
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
-# A percent or so. Arithmetic is cheap and bytes are dear, on every machine since about 1990, and most of all on GPUs: an H100 does some 20 float32 operations in the time of one byte.
+# A percent or so. Arithmetic is cheap and bytes are dear, on every machine since about 1990, and most of all on GPUs.
 #
 # ## 3. The roofline
 #
@@ -335,11 +335,13 @@ def point(network, name, words):
 CHOSEN = [
     ("LeNet", "features.0", "convolution 1"), ("LeNet", "features.1", "ReLU"),
     ("LeNet", "features.2", "max pooling"), ("LeNet", "features.3", "convolution 2"),
-    ("LeNet", "classifier.1", "linear 400 to 120"), ("MLP", "layers.1", "linear 784 to 512"),
-    ("MLP", "layers.5", "linear 512 to 10"), ("transformer", "blocks.0.attention.query", "query"),
-    ("transformer", "blocks.0.mlp.up", "MLP up"), ("transformer", "blocks.0.mlp_norm", "norm"),
+    ("MLP", "layers.1", "linear 784 to 512"), ("MLP", "layers.5", "linear 512 to 10"),
+    ("transformer", "blocks.0.attention.query", "query"),
+    ("transformer", "blocks.0.mlp_norm", "norm"),
 ]  # fmt: skip
 points = [point(*chosen) for chosen in CHOSEN]
+layers["MLP", "one sample"] = layers["MLP", "layers.1"][0], layers["MLP", "layers.1"][1][:1]
+points.append(point("MLP", "one sample", "784 to 512, one sample"))
 
 # %%
 points = [Point(*each) for each in on_rank_0["points"]]
@@ -356,7 +358,7 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # Three things to read off, and one not to.
 #
 # - **ReLU, pooling and norm** stand far to the left: an operation a number, which comes in and goes out with 4 bytes each, 1/8 FLOP/byte. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
-# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for.
+# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But the same layer with *one* sample (the last point) is down at the slope.
 # - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
 # - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
 #
@@ -539,7 +541,8 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # (`None` in the second line means that this system does not tell; 1.0 that it was asked and did not forget, as where files live in memory.)
 #
 # - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
-# - Cold is only as cold as it can be had. Where the numbers hardly differ although nothing was in the page cache, as *measured here*, somebody below remembered: the host of a virtual machine has a cache of its own, and a fast disk takes 0.1 ms for a file. The honest words are "not in this system's page cache".
+# - Cold is another world: each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), where the array comes in a few long pieces that the kernel asks for ahead. But cold is only as cold as it can be had. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which nobody has asked to forget. The honest words are "not in this system's page cache".
+# - And looking can disturb. A first version of this lesson looked by a read that gives up where it would have to wait for the disk (`RWF_NOWAIT`). Such a read makes the kernel fetch the file in the background: the "cold" files were warm a moment later, and the figure showed no difference.
 # - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
 #
 # | one packed file | finds sample i by | good for |

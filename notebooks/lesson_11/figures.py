@@ -89,7 +89,7 @@ def roofline(points: Sequence[Point], peak: float, bandwidths: Mapping[str, floa
             colour = LINE_COLOURS[model % len(LINE_COLOURS)]
             axes.plot(
                 point.intensity, point.rate / 1e9, _MODEL_MARKERS[model % len(_MODEL_MARKERS)],
-                color=colour, mec=INK, mew=0.8, ms=15,
+                color=colour, mec=INK, mew=0.8, ms=14,
             )  # fmt: skip
             axes.annotate(
                 str(number), (point.intensity, point.rate / 1e9), ha="center", va="center",
@@ -97,6 +97,7 @@ def roofline(points: Sequence[Point], peak: float, bandwidths: Mapping[str, floa
             )  # fmt: skip
         axes.set(xscale="log", yscale="log")
         axes.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="speed (GFLOP/s)")
+        log_ticks(axes.xaxis, "FLOP/byte")
         log_ticks(axes.yaxis, "GFLOP/s")
         finish_axes(axes)
         handles = axes.get_legend_handles_labels()[0]
@@ -230,7 +231,7 @@ def memory_over_time(profile: Profile) -> Figure:
             axes.text((begin + finish) / 2, place * top, section.name, ha="center", va="top")
         peak = int(np.argmax(mebibytes))
         axes.plot(times[peak], mebibytes[peak], "v", color=ALARM, ms=9, label="most")
-        axes.set(xlabel="time (ms)", ylabel="memory taken since the start (MiB)", ylim=(0, top))
+        axes.set(xlabel="time (ms)", ylabel="memory in use (MiB)", ylim=(0, top))
         axes.legend(loc="center right", facecolor=PAPER, edgecolor=RULE)
         finish_axes(axes, grid="y")
 
@@ -266,7 +267,10 @@ def reading_times(seconds: Mapping[str, Mapping[str, float]]) -> Figure:
                 places, [1e3 * times[way] for way in ways], height, label=state, hatch=hatch,
                 color=LINE_COLOURS[number], edgecolor=PAPER,
             )  # fmt: skip
+        shortest = min(value for times in seconds.values() for value in times.values())
         axes.set(xscale="log", xlabel="time to read everything (ms)")
+        axes.set_xlim(left=10 ** np.floor(np.log10(0.9e3 * shortest)))
+        log_ticks(axes.xaxis, "ms")
         axes.set_yticks(range(len(ways)), ways)
         axes.invert_yaxis()
         finish_axes(axes, grid="x")
