@@ -357,7 +357,7 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # %% [markdown]
 # Three things to read off, and one not to.
 #
-# - **ReLU, pooling and norm** stand far to the left: an operation a number, which comes in and goes out with 4 bytes each, 1/8 FLOP/byte. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
+# - **ReLU, pooling and norm** stand far to the left: an operation or less for each number, which comes in and goes out with 4 bytes each. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
 # - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But the same layer with *one* sample (the last point) is down at the slope.
 # - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
 # - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
@@ -385,9 +385,8 @@ check("11.least_seconds")
 
 # %%
 # %%px
-model = NETWORKS["transformer"]
 with FlopCounterMode(display=False) as counter:
-    loss = model(images).sum()
+    loss = NETWORKS["transformer"](images).sum()
 forward = counter.get_total_flops()
 with FlopCounterMode(display=False) as counter:
     loss.backward()
@@ -736,13 +735,13 @@ prediction = None
 # %%px
 comm.Barrier()
 profiled_from = events.mark()
-with profile(activities=[ProfilerActivity.CPU]) as profiler:
+with profile(activities=[ProfilerActivity.CPU]) as of_two_steps:
     for _ in range(2):
         step()
 
 # %%
 # %%px
-table = {row.key: (row.count, row.self_cpu_time_total / 1e3) for row in profiler.key_averages()}
+table = {row.key: (row.count, row.self_cpu_time_total / 1e3) for row in of_two_steps.key_averages()}
 assert table["forward"][0] == table["sync"][0] == 2  # steps
 assert table["aten::conv2d"][0] == 2 * 2  # convolutions x steps
 assert table["aten::linear"][0] == 3 * 2
@@ -772,7 +771,7 @@ compare(prediction, max(spent, key=spent.get))
 from notebooks.lesson_11.traces import read_profile
 
 own_trace = Path(folder.name, f"rank{rank}.pt.trace.json")
-profiler.export_chrome_trace(str(own_trace))
+of_two_steps.export_chrome_trace(str(own_trace))
 own_profile = read_profile(own_trace)
 assert [span.name for span in own_profile.sections] == ["forward", "backward", "sync", "update"] * 2
 
@@ -787,7 +786,8 @@ merged = write_merged("merged.pt.trace.json", two_steps, profiles)
 # %% tags=["nbval-ignore-output"]
 spread = max(spread for _, spread in moved)
 print(f"{merged.name}: the two logs of a rank agree within {1e6 * spread:.0f} us")
-ranks_of_a_step(profiles, 0, two_steps.seconds, title="Two steps of LeNet on four ranks")
+end = max(profile.sections[-1].end for profile in profiles)
+ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 
 # %% [markdown]
 # Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so somebody always waits here; with a core for each rank the sections would stand below each other.
@@ -899,11 +899,11 @@ from notebooks.lesson_11 import planted
 planted.train()  # so that nothing happens for the first time
 comm.Barrier()
 started = events.mark()
-with profile(activities=[ProfilerActivity.CPU]) as profiler:
+with profile(activities=[ProfilerActivity.CPU]) as of_planted:
     planted.train()
-own_trace = Path(folder.name, "planted.pt.trace.json")
-profiler.export_chrome_trace(str(own_trace))
-planted_profile = read_profile(own_trace)
+planted_trace = Path(folder.name, "planted.pt.trace.json")
+of_planted.export_chrome_trace(str(planted_trace))
+planted_profile = read_profile(planted_trace)
 seconds_in = {}
 for span in planted_profile.sections:
     seconds_in[span.name] = seconds_in.get(span.name, 0) + span.end - span.start

@@ -134,6 +134,8 @@ def section_at(profile: Profile, time: float) -> str:
 def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, float]:
     """Move a profile to the clock of the timeline's lane, by the sections that both have.
 
+    The timeline may go on for longer than the profile.
+
     Returns:
         The profile, and by how many seconds the sections' offsets differ at most: so exact it is.
 
@@ -141,6 +143,7 @@ def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, float]:
         ValueError: if the two do not have the same sections in the same order.
     """
     in_lane = sorted((event.start, event.shape) for event in lane.sections)
+    in_lane = in_lane[: len(profile.sections)]
     if [name for _, name in in_lane] != [span.name for span in profile.sections]:
         raise ValueError(
             f"rank {lane.rank} has other sections in its trace than in the timeline: give each "

@@ -119,8 +119,12 @@ def test_profiles_move_to_the_timeline_s_clock(real: Profile) -> None:
 
 def test_other_sections_than_the_timeline_s_are_refused(real: Profile) -> None:
     timeline, _ = both(real)
-    with pytest.raises(ValueError, match="rank 1 has other sections"):
-        moved_to(timeline.lanes[1], real._replace(sections=real.sections[:1]))
+    first, second = real.sections
+    for others in ([second, first], [first, second, first]):
+        with pytest.raises(ValueError, match="rank 1 has other sections"):
+            moved_to(timeline.lanes[1], real._replace(sections=others))
+    shorter = real._replace(sections=[first])
+    assert moved_to(timeline.lanes[1], shorter)[0].sections[0].name == "forward"
 
 
 def test_the_merged_file_keeps_to_the_format(real: Profile, tmp_path) -> None:
