@@ -539,7 +539,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 # %% [markdown]
 # (`None` in the second line means that this system does not tell; 1.0 that it was asked and did not forget, as where files live in memory.)
 #
-# - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
+# - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 5 to 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
 # - Cold is another world: each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), where the array comes in a few long pieces that the kernel asks for ahead. But cold is only as cold as it can be had. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which nobody has asked to forget. The honest words are "not in this system's page cache".
 # - And looking can disturb. A first version of this lesson looked by a read that gives up where it would have to wait for the disk (`RWF_NOWAIT`). Such a read makes the kernel fetch the file in the background: the "cold" files were warm a moment later, and the figure showed no difference.
 # - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
@@ -600,6 +600,8 @@ from torch.utils.data import DataLoader
 from notebooks.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
 
 
+# %%
+# %%px
 def step_seconds(workers, steps=16):
     """The median of the seconds from batch to batch, after the first."""
     start_method = START_METHOD if workers else None
@@ -696,6 +698,8 @@ from torch_mpi4py import events
 from course_lib.parallel.gradient_sync import sync_gradients
 
 
+# %%
+# %%px
 @contextmanager
 def section(name):
     with events.section(name), record_function(name):
@@ -762,7 +766,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But on a processor pooling can cost as much, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
 #
 # Now the traces themselves. Each rank writes a file in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
 
@@ -873,7 +877,7 @@ for samples, of_batch in memory.items():
     kept[samples] = snapshot(of_batch, of_batch.sections[0].end)["forward"]
 compare(prediction, kept[128] / kept[64], within=0.02)
 
-# %%
+# %% tags=["nbval-ignore-output"]
 for samples, of_batch in memory.items():
     live = live_bytes(of_batch.allocations)
     most = of_batch.allocations[live.index(max(live))].time
