@@ -665,7 +665,7 @@ assert cluster.view["drawn"] == [5] * 4
 # %% [markdown]
 # Five: each worker was given two, and when the first came back its place was filled at once. So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
 #
-# **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. The next cell measures both where there is one.
+# **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. The next cell measures both where there is one.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -726,8 +726,10 @@ def step():
         optimizer.step()
 
 
+# %%
+# %%px
 for _ in range(3):
-    step()  # what happens only once is not to be in the profile
+    step()  # what happens only once is not to be profiled
 
 # %% [markdown]
 # **Predict.** Where does a training step of LeNet spend most of its time on your processor? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
@@ -1004,8 +1006,8 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # 2. J. D. McCalpin, "Sustainable Memory Bandwidth in Current High Performance Computers", University of Virginia, 1995, and the benchmark STREAM, [cs.virginia.edu/stream](https://www.cs.virginia.edu/stream/). What copy and triad count, and what they leave out.
 # 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How often waiting threads spin.
 # 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples as neighbouring files of one name in tar archives, read as a stream.
-# 5. PyTorch, "torch.utils.data" and "A guide on good usage of non_blocking and pin_memory()", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html). Workers, prefetching, pinning.
+# 5. PyTorch, "torch.utils.data", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html), and V. Moens, "A guide on good usage of non_blocking and pin_memory() in PyTorch", [docs.pytorch.org](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html), 2024. Workers, prefetching, pinning.
 # 6. PyTorch, "PyTorch Profiler With TensorBoard", a tutorial whose first paragraph says that the integration is deprecated; and pytorch/kineto, issues 1248 and 1340, on the removal of `tb_plugin`, completed in May 2026.
 # 7. PyTorch, "Understanding CUDA Memory Usage", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html). Snapshots and their viewer.
 # 8. *Holistic Trace Analysis*, [github.com/facebookresearch/HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis).
-# 9. The Linux man-pages project, posix_fadvise(2) and readv(2). What DONTNEED promises, and RWF_NOWAIT.
+# 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may look.
