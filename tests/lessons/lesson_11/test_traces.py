@@ -84,6 +84,7 @@ def test_a_snapshot_tells_who_took_what_is_still_there() -> None:
     taken = [(1, 100, 7), (3, 50, 8), (5, -100, 7), (6, 30, 7)]
     one = Profile(sections, [], [Allocation(*each) for each in taken])
     assert snapshot(one, 4) == {"outer": 100, "inner": 50}
+    assert snapshot(one, 5.5) == {"inner": 50}
     assert snapshot(one, 20) == {"inner": 50, "outer": 30}
     assert live_bytes(one.allocations) == [100, 150, 50, 80]
 
@@ -136,3 +137,10 @@ def test_the_merged_file_keeps_to_the_format(real: Profile, tmp_path) -> None:
     assert len(operators) == 2 * len(real.operators)
     named = [e for e in events if e["name"] == "thread_name" and e["args"]["name"] == "operators"]
     assert {event["tid"] for event in named} == {event["tid"] for event in operators}
+
+
+def test_operators_that_overlap_by_a_nanosecond_are_cut(real: Profile, tmp_path) -> None:
+    timeline, _ = both(real)
+    overlapping = [Span("outer", 0.0, 10.4e-9), Span("inner", 2e-9, 10.6e-9)]
+    profiles = [Profile(real.sections, overlapping, []) for _ in range(2)]
+    check_trace(write_merged(tmp_path / "merged.pt.trace.json", timeline, profiles))
