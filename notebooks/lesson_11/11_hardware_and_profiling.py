@@ -696,6 +696,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch_mpi4py import events
 
 from course_lib.parallel.gradient_sync import sync_gradients
+from notebooks.lesson_11.traces import read_profile
 
 
 # %%
@@ -774,8 +775,6 @@ compare(prediction, max(spent, key=spent.get))
 
 # %%
 # %%px
-from notebooks.lesson_11.traces import read_profile
-
 own_trace = Path(folder.name, f"rank{rank}.pt.trace.json")
 of_two_steps.export_chrome_trace(str(own_trace))
 own_profile = read_profile(own_trace)
