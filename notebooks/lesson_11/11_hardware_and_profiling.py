@@ -109,7 +109,7 @@ def many_products(times=60, n=512):
     return times * 2 * n**3 / (time.perf_counter() - start)
 
 
-many_products(5)
+warm_up = many_products(5)
 
 # %%
 # %%px --targets 0
