@@ -100,31 +100,33 @@ prediction = None
 
 # %%
 # %%px
-def many_products(times=60, n=512):
-    """Operations per second over many products in a row."""
+def seconds_of_products(n, times, meet=lambda: None):
+    """Seconds for so many products of n x n matrices; the ranks meet before and after."""
     one = torch.ones(n, n)
+    torch.mm(one, one)
+    meet()
     start = time.perf_counter()
     for _ in range(times):
         torch.mm(one, one)
-    return times * 2 * n**3 / (time.perf_counter() - start)
+    meet()
+    return time.perf_counter() - start
 
-
-warm_up = many_products(5)
 
 # %%
 # %%px --targets 0
-alone = many_products()
+alone = 60 / seconds_of_products(512, 60)
 
 # %%
 # %%px
-comm.Barrier()
-own_speed = many_products()
-together = comm.allreduce(own_speed)
+together = 60 * world_size / seconds_of_products(512, 60, comm.Barrier)
 
 # %% tags=["nbval-ignore-output"]
-compare(prediction, cluster.view["together"][0] / cluster.view.client[0]["alone"], within=0.3)
+on_rank_0 = cluster.view.client[0]
+compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 
 # %% [markdown]
+# (Four ranks' work over the time from their common start until the last one is done. To add up each rank's own speed would be wrong: those who are not at work at the same moment would be counted as if they were.)
+#
 # Ranks do not make cores. With four ranks on c cores expect the smaller of 4 and c, less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you may use: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less time on its cores than it sees cores; then neither tells, but this measurement does.)
 #
 # ## 2. How fast can it remember?
@@ -151,7 +153,6 @@ lengths = [2**k for k in range(12, 27, 2)]
 bandwidths = [copy_and_triad(n) for n in lengths]
 
 # %% tags=["nbval-ignore-output"]
-on_rank_0 = cluster.view.client[0]
 lengths, bandwidths = on_rank_0["lengths"], on_rank_0["bandwidths"]
 peak, bandwidth = on_rank_0["peak"], bandwidths[-1][1]
 fastest = max(triad for _, triad in bandwidths)
@@ -410,12 +411,11 @@ prediction = None
 
 # %%
 # %%px
-def with_threads(threads, times=20):
-    """Operations per second of this rank with so many threads."""
+def products_per_second(threads, meet=lambda: None, times=40):
+    """Products of 256 x 256 matrices per second, on this rank, with so many threads."""
     torch.set_num_threads(threads)
     try:
-        many_products(3, n=256)  # the threads are started
-        return many_products(times, n=256)
+        return times / seconds_of_products(256, times, meet)
     finally:
         torch.set_num_threads(1)
 
@@ -424,14 +424,11 @@ THREADS = [1, 2, 4, 8]
 
 # %%
 # %%px --targets 0
-one_rank = [with_threads(threads) for threads in THREADS]
+one_rank = [products_per_second(threads) for threads in THREADS]
 
 # %%
 # %%px
-all_ranks = []
-for threads in THREADS:
-    comm.Barrier()
-    all_ranks.append(comm.allreduce(with_threads(threads)))
+all_ranks = [world_size * products_per_second(threads, comm.Barrier) for threads in THREADS]
 assert torch.get_num_threads() == 1
 
 # %% tags=["nbval-ignore-output"]
@@ -443,8 +440,8 @@ compare(prediction, "A" if change > 1.2 else "B" if change > 0.8 else "C" if cha
 figures.measured_and_predicted(
     on_rank_0["THREADS"],
     {
-        "one rank, the others idle": [speed / 1e9 for speed in one_rank],
-        "four ranks together": [speed / 1e9 for speed in all_ranks],
+        "one rank, the others idle": [2 * 256**3 * each / 1e9 for each in one_rank],
+        "four ranks together": [2 * 256**3 * each / 1e9 for each in all_ranks],
     },
     xlabel="threads of each rank",
     ylabel="speed of all ranks (GFLOP/s)",
@@ -745,6 +742,8 @@ profiled_from = events.mark()
 with profile(activities=[ProfilerActivity.CPU]) as of_two_steps:
     for _ in range(2):
         step()
+own_trace = Path(folder.name, f"rank{rank}.pt.trace.json")
+of_two_steps.export_chrome_trace(str(own_trace))
 
 # %%
 # %%px
@@ -771,12 +770,10 @@ compare(prediction, max(spent, key=spent.get))
 # %% [markdown]
 # *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
 #
-# Now the traces themselves. Each rank writes a file in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
+# Now the traces themselves: `export_chrome_trace` has written each rank's, in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
 
 # %%
 # %%px
-own_trace = Path(folder.name, f"rank{rank}.pt.trace.json")
-of_two_steps.export_chrome_trace(str(own_trace))
 own_profile = read_profile(own_trace)
 assert [span.name for span in own_profile.sections] == ["forward", "backward", "sync", "update"] * 2
 
