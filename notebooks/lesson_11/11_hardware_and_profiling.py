@@ -768,7 +768,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. (`sync` is long because it waits, and waiting is no operator; we come to that.) Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
 #
 # Now the traces themselves: `export_chrome_trace` has written each rank's, in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
 
@@ -802,7 +802,7 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
 # | TensorBoard | deprecated. PyTorch's tutorial says so and sends you to Perfetto; the plugin's code was removed from its repository in spring 2026 [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
-# In Perfetto each rank is a process: `program` says when it computes and waits, `sections` and `messages and collectives` come from the course's log with arrows from sends to receives, `operators` from `torch.profiler`. W and S zoom, A and D move; a click on a slice tells its arguments. A profile costs time itself (about 1 to 5 µs an operator here), so look at shares and order, and measure speed without it.
+# In Perfetto each rank is a process: `program` says when it computes and waits, `sections` and `messages and collectives` come from the course's log with arrows from sends to receives, `operators` from `torch.profiler`. W and S zoom, A and D move; a click on a slice tells its arguments. A profile costs time itself (1 to 5 µs an operator, *measured here*), so look at shares and order, and measure speed without it.
 #
 # For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3), on_trace_ready=...)` and `profiler.step()` after each step. And give the file of each rank the rank's number.
 #
@@ -862,7 +862,7 @@ assert forward_part.end < most < middle
 #
 # (Try LeNet: `memory_profile` with its model and optimizer. There the most is neither activations nor gradients, but a copy in another order that a convolution makes for itself and throws away, 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
 #
-# A *memory snapshot* is the list of all pieces in use at one moment. Here is one at the worst moment, by the section that took each piece.
+# A *memory snapshot* is the list of all pieces in use at one moment. The last cell of this section has one of the worst moment, by the section that took each piece.
 #
 # **Predict.** The batch is doubled. By which factor do the bytes grow that forward leaves behind? Write a number.
 
@@ -978,7 +978,7 @@ end = max(profile.sections[-1].end for profile in pictured)
 ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 
 # %% [markdown]
-# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 takes a matrix apart (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. **Fix**: once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank is the one that writes the log, that got the longer samples, whose disk is slow, or whose processor is hot; lesson 06 calls it a straggler.
+# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 takes a matrix apart (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time is.) **Fix**: once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank is the one that writes the log, that got the longer samples, whose disk is slow, or whose processor is hot; lesson 06 calls it a straggler.
 #
 # The same recipe works for hundreds of ranks, where nobody looks at pictures: sum up by section, take the rank that waits least, sort its self times. *Holistic Trace Analysis* (HTA) [8] does it for traces of GPUs: idle time and its causes, how much of the communication is hidden, which kernels differ between ranks. We tried its version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables are about what happens on a GPU: without one they come out empty, or end in an `IndexError`. So it does not serve this lesson; on a GPU cluster, `pip install HolisticTraceAnalysis` and give it the folder with one trace of each rank.
 #
