@@ -9,7 +9,6 @@ viewer shows both: who waited for whom, and what each was doing meanwhile.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -18,10 +17,6 @@ from typing import Any, NamedTuple
 
 from course_lib.teaching.timelines import Lane, Timeline
 from course_lib.teaching.timelines.chrome_trace import trace_events
-
-# PyTorch's profiler tells each start and stop on stderr, where a reader looks for what went wrong.
-# It asks for its level when the first profile begins.
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 OPERATOR, SECTION = "cpu_op", "user_annotation"
 _PYTORCHS_OWN = ("Optimizer.", "ProfilerStep")  # sections that nobody asked for
