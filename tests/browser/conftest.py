@@ -37,10 +37,18 @@ class Notebooks:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
         nbformat.write(notebook, self._folder / name)
+        self.reopen(name, len(cells))
+        return self.page
+
+    def reopen(self, name: str, cells: int) -> None:
+        """Open a notebook of so many cells as it is on disk."""
         self.page.open(f"{self._address}/lab/tree/{name}?token={TOKEN}&reset")
         shown = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
-        self.page.wait_for(f"{shown} === {len(cells)}", 120, "all cells")
-        return self.page
+        self.page.wait_for(f"{shown} === {cells}", 120, "all cells")
+
+    def saved(self, name: str) -> str:
+        """Return a notebook's file, as it is on disk now."""
+        return (self._folder / name).read_text()
 
 
 @pytest.fixture(scope="session")

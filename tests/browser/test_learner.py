@@ -1,4 +1,4 @@
-"""A learner works on lessons 01 and 05 in a browser: errs, takes a hint, stops, restarts."""
+"""A learner works on lessons 01 and 05 in a browser: errs, takes hints, stops, restarts."""
 
 from __future__ import annotations
 
@@ -45,6 +45,13 @@ NEVER_ENDS = """%%px
 def sync_gradients(model, group):
     while True:
         dist.all_reduce(torch.ones(1), group=group)
+"""
+HANGS = "%%px --limit 2\nkept = rank\nif rank != 3:\n    comm.allreduce(1)"
+DIES = """%%px
+import os, signal
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.allreduce(1)
 """
 ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
 SHIFT, CONTROL = 8, 2
@@ -125,6 +132,12 @@ class Learner:
         wait_until(lambda: before - notebooks.kernels(), 60, "an end of the old one")
         self.kernel_is_ready()
 
+    def saves(self, notebooks, what: str) -> None:
+        """Save by the menu and wait until the file holds ``what``."""
+        Lab(self.page).menu("File", "docmanager:save")
+        written = json.dumps(what)[1:-1]
+        wait_until(lambda: written in notebooks.saved(self.lesson), 30, "a saved notebook")
+
     def _cell(self, cell: int) -> str:
         return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
 
@@ -181,6 +194,40 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
+    learner.run(check, f"{ID}: right.")
+    learner.try_out(spare, "cluster.shutdown()")
+    assert page.errors == []
+
+
+@pytest.mark.timeout(400)
+def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
+    notebooks, tmp_path: Path
+) -> None:
+    make_workspace(workspace=tmp_path)
+    cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
+    page = notebooks.open(LESSON, cells)
+    learner = Learner(page, cells, LESSON)
+    learner.kernel_is_ready()
+    imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
+    answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
+    spare = learner.find("role =")
+
+    learner.run(imports)
+    learner.run(start, "4 ranks ready", 120)
+    report = learner.try_out(spare, HANGS, "HangError")
+    assert "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait" in report
+    learner.try_out(spare, DIES, "RankFailedError")
+    learner.try_out(spare, "cluster.shrink()\nprint(cluster.view['kept'])", "[0, 1, 3]")
+    learner.try_out(answer, RIGHT)
+    learner.run(check, f"{ID}: right.")  # three ranks make a ring, too
+    learner.try_out(spare, "cluster.restart()\nprint(cluster.view['rank'])", "[0, 1, 2, 3]")
+
+    learner.saves(notebooks, "token = [*token, comm.rank]")
+    notebooks.reopen(LESSON, len(cells))
+    learner.kernel_is_ready()
+    learner.run(imports)
+    learner.run(start, "4 ranks", 120)
+    learner.run(answer)
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.shutdown()")
     assert page.errors == []

@@ -6,6 +6,7 @@ import ast
 import importlib
 import linecache
 import re
+import symtable
 
 import pytest
 
@@ -83,14 +84,52 @@ def test_every_exercise_has_wrong_answers() -> None:
 @pytest.mark.parametrize("id", all_exercises())
 def test_no_other_cell_defines_an_exercise_s_function(id: str) -> None:
     """Else `check` would say right of what the learner did not write."""
+    for code in other_cells(id):
+        assert find(id).function not in names_given(ast.parse(code).body)
+
+
+@pytest.mark.parametrize("id", all_exercises())
+def test_no_other_cell_needs_what_a_solution_defines(id: str) -> None:
+    """So a lesson runs the same without its solutions, but for what the checks say."""
+    cell = exercise_cell(id)
+    with_it, without = (
+        names_given(ast.parse(without_magics(code)).body)
+        for code in (unmarked(cell), blanked(cell))
+    )
+    solved = with_it - without | {find(id).function}
+    for code in other_cells(id):
+        asks = f'check("{id}"' in code
+        assert asks or not solved & names_needed(code), code
+
+
+def without_magics(code: str) -> str:
+    return re.sub(r"^ *[%!].*$", "", code, flags=re.MULTILINE)
+
+
+def other_cells(id: str) -> list[str]:
+    """Return the code of all cells of the lesson but the exercise's, without magics."""
     lesson = id.partition(".")[0]
     (source,) = NOTEBOOKS.glob(f"lesson_{lesson}/{lesson}_*.py")
     cells = [cell for cell in read_source(source).cells if cell.cell_type == "code"]
     others = [cell.source for cell in cells if cell.metadata.get("exercise") != id]
     assert len(others) == len(cells) - 1
-    for code in others:
-        plain = re.sub(r"^ *[%!].*$", "", code, flags=re.MULTILINE)
-        assert find(id).function not in names_given(ast.parse(plain).body)
+    return [without_magics(code) for code in others]
+
+
+def names_needed(code: str) -> set[str]:
+    """Return the global names that a cell reads, in its functions too."""
+    found = set()
+    tables = [symtable.symtable(code, "<cell>", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        top = table.get_type() == "module"
+        found |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (top or symbol.is_global())
+        }
+    return found
 
 
 def names_given(block: list[ast.stmt]) -> set[str]:
