@@ -163,6 +163,7 @@ def install_marp() -> None:
 
 def build(deck: Path, *, pdf: bool = False) -> list[Path]:
     """Build a deck's HTML beside its source, and its PDF; return what was written."""
+    stamp, tex = fingerprint(deck), formulas(deck.read_text(encoding="utf-8"))
     built = []
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / deck.name
@@ -174,9 +175,8 @@ def build(deck: Path, *, pdf: bool = False) -> list[Path]:
             if answer.returncode != 0:
                 raise SlidesError(f"Marp failed on {deck.name}:\n{answer.stderr}")
             built.append(output)
-    markdown = deck.read_text(encoding="utf-8")
-    page = for_screen_readers(built[0].read_text(encoding="utf-8"), formulas(markdown))
-    built[0].write_text(f"{page}\n<!-- source {fingerprint(deck)} -->\n", encoding="utf-8")
+    page = for_screen_readers(built[0].read_text(encoding="utf-8"), tex)
+    built[0].write_text(f"{page}\n<!-- source {stamp} -->\n", encoding="utf-8")
     return built
 
 
