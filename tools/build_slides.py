@@ -103,6 +103,38 @@ def with_pictures(deck: Path) -> str:
     return _PICTURE.sub(image, deck.read_text(encoding="utf-8"))
 
 
+def formulas(markdown: str) -> list[str]:
+    """Return the TeX of a deck's formulas, in order."""
+    text = re.sub(r"<!--.*?-->|^```.*?^```$|`[^`\n]*`", "", markdown, flags=re.S | re.M)
+    found = re.findall(r"\$\$(.+?)\$\$|\$(\S[^$]*)\$", text, flags=re.S)
+    return [" ".join((block or inline).split()) for block, inline in found]
+
+
+def for_screen_readers(page: str, tex: list[str]) -> str:
+    """Name what Marp leaves without a name: slides, buttons, and formulas by their TeX.
+
+    Raises:
+        SlidesError: if there are not as many formulas on the page as in ``tex``.
+    """
+    for marp, ours in {
+        '<div class="bespoke-marp-osc">': 'role="navigation" aria-label="Slides"',
+        '<div id=":$p">': 'role="main"',
+    }.items():
+        if page.count(marp) != 1:
+            raise SlidesError(f"Marp's page has {page.count(marp)} times {marp}, not once")
+        page = page.replace(marp, f"{marp[:-1]} {ours}>")
+    start = '<mjx-container class="MathJax"'
+    if page.count(start) != len(tex):
+        raise SlidesError(f"{page.count(start)} formulas on the page, {len(tex)} in the source")
+    before, *after = page.split(start)
+    named = [
+        f'{start} role="img" aria-label="{html.escape(formula)}"'
+        + rest.replace(' role="img" focusable="false"', ' aria-hidden="true"', 1)
+        for formula, rest in zip(tex, after, strict=True)
+    ]
+    return "".join([before, *named])
+
+
 def fingerprint(deck: Path) -> str:
     """Return what a built deck is stamped with: a hash of its source and the theme."""
     return hashlib.sha256(deck.read_bytes() + THEME.read_bytes()).hexdigest()[:16]
@@ -131,6 +163,7 @@ def install_marp() -> None:
 
 def build(deck: Path, *, pdf: bool = False) -> list[Path]:
     """Build a deck's HTML beside its source, and its PDF; return what was written."""
+    stamp, tex = fingerprint(deck), formulas(deck.read_text(encoding="utf-8"))
     built = []
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / deck.name
@@ -142,8 +175,8 @@ def build(deck: Path, *, pdf: bool = False) -> list[Path]:
             if answer.returncode != 0:
                 raise SlidesError(f"Marp failed on {deck.name}:\n{answer.stderr}")
             built.append(output)
-    page = built[0].read_text(encoding="utf-8")
-    built[0].write_text(f"{page}\n<!-- source {fingerprint(deck)} -->\n", encoding="utf-8")
+    page = for_screen_readers(built[0].read_text(encoding="utf-8"), tex)
+    built[0].write_text(f"{page}\n<!-- source {stamp} -->\n", encoding="utf-8")
     return built
 
 

@@ -64,6 +64,8 @@ def _run(stopping: threading.Event) -> None:
         keeper.when_lost = declare_dead
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    # torch.profiler tells each start and stop on stderr, where a cell shows what went wrong.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     keeper.tell(rank, "imported torch")
     app = _engine_class().instance()
     app.keeper = keeper

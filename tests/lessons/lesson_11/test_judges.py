@@ -1,0 +1,61 @@
+"""Each mistake of lesson 11 that is recognised gives answers that nothing else gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.teaching.exercise import WrongAnswer
+from notebooks.lesson_11 import judge_culprit, judge_roofline
+from notebooks.lesson_11.judge_culprit import expected, made_up, waited
+
+
+def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> None:
+    cases = list(made_up().values())
+    answers = [tuple(expected(case) for case in cases)]
+    answers += [tuple(makes(case) for case in cases) for _, makes, _ in judge_culprit._MISTAKES]
+    assert len(set(answers)) == len(answers)
+
+
+def test_in_made_up_traces_the_rank_is_clear() -> None:
+    for case in made_up().values():
+        waits = sorted(waited(spans) for spans in case)
+        assert waits[0] < 0.7 * waits[1]
+
+
+def test_spans_are_apart_or_one_inside_the_other() -> None:
+    for case in made_up().values():
+        for spans in case:
+            for _, a, b in spans:
+                for _, c, d in spans:
+                    assert b <= c or d <= a or (a <= c and d <= b) or (c <= a and b <= d)
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "right", "cases"),
+    [
+        (
+            judge_roofline._INTENSITY_MISTAKES,
+            judge_roofline.intensity,
+            judge_roofline._INTENSITY_CASES,
+        ),
+        (judge_roofline._LEAST_MISTAKES, judge_roofline.least, judge_roofline._LEAST_CASES),
+    ],
+    ids=["intensity", "least"],
+)
+def test_mistakes_in_formulas_differ(mistakes, right, cases) -> None:
+    answers = [str([makes(*case) for case in cases]) for _, makes, _ in mistakes]
+    answers.append(str([right(*case) for case in cases]))
+    assert len(set(answers)) == len(answers)
+
+
+def test_a_file_that_was_left_somewhere_does_not_matter_to_a_right_answer() -> None:
+    from notebooks.lesson_11.judge_reads import judge_read_share
+
+    def forgets_where_it_stands(file, starts, rank, world_size):
+        n = len(starts) - 1
+        first, last = n * rank // world_size, n * (rank + 1) // world_size
+        return [file.read(starts[i + 1] - starts[i]) for i in range(first, last)]
+
+    with pytest.raises(WrongAnswer) as caught:
+        judge_read_share(forgets_where_it_stands)
+    assert caught.value.name == "wrong-place-in-the-file"
