@@ -1,0 +1,380 @@
+"""Trains to a target accuracy on a simulated device and an emulated link, by a stop-watch.
+
+Model, data, gradients and messages are real. Simulated are two things. The *device*: forward and
+backward take at least the task's seconds, by sleeping what is left of them, so that ranks which
+share a core compute at the same time all the same. And the *link*, by ``emulated_link``. The
+stop-watch stands still while the test accuracy is looked at.
+
+Every function is called on all ranks together, ``train_alone`` on one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from itertools import count, islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch_mpi4py import Traffic, emulated_link, world
+from torch_mpi4py.clocks import clock_offsets
+from torch_mpi4py.event_board import Event
+from torch_mpi4py.events import events, mark, section
+
+from course_lib.parallel.parameter_server import Asynchronous, Server, Stop, load_parameters
+from course_lib.parallel.parameter_server import Worker as Computer
+from course_lib.training import data, models
+from course_lib.training.data import DataSet
+from course_lib.training.loops import accuracy, batches
+from notebooks.lesson_14 import strategies
+from notebooks.lesson_14.tasks import Look, Measured, Plan, Task
+
+__all__ = ["Worker", "rehearse", "train", "train_alone"]
+
+_MOST_TRAINING, _MOST_TEST = 16_384, 1_000  # of a large data set: enough for these targets
+_MOST_SHOWN = 16  # steps in the timeline
+SEED = 14
+
+# The first optimizer of a process imports torch._dynamo, which takes a second.
+torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def load(task: Task) -> tuple[DataSet, DataSet, str]:
+    """Return training set, test set and name of the first of the task's data sets on disk.
+
+    Nothing is downloaded. Of large data sets a part is taken.
+    """
+    size = 28 if task.network == "LeNet" else None
+    training, test, name = data.load_available(*task.targets, size=size)
+    return (
+        DataSet(*training[:_MOST_TRAINING]),
+        DataSet(*test[:_MOST_TEST]),
+        name,
+    )
+
+
+def new_model(task: Task, images: torch.Tensor) -> nn.Module:
+    """Return the task's network, with the same weights on every rank and in every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        if task.network == "LeNet":
+            return models.LeNet(channels=images.shape[1])
+        return models.MLP(images[0].numel(), (128,))
+
+
+class Worker:
+    """What a strategy works with on one rank.
+
+    Attributes:
+        model: the whole model; its weights are the same on all ranks at first.
+        optimizer: SGD over the parameters that this rank trains.
+        rank, ranks: this rank's number, and how many there are.
+        forward: what is called with images; a strategy may wrap the model.
+        owners: for a model in stages, the rank that trains each parameter; else empty.
+    """
+
+    def __init__(
+        self, task: Task, model: nn.Module, rate: float, rank: int, ranks: int, paced: bool
+    ) -> None:
+        self.model, self.rank, self.ranks = model, rank, ranks
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        self.forward: Any = model
+        self.owners: list[int] = []
+        self.loss = F.cross_entropy
+        self._sample_seconds = task.sample_seconds if paced else 0.0
+        self._fixed_seconds = task.fixed_seconds if paced else 0.0
+        self._begin = self._length = 0.0  # of the backward pass under way
+        self._pace_backward()
+
+    def compute(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Forward and backward: a third and two thirds of the device's seconds."""
+        begin, whole = time.perf_counter(), len(images) * self._sample_seconds
+        loss = self.loss(self.forward(images), labels)
+        self._begin = begin + self._fixed_seconds + whole / 3
+        self._length = whole * 2 / 3
+        _sleep_until(self._begin)
+        loss.backward()
+        _sleep_until(self._begin + self._length)
+
+    def _pace_backward(self) -> None:
+        # Before a strategy adds hooks of its own, so that those find the gradient in its time.
+        layers = [m for m in self.model.modules() if next(m.parameters(recurse=False), None) is not None]
+        for number, layer in enumerate(reversed(layers), 1):
+            due = partial(self._wait_in_backward, number / len(layers))
+            for parameter in layer.parameters(recurse=False):
+                parameter.register_post_accumulate_grad_hook(due)
+
+    def _wait_in_backward(self, share: float, _: torch.Tensor) -> None:
+        _sleep_until(self._begin + share * self._length)
+
+    # ---- a model in stages -------------------------------------------------------------------
+
+    def cut_into_stages(self) -> None:
+        """Give each rank its part of the model's layers, and its optimizer that part's weights."""
+        layers = [m for m in self.model.modules() if not list(m.children())]
+        cuts = [round(len(layers) * part / self.ranks) for part in range(self.ranks + 1)]
+        stages = [nn.Sequential(*layers[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        owner = {id(p): number for number, one in enumerate(stages) for p in one.parameters()}
+        self.owners = [owner[id(parameter)] for parameter in self.model.parameters()]
+        self._stage, self._before = stages[self.rank], stages[: self.rank]
+        own = list(self._stage.parameters())
+        self.optimizer = torch.optim.SGD(
+            own or [nn.Parameter(torch.zeros(1))], lr=self.optimizer.param_groups[0]["lr"]
+        )
+
+    def receive(self, images: torch.Tensor, source: int) -> torch.Tensor:
+        """Return what rank ``source`` made of these images in the stages before this one."""
+        with torch.no_grad():
+            like = images[:1]
+            for stage in self._before:
+                like = stage(like)
+        x = torch.empty(len(images), *like.shape[1:])
+        dist.recv(x, source)
+        return x.requires_grad_()
+
+    def receive_like(self, out: torch.Tensor, source: int) -> torch.Tensor:
+        """Return the gradient of ``out`` from the stage after this one."""
+        gradient = torch.empty_like(out)
+        dist.recv(gradient, source)
+        return gradient
+
+    def forward_stage(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's stage, forward: its share of a third of the device's seconds."""
+        begin = time.perf_counter()
+        out = self._stage(x)
+        _sleep_until(begin + len(x) * self._sample_seconds / self.ranks / 3)
+        return out
+
+    def backward_stage(self, out: torch.Tensor, gradient: torch.Tensor | None, samples: int) -> None:
+        """This rank's stage, backward: twice as long."""
+        begin = time.perf_counter()
+        if out.requires_grad:
+            out.backward(gradient)
+        _sleep_until(begin + samples * self._sample_seconds / self.ranks * 2 / 3)
+
+
+def _sleep_until(moment: float) -> None:
+    left = moment - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+# ---- to the target -------------------------------------------------------------------------------
+
+
+def train_alone(task: Task, plan: Plan | None = None, *, paced: bool = True) -> Measured:
+    """Train on this rank alone: the baseline, or another ``plan`` (batch and rate count).
+
+    Without ``paced`` as fast as the machine can, which tells the steps and not the time.
+    """
+    return _train(task, plan or Plan("alone", task.batch, task.rate), _Alone(), paced)
+
+
+def train(task: Task, plan: Plan) -> Measured:
+    """Train by ``plan`` on all ranks, over the task's link, on the simulated devices."""
+    with emulated_link(task.latency, task.bandwidth):
+        return _train_together(task, plan, paced=True)
+
+
+def rehearse(task: Task, plan: Plan) -> Measured:
+    """The same without link and device: it tells how many steps, and nothing about the time."""
+    return _train_together(task, plan, paced=False)
+
+
+def _train_together(task: Task, plan: Plan, paced: bool) -> Measured:
+    if plan.strategy == "asynchronous":
+        return _train_with_server(task, plan, paced)
+    return _train(task, plan, _Together(), paced)
+
+
+class _Alone:
+    """What happens between the steps of one rank."""
+
+    rank, ranks = 0, 1
+
+    def off_the_clock(self) -> AbstractContextManager:
+        return nullcontext()
+
+    def meet(self) -> None:
+        pass
+
+    def slowest(self, seconds: float) -> float:
+        return seconds
+
+    def accuracy(self, worker: Worker, test: DataSet) -> float:
+        return accuracy(worker.model, test)
+
+    def shown(self, events: list[Event]) -> tuple:
+        return 0, events, 0.0, 0.0
+
+
+class _Together(_Alone):
+    """What happens between the steps of several ranks; no emulated link delays it."""
+
+    def __init__(self) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def off_the_clock(self) -> AbstractContextManager:
+        return emulated_link()
+
+    def meet(self) -> None:
+        dist.barrier()
+
+    def slowest(self, seconds: float) -> float:
+        message = torch.tensor([seconds], dtype=torch.float64)
+        dist.all_reduce(message, dist.ReduceOp.MAX)
+        return float(message)
+
+    @torch.no_grad()
+    def accuracy(self, worker: Worker, test: DataSet) -> float:
+        """Of the stages put together, or of the mean of all replicas."""
+        common = copy.deepcopy(worker.model)
+        for number, parameter in enumerate(common.parameters()):
+            if worker.owners:
+                dist.broadcast(parameter, worker.owners[number])
+            else:
+                dist.all_reduce(parameter)
+                parameter /= self.ranks
+        right = accuracy(common, test) if self.rank == 0 else 0.0
+        message = torch.tensor([right], dtype=torch.float64)
+        dist.broadcast(message, 0)
+        return float(message)
+
+    def shown(self, events: list[Event]) -> tuple:
+        clock = clock_offsets(world())[self.rank]
+        return self.rank, events, clock.offset, clock.residual
+
+
+def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
+    if plan.strategy not in strategies.READY:
+        known = ", ".join([*strategies.READY, "asynchronous"])
+        raise ValueError(f"no strategy is called {plan.strategy!r}; there are {known}")
+    training, test, name = load(task)
+    model = new_model(task, training.images)
+    worker = Worker(task, model, plan.rate, team.rank, team.ranks, paced)
+    step = strategies.READY[plan.strategy](worker, **plan.options)
+    parts = 1 if plan.strategy == "pipeline" else team.ranks
+    own = slice(plan.batch * team.rank, plan.batch * (team.rank + 1)) if parts > 1 else slice(None)
+    source = _batches(training, plan.batch * parts)
+    between_looks = max(1, task.look_every // (plan.batch * parts))
+    looks, seconds, traffic, shown = [Look(0, 0, 0.0, 0.0)], 0.0, _Total(), None
+    while looks[-1].accuracy < task.targets[name] and looks[-1].samples < task.most_samples:
+        with team.off_the_clock():
+            team.meet()
+        first, last, begin = mark(), math.inf, time.perf_counter()
+        with traffic.counting():
+            for number, (images, labels) in enumerate(islice(source, between_looks), 1):
+                with section("step"):
+                    step(images[own], labels[own])
+                if number == _MOST_SHOWN:
+                    last = time.perf_counter()
+        took = time.perf_counter() - begin
+        with team.off_the_clock():
+            if shown is None and looks[-1].steps:  # the second time, when all is warm
+                shown = team.shown([event for event in events(first) if event.start < last])
+            seconds += team.slowest(took)
+            steps = looks[-1].steps + between_looks
+            right = team.accuracy(worker, test)
+            looks.append(Look(steps, steps * plan.batch * parts, seconds, right))
+    return Measured(
+        plan=plan,
+        data=name,
+        ranks=team.ranks,
+        target=task.targets[name],
+        looks=looks[1:],
+        shown=shown,
+        checksum=models.checksum(model),
+        **traffic.as_dict(),
+    )
+
+
+def _batches(training: DataSet, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Whole batches for ever, each epoch in an order of its own, the same on every rank."""
+    for epoch in count():
+        for chosen in batches(len(training), size, seed=SEED + epoch):
+            if len(chosen) == size:
+                yield training[chosen]
+
+
+class _Total:
+    """This rank's traffic while the clock ran."""
+
+    def __init__(self) -> None:
+        self.calls = self.handed_over = self.sent = self.messages = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        with Traffic() as traffic:
+            yield
+        self.calls += sum(one.messages for one in traffic.collectives.values())
+        self.handed_over += sum(one.bytes or 0 for one in traffic.collectives.values())
+        self.sent += traffic.sent.bytes
+        self.messages += traffic.sent.messages
+
+    def as_dict(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
+# ---- a parameter server ----------------------------------------------------------------------------
+
+
+def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
+    """Rank 0 serves, all others compute, for as many samples as the task allows.
+
+    Nobody can stop the clock of ranks that do not meet. So the accuracy is looked at afterwards,
+    on copies of the weights that the server has kept.
+    """
+    training, test, name = load(task)
+    model, rank, ranks = new_model(task, training.images), dist.get_rank(), dist.get_world_size()
+    traffic, first, begin = _Total(), mark(), time.perf_counter()
+    looks: list[Look] = []
+    with traffic.counting():
+        if rank == 0:
+            optimizer = torch.optim.SGD(model.parameters(), lr=plan.rate)
+            record = Server(
+                model,
+                optimizer,
+                mode=Asynchronous(),
+                stop=Stop(steps=task.most_samples // plan.batch),
+                snapshots=max(1, task.look_every // plan.batch),
+            ).run()
+        else:
+            seconds = task.fixed_seconds + plan.batch * task.sample_seconds if paced else 0.0
+            source = _own_batches(training, plan.batch, rank)
+            Computer(model, F.cross_entropy, source, step_seconds=seconds).run()
+    with emulated_link():
+        if rank == 0:
+            for version, at, parameters in record.snapshots:
+                load_parameters(model, parameters)
+                right = accuracy(model, test)
+                looks.append(Look(version, version * plan.batch, at, right))
+        message = [looks]
+        dist.broadcast_object_list(message, 0)
+        until = begin + 8 * task.baseline_step
+        shown = _Together().shown([event for event in events(first) if event.start < until])
+    return Measured(
+        plan=plan,
+        data=name,
+        ranks=ranks,
+        target=task.targets[name],
+        looks=message[0],
+        shown=shown,
+        checksum=models.checksum(model),
+        **traffic.as_dict(),
+    )
+
+
+def _own_batches(
+    training: DataSet, size: int, rank: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for epoch in count():
+        for chosen in batches(len(training), size, seed=1000 * (SEED + rank) + epoch):
+            if len(chosen) == size:
+                yield training[chosen]
