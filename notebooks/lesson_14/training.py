@@ -51,22 +51,16 @@ def load(task: Task) -> tuple[DataSet, DataSet, str]:
 
     Nothing is downloaded. Of large data sets a part is taken.
     """
-    size = 28 if task.network == "LeNet" else None
-    training, test, name = data.load_available(*task.targets, size=size)
-    return (
-        DataSet(*training[:_MOST_TRAINING]),
-        DataSet(*test[:_MOST_TEST]),
-        name,
-    )
+    training, test, name = data.load_available(*task.targets, size=task.size)
+    return DataSet(*training[:_MOST_TRAINING]), DataSet(*test[:_MOST_TEST]), name
 
 
 def new_model(task: Task, images: torch.Tensor) -> nn.Module:
     """Return the task's network, with the same weights on every rank and in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        if task.network == "LeNet":
-            return models.LeNet(channels=images.shape[1])
-        return models.MLP(images[0].numel(), (128,))
+        hidden = (256, 256) if task.network == "wide MLP" else (128,)
+        return models.MLP(images[0].numel(), hidden)
 
 
 class Worker:

@@ -1,0 +1,178 @@
+"""A learner's journal of predictions and runs, in which nothing can be changed unnoticed.
+
+It is a file with a line for each entry, which is only ever added to. Each line ends with a seal, a
+SHA-256 over its text and the seal of the line before. So whoever changes a number, or takes a line
+out of the middle, breaks all seals from there on; the report says so. (Who works out all seals
+anew is not kept from it. The seal is printed when a prediction is made, and stands in the report:
+an instructor who wants to be sure has it written down before the run.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import numbers
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from course_lib.teaching.workspace import WORKSPACE
+from notebooks.lesson_14.tasks import TASKS, Plan
+
+__all__ = ["Entry", "Journal", "own_folder"]
+
+_FILE = "journal.jsonl"
+_SHORT = 12  # digits of a seal that people compare
+_scratch: list[tempfile.TemporaryDirectory] = []
+
+
+def own_folder() -> Path:
+    """Return the learner's folder for the capstone, made if it is not there.
+
+    Cells that run outside of the workspace, say while a lesson is built, are no learner's: their
+    folder ends with the kernel.
+    """
+    if Path.cwd().is_relative_to(WORKSPACE):
+        folder = WORKSPACE / "capstone"
+        folder.mkdir(exist_ok=True)
+        return folder
+    if not _scratch:
+        _scratch.append(tempfile.TemporaryDirectory(prefix="capstone-"))
+    return Path(_scratch[0].name)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the journal.
+
+    Attributes:
+        number: from 1.
+        kind: "prediction" or "run".
+        when: in UTC, ISO 8601.
+        content: task, plan, and what was predicted or measured.
+        seal: over all of it and the seal of the entry before.
+        sound: whether the seal fits.
+    """
+
+    number: int
+    kind: str
+    when: str
+    content: Mapping[str, Any]
+    seal: str
+    sound: bool = True
+
+    def is_about(self, task: str, plan: Plan) -> bool:
+        """Whether it is about that plan for that task."""
+        return self.content.get("task") == task and self.content.get("plan") == _plain(plan)
+
+    def in_words(self) -> str:
+        """Return a prediction in a line."""
+        written = f"{self.content['speed_up']:g} times as fast"
+        return f"{written}, written {self.when.replace('T', ' ')} UTC, seal {self.seal[:_SHORT]}"
+
+
+class Journal:
+    """The journal in ``folder``; it is there as soon as something is written.
+
+    Several notebooks may have it open: what counts is the file.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = own_folder() if folder is None else Path(folder)
+        self._path = self.folder / _FILE
+
+    def predict(self, task: str, plan: Plan, speed_up: float | None, why: str = "") -> None:
+        """Write down how many times as fast as one rank ``plan`` will reach the target.
+
+        Args:
+            task: its letter.
+            plan: what will be run.
+            speed_up: predicted; None if you do not want to predict, which the report will say.
+            why: how you came to it, for the report.
+
+        Raises:
+            ValueError: if there is no such task, or the number is not above 0.
+        """
+        if task not in TASKS:
+            raise ValueError(f"there is no task {task!r}; there are {', '.join(TASKS)}")
+        if speed_up is None:
+            print("No prediction, so none is written down: the report will say so.")
+            return
+        if isinstance(speed_up, bool) or not isinstance(speed_up, numbers.Real):
+            raise ValueError(f"predict a number such as 1.7, not {speed_up!r}")
+        if not 0 < speed_up < float("inf"):
+            raise ValueError(f"a speed-up is above 0, not {speed_up!r}")
+        content = {"task": task, "plan": _plain(plan), "speed_up": float(speed_up), "why": why}
+        entry = self._add("prediction", content)
+        late = any(one.kind == "run" and one.is_about(task, plan) for one in self.entries())
+        after = " You have seen this plan run before: this prediction does not count." if late else ""
+        print(f"Written down for task {task}, {plan.in_words()}: {entry.in_words()}.{after}")
+
+    def ran(self, task: str, plan: Plan, result: Mapping[str, Any]) -> Entry:
+        """Write down what was measured."""
+        return self._add("run", {"task": task, "plan": _plain(plan), **result})
+
+    def counting_prediction(self, task: str, plan: Plan) -> Entry | None:
+        """Return the last prediction that was made before this plan was first run."""
+        found = None
+        for entry in self.entries():
+            if entry.is_about(task, plan):
+                if entry.kind == "run":
+                    break
+                found = entry
+        return found
+
+    def late_predictions(self, task: str, plan: Plan) -> list[Entry]:
+        """Return those that were made after this plan had been run."""
+        seen, found = False, []
+        for entry in self.entries():
+            if entry.is_about(task, plan):
+                seen = seen or entry.kind == "run"
+                if seen and entry.kind == "prediction":
+                    found.append(entry)
+        return found
+
+    def broken_from(self) -> int | None:
+        """Return the number of the first line whose seal does not fit, None if all do."""
+        return next((entry.number for entry in self.entries() if not entry.sound), None)
+
+    def entries(self) -> list[Entry]:
+        """Return all entries; ``sound`` says which have a seal that fits."""
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        found, before, sound = [], "", True
+        for number, line in enumerate(lines, 1):
+            text, _, seal = line.rpartition(" ")
+            sound = sound and seal == _seal(text, before)
+            try:
+                kind, when, content = json.loads(text)
+            except ValueError:
+                kind, when, content, sound = "unreadable", "", {}, False
+            found.append(Entry(number, kind, when, content, seal, sound))
+            before = seal
+        return found
+
+    def _add(self, kind: str, content: Mapping[str, Any]) -> Entry:
+        entries = self.entries()
+        when = datetime.now(timezone.utc).isoformat(timespec="seconds").removesuffix("+00:00")
+        text = json.dumps([kind, when, content], ensure_ascii=True, sort_keys=True)
+        seal = _seal(text, entries[-1].seal if entries else "")
+        with open(self._path, "a", encoding="utf-8") as stream:
+            stream.write(f"{text} {seal}\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        return Entry(len(entries) + 1, kind, when, content, seal)
+
+
+def _seal(text: str, before: str) -> str:
+    return hashlib.sha256(f"{before} {text}".encode()).hexdigest()
+
+
+def _plain(plan: Plan) -> Any:
+    return json.loads(json.dumps(plan.as_dict()))

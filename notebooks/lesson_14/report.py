@@ -1,0 +1,291 @@
+"""Assembles the one-page report of a project, as HTML and as PDF.
+
+Both come from the same pieces: words, and three panels that matplotlib draws. Nothing is ever
+overwritten: each report has the next free number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.figure import Figure as Canvas
+
+from course_lib.teaching.figures.curves import draw
+from course_lib.teaching.figures.figure import Figure
+from course_lib.teaching.figures.palette import ALARM, INK, PAPER, SOFT_INK
+from course_lib.teaching.timelines.lanes import Lane, RankEvents, lanes_of
+from notebooks.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
+from notebooks.lesson_14.journal import Journal
+from notebooks.lesson_14.tasks import TASKS, Measured, Task
+
+__all__ = ["Report", "Result", "write_report"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured of a task: one rank ``alone``, and all ranks of the plan's run."""
+
+    task: Task
+    alone: Measured
+    runs: Sequence[Measured]
+
+    @classmethod
+    def of(cls, task: str, alone: Measured, runs: Sequence[Measured]) -> Result:
+        """Return the result for the task with that letter.
+
+        Raises:
+            ValueError: if the runs are not those of one plan.
+        """
+        if len({str(run.plan) for run in runs}) != 1:
+            raise ValueError("these are runs of different plans")
+        return cls(TASKS[task], alone, list(runs))
+
+    @property
+    def together(self) -> Measured:
+        """The run, as rank 0 saw it."""
+        return self.runs[0]
+
+    @property
+    def speed_up(self) -> float | None:
+        """How many times as fast the target was reached; None if one of the two never did."""
+        one, many = self.alone.reached, self.together.reached
+        return one.seconds / many.seconds if one and many else None
+
+    @property
+    def parts(self) -> tuple[float, float] | None:
+        """The speed-up as a product: so many times fewer steps, each so many times as fast."""
+        one, many = self.alone.reached, self.together.reached
+        if not (one and many):
+            return None
+        steps = one.steps / many.steps
+        return steps, one.seconds / many.seconds / steps
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """What each rank did in a few steps."""
+        return lanes_of(RankEvents(*run.shown) for run in self.runs if run.shown is not None)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished report: its words, its pictures, and the files it was written to."""
+
+    title: str
+    rows: list[tuple[str, str]]
+    warnings: list[str]
+    pictures: list[tuple[str, Figure]]
+    html: Path
+    pdf: Path
+
+    def __repr__(self) -> str:
+        lines = [self.title, *(f"{name}: {words}" for name, words in self.rows), *self.warnings]
+        return "\n".join([*lines, self._files()])
+
+    def _repr_html_(self) -> str:
+        return f"{self.fragment()}<p>{escape(self._files())}</p>"
+
+    def _files(self) -> str:
+        return f"Written to {self.html.parent.name}/{self.html.name} and {self.pdf.name}."
+
+    def fragment(self) -> str:
+        """Return the report as a piece of HTML."""
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align: left; vertical-align: top">{escape(name)}'
+            f'</th><td style="text-align: left">{escape(words)}</td></tr>'
+            for name, words in self.rows
+        )
+        warnings = "".join(
+            f'<p style="color: {ALARM}"><strong>{escape(one)}</strong></p>'
+            for one in self.warnings
+        )
+        pictures = "".join(
+            f"<p><strong>{escape(name)}</strong></p>{figure._repr_mimebundle_()['text/html']}"
+            for name, figure in self.pictures
+        )
+        title = f"<p><strong>{escape(self.title)}</strong></p>"
+        return f"{title}{warnings}<table>{rows}</table>{pictures}"
+
+
+def write_report(
+    journal: Journal, result: Result, learned: str = "", author: str = ""
+) -> Report:
+    """Enter the run into the journal, and write its report beside it.
+
+    Args:
+        journal: in whose folder the files go.
+        result: what was measured.
+        learned: where the prediction was off, and why: a sentence or two of your own.
+        author: who hands it in.
+    """
+    task, plan = result.task, result.together.plan
+    predicted = journal.counting_prediction(task.name, plan)
+    run = journal.ran(task.name, plan, {"speed_up": result.speed_up})
+    rows = [*_rows(result), ("in words", learned or "(nothing written yet)")]
+    rows[2:2] = [("predicted", predicted.in_words() if predicted else "nothing")]
+    if predicted and predicted.content["why"]:
+        rows[3:3] = [("because", str(predicted.content["why"]))]
+    if predicted and result.speed_up:
+        off = predicted.content["speed_up"] / result.speed_up - 1
+        rows[5:5] = [("prediction", f"{off:+.0%} off what was measured")]
+    warnings = []
+    if predicted is None:
+        warnings.append("No prediction was written down before the first run of this plan.")
+    late = journal.late_predictions(task.name, plan)
+    if late:
+        numbers = ", ".join(f"{one.content['speed_up']:g}" for one in late)
+        warnings.append(f"Predicted after a run had been seen, so it does not count: {numbers}.")
+    broken = journal.broken_from()
+    if broken is not None:
+        warnings.append(f"Line {broken} of the journal was changed by hand, or taken out.")
+    author = f", {author}" if author else ""
+    title = f"Task {task.name}: {task.network} on {result.together.data}{author}"
+    rows.append(("journal", f"run {run.number}, {run.when.replace('T', ' ')} UTC"))
+    html, pdf = _free_names(journal.folder)
+    panels = _panels(result)
+    pictures = [(name, draw(_alone(plot), alt, height)) for name, plot, alt, height in panels]
+    report = Report(title, rows, warnings, pictures, html, pdf)
+    html.write_text(_page(report), encoding="utf-8")
+    _write_pdf(report, panels, pdf)
+    return report
+
+
+def _rows(result: Result) -> list[tuple[str, str]]:
+    task, alone, together = result.task, result.alone, result.together
+    rows = [
+        ("task", f"{task.in_words(together.data)}; target {together.target:.0%}"),
+        ("plan", f"{together.ranks} ranks, {together.plan.in_words()}"),
+    ]
+    if result.speed_up is None:
+        last = together.looks[-1]
+        words = f"target not reached: {last.accuracy:.1%} after {last.seconds:.1f} s"
+        rows.append(("measured", words if together.reached is None else "one rank never did"))
+    else:
+        one, many = alone.reached, together.reached
+        assert one and many and result.parts
+        rows.append(
+            (
+                "measured",
+                f"{result.speed_up:.2f} times as fast: {many.seconds:.2f} s after {many.steps} "
+                f"steps of {1e3 * together.step_seconds:.0f} ms; one rank {one.seconds:.2f} s "
+                f"after {one.steps} steps of {1e3 * alone.step_seconds:.0f} ms",
+            )
+        )
+        fewer, faster = result.parts
+        rows.append(("made of", f"{fewer:.2f} times fewer steps, each {faster:.2f} times as fast"))
+    handed = sum(run.handed_over for run in result.runs) / 2**20
+    sent = sum(run.sent for run in result.runs) / 2**20
+    calls = f"{together.calls:,} collectives a rank, {handed:.2f} MiB handed over by all ranks"
+    messages = sum(run.messages for run in result.runs)
+    rows.append(("traffic", f"{calls}; {messages:,} messages, {sent:.2f} MiB"))
+    return rows
+
+
+Panel = tuple[str, Callable[[Any], None], str, float]
+
+
+def _panels(result: Result) -> list[Panel]:
+    """Name, function that draws into axes, alternative text, height in inches."""
+    alone, together, plan = result.alone, result.together, result.together.plan
+    return [
+        (
+            "Accuracy against time",
+            lambda axes: draw_accuracy(axes, alone, together),
+            f"Test accuracy over training time, of one rank and of {together.ranks} ranks with "
+            f"{plan.strategy}; the target is a dashed line, dotted lines show when it is reached.",
+            3.0,
+        ),
+        (
+            "Timeline of a few steps",
+            lambda axes: draw_timeline(axes, result.lanes),
+            f"Timeline of {together.ranks} ranks with {plan.strategy}: when each is at work, at "
+            "work while data move, and waiting.",
+            2.4,
+        ),
+        (
+            "Traffic until the target",
+            lambda axes: draw_traffic(axes, result.runs),
+            "A bar for each rank: MiB handed over to collectives and sent in messages.",
+            2.4,
+        ),
+    ]
+
+
+def _alone(plot: Callable[[Any], None]) -> Callable[[Canvas], None]:
+    return lambda canvas: plot(canvas.subplots())
+
+
+def _free_names(folder: Path) -> tuple[Path, Path]:
+    """Return names that nobody has; the files are made, so that nobody else takes them."""
+    number = 1
+    while True:
+        paths = tuple(folder / f"report-{number}.{kind}" for kind in ("html", "pdf"))
+        try:
+            if not paths[1].exists():
+                paths[0].touch(exist_ok=False)
+                return paths[0], paths[1]
+        except FileExistsError:
+            pass
+        number += 1
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _page(report: Report) -> str:
+    style = (
+        f"body {{ font: 15px/1.4 sans-serif; color: {INK}; max-width: 46em; margin: 1em auto; "
+        "padding: 0 1em } th { padding-right: 1em; white-space: nowrap } "
+        "td, th { padding-bottom: 0.25em } img { max-width: 100% } "
+        "@page { size: A4; margin: 12mm } "
+        "@media print { body { font-size: 11px; margin: 0 } img { width: 125mm } p { margin: 2px 0 } }"
+    )
+    body = report.fragment().replace(
+        f"<p><strong>{escape(report.title)}</strong></p>", f"<h1>{escape(report.title)}</h1>", 1
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(report.title)}</title>'
+        f"<style>{style}</style></head><body><main>{body}</main></body></html>\n"
+    )
+
+
+def _write_pdf(report: Report, panels: list[Panel], path: Path) -> None:
+    """Draw the same on one A4 page."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"pdf.fonttype": 42, "font.size": 9, "text.color": INK})
+        canvas = Canvas(figsize=(8.27, 11.69), facecolor=PAPER)
+        FigureCanvasPdf(canvas)
+        canvas.text(0.08, 0.955, report.title, fontsize=15, fontweight="bold", va="top")
+        y = 0.92
+        for warning in report.warnings:
+            y = _paragraph(canvas, y, "", warning, ALARM)
+        for name, words in report.rows:
+            y = _paragraph(canvas, y, name, words, INK)
+        bottom, gap = 0.06, 0.055
+        height = (y - 0.02 - bottom - gap * len(panels)) / sum(one[3] for one in panels)
+        for name, plot, _, share in panels:
+            y -= 0.03
+            canvas.text(0.08, y + 0.006, name, fontweight="bold", fontsize=10)
+            y -= height * share
+            axes = canvas.add_axes((0.13, y, 0.79, height * share - 0.012))
+            plot(axes)
+            y -= gap - 0.03
+        canvas.text(0.08, 0.025, "Rank by Rank, lesson 14", fontsize=8, color=SOFT_INK)
+        metadata = {"Title": report.title, "CreationDate": None}
+        canvas.savefig(path, format="pdf", metadata=metadata)
+
+
+def _paragraph(canvas: Canvas, y: float, name: str, words: str, colour: str) -> float:
+    """Write a line or several at height ``y``; return the height of what comes next."""
+    text = fill(words, 92)
+    canvas.text(0.08, y, name, fontweight="bold", va="top")
+    canvas.text(0.19 if name else 0.08, y, text, color=colour, va="top", linespacing=1.25)
+    return y - 0.0142 * (text.count("\n") + 1) - 0.004
