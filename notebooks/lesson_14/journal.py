@@ -40,9 +40,12 @@ def own_folder() -> Path:
         folder = WORKSPACE / "capstone"
         folder.mkdir(exist_ok=True)
         return folder
-    if not _scratch:
-        _scratch.append(tempfile.TemporaryDirectory(prefix="capstone-"))
-    return Path(_scratch[0].name)
+    return _ends_with_the_kernel()
+
+
+def _ends_with_the_kernel() -> Path:
+    _scratch.append(tempfile.TemporaryDirectory(prefix="capstone-"))
+    return Path(_scratch[-1].name)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ class Journal:
         self.folder = own_folder() if folder is None else Path(folder)
         self._path = self.folder / _FILE
 
+    @classmethod
+    def for_examples(cls) -> Journal:
+        """Return an empty journal that ends with the kernel: examples are no learner's work."""
+        return cls(_ends_with_the_kernel())
+
     def predict(self, task: str, plan: Plan, speed_up: float | None, why: str = "") -> None:
         """Write down how many times as fast as one rank ``plan`` will reach the target.
 
@@ -109,7 +117,9 @@ class Journal:
         content = {"task": task, "plan": _plain(plan), "speed_up": float(speed_up), "why": why}
         entry = self._add("prediction", content)
         late = any(one.kind == "run" and one.is_about(task, plan) for one in self.entries())
-        after = " You have seen this plan run before: this prediction does not count." if late else ""
+        after = (
+            " You have seen this plan run before: this prediction does not count." if late else ""
+        )
         print(f"Written down for task {task}, {plan.in_words()}: {entry.in_words()}.{after}")
 
     def ran(self, task: str, plan: Plan, result: Mapping[str, Any]) -> Entry:

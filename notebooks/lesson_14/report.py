@@ -22,10 +22,10 @@ from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import ALARM, INK, PAPER, SOFT_INK
 from course_lib.teaching.timelines.lanes import Lane, RankEvents, lanes_of
 from notebooks.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
-from notebooks.lesson_14.journal import Journal
+from notebooks.lesson_14.journal import Entry, Journal
 from notebooks.lesson_14.tasks import TASKS, Measured, Task
 
-__all__ = ["Report", "Result", "write_report"]
+__all__ = ["Report", "Result", "rubric", "write_report"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report:
         return f"{self.fragment()}<p>{escape(self._files())}</p>"
 
     def _files(self) -> str:
-        return f"Written to {self.html.parent.name}/{self.html.name} and {self.pdf.name}."
+        return f"Written: {self.html.name} and {self.pdf.name}."
 
     def fragment(self) -> str:
         """Return the report as a piece of HTML."""
@@ -102,8 +102,7 @@ class Report:
             for name, words in self.rows
         )
         warnings = "".join(
-            f'<p style="color: {ALARM}"><strong>{escape(one)}</strong></p>'
-            for one in self.warnings
+            f'<p style="color: {ALARM}"><strong>{escape(one)}</strong></p>' for one in self.warnings
         )
         pictures = "".join(
             f"<p><strong>{escape(name)}</strong></p>{figure._repr_mimebundle_()['text/html']}"
@@ -113,9 +112,7 @@ class Report:
         return f"{title}{warnings}<table>{rows}</table>{pictures}"
 
 
-def write_report(
-    journal: Journal, result: Result, learned: str = "", author: str = ""
-) -> Report:
+def write_report(journal: Journal, result: Result, learned: str = "", author: str = "") -> Report:
     """Enter the run into the journal, and write its report beside it.
 
     Args:
@@ -127,13 +124,7 @@ def write_report(
     task, plan = result.task, result.together.plan
     predicted = journal.counting_prediction(task.name, plan)
     run = journal.ran(task.name, plan, {"speed_up": result.speed_up})
-    rows = [*_rows(result), ("in words", learned or "(nothing written yet)")]
-    rows[2:2] = [("predicted", predicted.in_words() if predicted else "nothing")]
-    if predicted and predicted.content["why"]:
-        rows[3:3] = [("because", str(predicted.content["why"]))]
-    if predicted and result.speed_up:
-        off = predicted.content["speed_up"] / result.speed_up - 1
-        rows[5:5] = [("prediction", f"{off:+.0%} off what was measured")]
+    rows = _rows(result, predicted, learned)
     warnings = []
     if predicted is None:
         warnings.append("No prediction was written down before the first run of this plan.")
@@ -156,35 +147,44 @@ def write_report(
     return report
 
 
-def _rows(result: Result) -> list[tuple[str, str]]:
-    task, alone, together = result.task, result.alone, result.together
+def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[str, str]]:
+    task, together = result.task, result.together
     rows = [
         ("task", f"{task.in_words(together.data)}; target {together.target:.0%}"),
         ("plan", f"{together.ranks} ranks, {together.plan.in_words()}"),
+        ("predicted", predicted.in_words() if predicted else "nothing"),
     ]
-    if result.speed_up is None:
-        last = together.looks[-1]
-        words = f"target not reached: {last.accuracy:.1%} after {last.seconds:.1f} s"
-        rows.append(("measured", words if together.reached is None else "one rank never did"))
-    else:
-        one, many = alone.reached, together.reached
-        assert one and many and result.parts
-        rows.append(
-            (
-                "measured",
-                f"{result.speed_up:.2f} times as fast: {many.seconds:.2f} s after {many.steps} "
-                f"steps of {1e3 * together.step_seconds:.0f} ms; one rank {one.seconds:.2f} s "
-                f"after {one.steps} steps of {1e3 * alone.step_seconds:.0f} ms",
-            )
-        )
+    if predicted and predicted.content["why"]:
+        rows.append(("because", str(predicted.content["why"])))
+    rows.append(("measured", _measured(result)))
+    if result.parts:
         fewer, faster = result.parts
-        rows.append(("made of", f"{fewer:.2f} times fewer steps, each {faster:.2f} times as fast"))
+        made_of = f"{fewer:.2f} times fewer steps, each {faster:.2f} times as fast"
+        if predicted and result.speed_up:
+            off = predicted.content["speed_up"] / result.speed_up - 1
+            made_of += f"; the prediction was off by {off:+.0%}"
+        rows.append(("made of", made_of))
     handed = sum(run.handed_over for run in result.runs) / 2**20
     sent = sum(run.sent for run in result.runs) / 2**20
-    calls = f"{together.calls:,} collectives a rank, {handed:.2f} MiB handed over by all ranks"
     messages = sum(run.messages for run in result.runs)
-    rows.append(("traffic", f"{calls}; {messages:,} messages, {sent:.2f} MiB"))
+    calls = f"{together.calls:,} collectives, {handed:.2f} MiB handed over by all ranks"
+    rows.append(("traffic", f"{calls}; {messages:,} messages of their own, {sent:.2f} MiB"))
+    rows.append(("in words", learned or "(nothing written yet)"))
     return rows
+
+
+def _measured(result: Result) -> str:
+    one, many = result.alone.reached, result.together.reached
+    for run, name in ((result.alone, "one rank"), (result.together, "the plan")):
+        if run.reached is None:
+            last = run.looks[-1]
+            return f"{name} did not reach the target: {last.accuracy:.1%} in {last.seconds:.1f} s"
+    assert one and many and result.speed_up
+    return (
+        f"{result.speed_up:.2f} times as fast: {many.seconds:.2f} s ({many.steps} steps of "
+        f"{1e3 * many.seconds / many.steps:.0f} ms) instead of {one.seconds:.2f} s "
+        f"({one.steps} steps of {1e3 * one.seconds / one.steps:.0f} ms)"
+    )
 
 
 Panel = tuple[str, Callable[[Any], None], str, float]
@@ -233,6 +233,11 @@ def _free_names(folder: Path) -> tuple[Path, Path]:
         except FileExistsError:
             pass
         number += 1
+
+
+def rubric() -> str:
+    """Return how a report is marked, in Markdown."""
+    return Path(__file__).with_name("rubric.md").read_text(encoding="utf-8")
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -99,7 +99,9 @@ class Worker:
 
     def _pace_backward(self) -> None:
         # Before a strategy adds hooks of its own, so that those find the gradient in its time.
-        layers = [m for m in self.model.modules() if next(m.parameters(recurse=False), None) is not None]
+        layers = [
+            m for m in self.model.modules() if next(m.parameters(recurse=False), None) is not None
+        ]
         for number, layer in enumerate(reversed(layers), 1):
             due = partial(self._wait_in_backward, number / len(layers))
             for parameter in layer.parameters(recurse=False):
@@ -146,7 +148,9 @@ class Worker:
         _sleep_until(begin + len(x) * self._sample_seconds / self.ranks / 3)
         return out
 
-    def backward_stage(self, out: torch.Tensor, gradient: torch.Tensor | None, samples: int) -> None:
+    def backward_stage(
+        self, out: torch.Tensor, gradient: torch.Tensor | None, samples: int
+    ) -> None:
         """This rank's stage, backward: twice as long."""
         begin = time.perf_counter()
         if out.requires_grad:

@@ -1,0 +1,103 @@
+"""The usual wrong predictions have formulas of their own, by which they are recognised.
+
+The checks of lesson 14. All run in the notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.teaching.exercise import exercise
+
+SYNC_HINTS = [
+    "Work out one bucket first: how many seconds by recursive doubling, how many by the ring? "
+    "Which of the two counts? And how many seconds does one byte take, if the link is sold in "
+    "bits?",
+    "A link of m Mbit/s carries m · 10⁶ / 8 bytes a second; β is the inverse. For each bucket take "
+    "the smaller time, and add the buckets up. For a power of two, `ranks.bit_length() - 1` is "
+    "its logarithm to base 2.",
+    "```python\n"
+    "beta = 8 / (megabits * 1e6)\n"
+    "total = 0.0\n"
+    "for size in buckets:\n"
+    "    doubling = (ranks.bit_length() - 1) * (latency + size * beta)\n"
+    "    ring = ...  # 2 (p - 1) messages of size / p bytes\n"
+    "    total += ...\n"
+    "return total\n"
+    "```",
+]
+
+
+@exercise("14.sync_seconds", function="sync_seconds", where="notebook", hints=SYNC_HINTS)
+def check_sync_seconds(sync_seconds: Callable) -> str:
+    from .judge_predictions import judge_sync
+
+    judge_sync(sync_seconds)
+    return "A latency for each message of each bucket, and bytes that take eight bits each."
+
+
+SPEED_HINTS = [
+    "Two times: of one rank until the target, and of many. Each is a number of steps times the "
+    "seconds of a step.",
+    "A step of one rank: `fixed_seconds + one.batch * sample_seconds`. Of many: the same with "
+    "their batch, as many times as there are turns, and `sync` on top. `-(-a // b)` is a / b "
+    "rounded up.",
+    "```python\n"
+    "turns = -(-many.ranks // cores)\n"
+    "alone = one.steps * (fixed_seconds + one.batch * sample_seconds)\n"
+    "together = many.steps * (turns * ... + ...)\n"
+    "return alone / together\n"
+    "```",
+]
+
+
+@exercise("14.speed_up", function="speed_up", where="notebook", hints=SPEED_HINTS)
+def check_speed_up(speed_up: Callable) -> str:
+    from .judge_predictions import judge_speed_up
+
+    judge_speed_up(speed_up)
+    return "Steps, batch, the fixed part, turns on the cores, and communication are all in it."
+
+
+TARGET_HINTS = [
+    "Go through the looks in the order of time. When do you know the answer?",
+    "At the first look whose accuracy is at least the target, return its seconds. Only when the "
+    "loop is over do you know that there is none.",
+    "```python\n"
+    "for seconds, accuracy in looks:\n"
+    "    if ...:\n"
+    "        return seconds\n"
+    "return None\n"
+    "```",
+]
+
+
+@exercise("14.time_to_target", function="time_to_target", where="notebook", hints=TARGET_HINTS)
+def check_time_to_target(time_to_target: Callable) -> str:
+    from .judge_predictions import judge_time_to_target
+
+    judge_time_to_target(time_to_target)
+    return "The first look at the target counts, and a run that never gets there has no time."
+
+
+BYTES_HINTS = [
+    "For each strategy two numbers: how often does something cross the links, and how many bytes "
+    "are it each time, of all ranks together?",
+    "An all-reduce round the ring: p ranks, each with 2 (p - 1) / p of the model. An update "
+    "through the server: the parameters one way, a gradient the other, for one worker. Local SGD "
+    "has `steps // every` all-reduces.",
+    "```python\n"
+    'if strategy == "server":\n'
+    "    return steps * ...\n"
+    'rounds = steps // every if strategy == "local SGD" else steps\n'
+    "return rounds * ...\n"
+    "```",
+]
+
+
+@exercise("14.bytes_on_links", function="bytes_on_links", where="notebook", hints=BYTES_HINTS)
+def check_bytes_on_links(bytes_on_links: Callable) -> str:
+    from .judge_predictions import judge_bytes
+
+    judge_bytes(bytes_on_links)
+    return "Both directions, all ranks, and only the rounds that take place."
