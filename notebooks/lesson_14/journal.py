@@ -16,7 +16,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class Journal:
 
     def _add(self, kind: str, content: Mapping[str, Any]) -> Entry:
         entries = self.entries()
-        when = datetime.now(timezone.utc).isoformat(timespec="seconds").removesuffix("+00:00")
+        when = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00")
         text = json.dumps([kind, when, content], ensure_ascii=True, sort_keys=True)
         seal = _seal(text, entries[-1].seal if entries else "")
         with open(self._path, "a", encoding="utf-8") as stream:

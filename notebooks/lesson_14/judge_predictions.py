@@ -201,7 +201,7 @@ _SPEED_MISTAKES = (
     Mistake(
         "same-number-of-steps",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, steps=o.steps),
-        "it gives both as many steps. `many` has a number of steps of its own, because its batch "
+        "it gives both as many steps, or compares the time of a single step. `many` has a number of steps of its own, because its batch "
         "is another one",
     ),
     Mistake(
@@ -293,11 +293,6 @@ _SPEED_MISTAKES = (
         "fixed-part-not-in-turns",
         _fixed_not_in_turns,
         "the fixed seconds are computing, too: they need a core, so they are spent in turns",
-    ),
-    Mistake(
-        "a-step-not-a-run",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c) * m.steps / o.steps,
-        "it compares the time of a step. The numbers of steps are missing",
     ),
 )
 

@@ -179,7 +179,9 @@ def _measured(result: Result) -> str:
         if run.reached is None:
             last = run.looks[-1]
             return f"{name} did not reach the target: {last.accuracy:.1%} in {last.seconds:.1f} s"
-    assert one and many and result.speed_up
+    assert one
+    assert many
+    assert result.speed_up
     return (
         f"{result.speed_up:.2f} times as fast: {many.seconds:.2f} s ({many.steps} steps of "
         f"{1e3 * many.seconds / many.steps:.0f} ms) instead of {one.seconds:.2f} s "

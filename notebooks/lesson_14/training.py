@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any
 
 import torch
@@ -116,7 +116,7 @@ class Worker:
         """Give each rank its part of the model's layers, and its optimizer that part's weights."""
         layers = [m for m in self.model.modules() if not list(m.children())]
         cuts = [round(len(layers) * part / self.ranks) for part in range(self.ranks + 1)]
-        stages = [nn.Sequential(*layers[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        stages = [nn.Sequential(*layers[a:b]) for a, b in pairwise(cuts)]
         owner = {id(p): number for number, one in enumerate(stages) for p in one.parameters()}
         self.owners = [owner[id(parameter)] for parameter in self.model.parameters()]
         self._stage, self._before = stages[self.rank], stages[: self.rank]
@@ -320,7 +320,7 @@ class _Total:
         return dict(vars(self))
 
 
-# ---- a parameter server ----------------------------------------------------------------------------
+# ---- a parameter server ----------------------------------------------------------------------
 
 
 def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
