@@ -201,7 +201,8 @@ _SPEED_MISTAKES = (
     Mistake(
         "same-number-of-steps",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, steps=o.steps),
-        "it gives both as many steps, or compares the time of a single step. `many` has a number of steps of its own, because its batch "
+        "it gives both as many steps, or compares the time of a single step. `many` has a "
+        "number of steps of its own, because its batch "
         "is another one",
     ),
     Mistake(

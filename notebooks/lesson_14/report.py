@@ -137,7 +137,7 @@ def write_report(journal: Journal, result: Result, learned: str = "", author: st
         warnings.append(f"Line {broken} of the journal was changed by hand, or taken out.")
     author = f", {author}" if author else ""
     title = f"Task {task.name}: {task.network} on {result.together.data}{author}"
-    rows.append(("journal", f"run {run.number}, {run.when.replace('T', ' ')} UTC"))
+    rows.append(("journal", f"entry {run.number}, {run.when.replace('T', ' ')} UTC"))
     html, pdf = _free_names(journal.folder)
     panels = _panels(result)
     pictures = [(name, draw(_alone(plot), alt, height)) for name, plot, alt, height in panels]
@@ -251,7 +251,8 @@ def _page(report: Report) -> str:
         "padding: 0 1em } th { padding-right: 1em; white-space: nowrap } "
         "td, th { padding-bottom: 0.25em } img { max-width: 100% } "
         "@page { size: A4; margin: 12mm } "
-        "@media print { body { font-size: 11px; margin: 0 } img { width: 125mm } p { margin: 2px 0 } }"
+        "@media print { body { font-size: 11px; margin: 0 } img { width: 125mm } "
+        "p { margin: 2px 0 } }"
     )
     body = report.fragment().replace(
         f"<p><strong>{escape(report.title)}</strong></p>", f"<h1>{escape(report.title)}</h1>", 1

@@ -113,7 +113,9 @@ WRONG_ANSWERS = {
         "fixed-part-not-in-turns": _speed(
             together="steps * (turns * many.batch * sample_seconds + fixed_seconds + sync)"
         ),
-        "same-number-of-steps: the seconds of a step": _speed(end="alone / one.steps / (together / steps)"),
+        "same-number-of-steps: the seconds of a step": _speed(
+            end="alone / one.steps / (together / steps)"
+        ),
     },
     "14.time_to_target": {
         "above-only": _looks("return next((s for s, a in looks if a > target), None)"),

@@ -1,0 +1,166 @@
+"""Every strategy trains what it claims to, moves the bytes it claims to, and takes its time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+from torch_mpi4py import Traffic, emulated_link
+
+from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.training import models
+from notebooks.lesson_14 import costs, strategies, training
+from notebooks.lesson_14.tasks import TASKS, Plan
+from tests.parallel.cases.toys import error_on_all_ranks, from_all_ranks
+
+STEPS, BATCH, RATE = 5, 8, 0.2
+TASK = dataclasses.replace(TASKS["B"], most_samples=1_600, look_every=160)
+MODEL_BYTES = 340_008
+
+
+def worker_of(rank: int, size: int, paced: bool = False) -> training.Worker:
+    images = torch.zeros(1, 1, 8, 8)
+    return training.Worker(TASK, training.new_model(TASK, images), RATE, rank, size, paced)
+
+
+def batches(size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    together = BATCH * size
+    samples, _, _ = training.load(TASK)
+    return [samples[torch.arange(n * together, (n + 1) * together)] for n in range(STEPS)]
+
+
+def trained(name: str, rank: int, size: int, **options) -> tuple[training.Worker, Traffic]:
+    """A worker after some steps of a strategy, and what it sent."""
+    worker = worker_of(rank, size)
+    step = strategies.READY[name](worker, **options)
+    own = slice(None) if name == "pipeline" else slice(BATCH * rank, BATCH * (rank + 1))
+    with Traffic() as traffic:
+        for images, labels in batches(size):
+            step(images[own], labels[own])
+    return worker, traffic
+
+
+def alone(size: int) -> torch.nn.Module:
+    worker = worker_of(0, 1)
+    step = strategies.READY["alone"](worker)
+    for images, labels in batches(size):
+        step(images, labels)
+    return worker.model
+
+
+def case_synchronous_strategies_are_one_process_with_the_whole_batch(rank, size):
+    serial = alone(size)
+    for name, options, calls in (
+        ("per layer", {}, 6 * STEPS),
+        ("flattened", {}, STEPS),
+        ("overlapped", {"bucket_bytes": 100_000}, None),
+    ):
+        worker, traffic = trained(name, rank, size, **options)
+        assert_replicas_equal(worker.model)
+        assert_matches_serial(worker.model, serial, rtol=0, atol=1e-5)
+        assert models.checksum(worker.model) != models.checksum(worker_of(0, 1).model)
+        if calls is not None:
+            assert traffic.collectives["all_reduce"].messages == calls, name
+        assert traffic.collectives["all_reduce"].bytes >= STEPS * MODEL_BYTES
+
+
+def case_compressed_sends_half_the_bytes_and_stays_close(rank, size):
+    worker, traffic = trained("compressed", rank, size, bucket_bytes=10**9)
+    assert_replicas_equal(worker.model)
+    # bfloat16 has 8 bits of a number: five steps of 0.2 may go astray by some thousandths
+    assert_matches_serial(worker.model, alone(size), rtol=0, atol=5e-3)
+    assert traffic.collectives["all_reduce"].bytes == STEPS * MODEL_BYTES // 2
+
+
+def case_local_sgd_averages_now_and_then(rank, size):
+    worker, traffic = trained("local SGD", rank, size, every=STEPS)
+    assert_replicas_equal(worker.model)
+    assert traffic.collectives["all_reduce"].messages == 1
+    own, _ = trained("local SGD", rank, size, every=STEPS + 1)
+    assert len(set(from_all_ranks(models.checksum(own.model)))) == size
+    for mean, parameter in zip(worker.model.parameters(), own.model.parameters(), strict=True):
+        total = parameter.detach().clone()
+        dist.all_reduce(total)
+        torch.testing.assert_close(mean.detach(), total / size)
+
+
+def case_a_pipeline_trains_each_stage_on_its_rank(rank, size):
+    worker, traffic = trained("pipeline", rank, size, micro_batches=4)
+    serial = alone(size)
+    assert sorted(set(worker.owners)) != [0], "the model is cut"
+    for owner, parameter, whole in zip(
+        worker.owners, worker.model.parameters(), serial.parameters(), strict=True
+    ):
+        if owner == rank:
+            torch.testing.assert_close(parameter, whole, rtol=0, atol=1e-5)
+    assert traffic.sent.messages == STEPS * 4 * ((rank > 0) + (rank < size - 1))
+
+
+def case_a_rehearsal_takes_as_many_steps_as_the_run(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 0.6}, latency=0.01, megabits=400)
+    plan = Plan("flattened", batch=16, rate=0.4)
+    rehearsed, run = training.rehearse(task, plan), training.train(task, plan)
+    assert rehearsed.reached is not None
+    assert run.reached is not None
+    assert rehearsed.reached.steps == run.reached.steps
+    assert rehearsed.checksum == run.checksum
+    pilot = training.train_alone(task, Plan("alone", 16 * size, 0.4), paced=False)
+    assert pilot.reached is not None
+    assert pilot.reached.steps == run.reached.steps
+    least = task.baseline_step + costs.sync_seconds([MODEL_BYTES], size, 0.01, 400)
+    assert run.step_seconds >= least
+    assert run.calls == run.looks[-1].steps
+    assert from_all_ranks(run.looks) == [run.looks] * size
+    assert run.shown is not None
+    assert run.shown[0] == rank
+    kinds = {event.kind for event in run.shown[1]}
+    assert kinds == {"section", "all_reduce"}
+
+
+def case_the_device_takes_its_time(rank, size):
+    worker = worker_of(rank, size, paced=True)
+    run = training.train_alone(dataclasses.replace(TASK, most_samples=160))
+    assert run.looks[-1].steps == 10
+    assert run.step_seconds >= TASK.baseline_step
+    assert worker.ranks == size
+
+
+def case_a_server_serves_and_looks_are_everybody_s(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 0.3})
+    run = training.rehearse(task, Plan("asynchronous", batch=16, rate=0.1))
+    assert [look.steps for look in run.looks] == list(range(10, 101, 10))
+    assert run.reached is not None
+    assert from_all_ranks(run.looks) == [run.looks] * size
+    sent = from_all_ranks(run.sent)
+    exact = costs.bytes_on_links("server", 100, size, MODEL_BYTES)
+    assert exact <= sum(sent) <= 1.1 * exact  # greetings, and gradients that came too late
+
+
+def case_what_is_measured_ends_at_the_sample_limit(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 1.1})
+    run = training.rehearse(task, Plan("local SGD", batch=8, rate=0.01, options={"every": 4}))
+    assert run.reached is None
+    assert run.looks[-1].samples == 1_600
+    assert run.calls == run.looks[-1].steps // 4
+
+
+def case_a_strategy_of_one_s_own_and_one_that_is_not_there(rank, size):
+    message = error_on_all_ranks(ValueError, training.rehearse, TASK, Plan("mine", 8, 0.1))
+    assert "no strategy is called 'mine'" in message
+    strategies.READY["mine"] = strategies.READY["flattened"]
+    try:
+        mine = training.rehearse(TASK, Plan("mine", 8, 0.1))
+    finally:
+        del strategies.READY["mine"]
+    assert mine.checksum == training.rehearse(TASK, Plan("flattened", 8, 0.1)).checksum
+
+
+def case_looks_are_off_the_clock(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_samples=320)
+    plan = Plan("flattened", batch=8, rate=0.1)
+    with emulated_link(0.005):
+        run = training.rehearse(task, plan)
+    # two latencies a step, and none for what a look costs: at least two more all-reduces
+    assert run.step_seconds >= 2 * 0.005
+    assert run.calls == run.looks[-1].steps

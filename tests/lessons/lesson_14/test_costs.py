@@ -1,0 +1,42 @@
+"""The formulas agree with what the emulated link does, and by hand."""
+
+from __future__ import annotations
+
+import pytest
+from torch_mpi4py.collective_costs import collective_seconds
+
+from notebooks.lesson_14 import costs
+from notebooks.lesson_14.costs import Run
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("size", [40, 38_440, 340_008, 10_000_000])
+def test_synchronising_takes_what_the_emulated_link_takes(ranks: int, size: int) -> None:
+    for latency, megabits in ((0.005, 100), (0.03, 25), (0.001, 1000)):
+        link = collective_seconds("all_reduce", ranks, size, latency, 8 / (megabits * 1e6))
+        assert costs.sync_seconds([size], ranks, latency, megabits) == pytest.approx(link)
+        two = costs.sync_seconds([size, size], ranks, latency, megabits)
+        assert two == pytest.approx(2 * link)
+
+
+def test_the_lesson_s_numbers() -> None:
+    assert costs.sync_seconds([38_440], 4, 0.005, 100) == pytest.approx(0.01615, rel=1e-3)
+    assert costs.sync_seconds([340_008], 4, 0.030, 25) == pytest.approx(0.2776, rel=1e-3)
+
+
+def test_a_speed_up_by_hand() -> None:
+    one, many = Run(1, 16, 176), Run(4, 16, 44)
+    assert costs.speed_up(one, many, 0.0015, 0.004, 0.016, 4) == pytest.approx(4 * 28 / 44)
+    assert costs.speed_up(one, many, 0.0015, 0.004, 0.016, 2) == pytest.approx(4 * 28 / 72)
+    assert costs.speed_up(one, one, 0.0015, 0.004, 0.0, 1) == 1
+
+
+def test_bytes_by_hand() -> None:
+    assert costs.bytes_on_links("synchronous", 10, 4, 100) == 6_000
+    assert costs.bytes_on_links("local SGD", 10, 4, 100, every=4) == 1_200
+    assert costs.bytes_on_links("server", 10, 4, 100) == 2_000
+
+
+def test_the_time_to_a_target() -> None:
+    assert costs.time_to_target([(1.0, 0.5), (2.0, 0.9), (3.0, 0.8)], 0.9) == 2.0
+    assert costs.time_to_target([(1.0, 0.5)], 0.9) is None

@@ -1,0 +1,148 @@
+"""Nothing in a journal changes unnoticed, and only what was predicted before a run counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from notebooks.lesson_14 import journal as journal_module
+from notebooks.lesson_14.journal import Journal, own_folder
+from notebooks.lesson_14.tasks import TASKS, Plan
+
+PLAN = Plan("flattened", 16, 0.4)
+OTHER = Plan("local SGD", 16, 0.4, {"every": 4})
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path)
+
+
+def test_an_empty_journal_has_nothing(journal: Journal) -> None:
+    assert journal.entries() == []
+    assert journal.broken_from() is None
+    assert journal.counting_prediction("A", PLAN) is None
+
+
+def test_the_last_prediction_before_the_first_run_counts(journal: Journal, capsys) -> None:
+    journal.predict("A", PLAN, 3)
+    journal.predict("A", PLAN, 2.5, why="a pilot")
+    journal.predict("A", OTHER, 9)
+    journal.predict("B", PLAN, 8)
+    assert "does not count" not in capsys.readouterr().out
+    journal.ran("A", PLAN, {"speed_up": 2.0})
+    journal.predict("A", PLAN, 2.0)
+    assert "You have seen this plan run before" in capsys.readouterr().out
+    journal.ran("A", PLAN, {"speed_up": 2.0})
+    counting = journal.counting_prediction("A", PLAN)
+    assert counting is not None
+    assert (counting.content["speed_up"], counting.content["why"]) == (2.5, "a pilot")
+    assert [one.content["speed_up"] for one in journal.late_predictions("A", PLAN)] == [2.0]
+    assert journal.late_predictions("A", OTHER) == []
+    assert journal.broken_from() is None
+    assert [one.number for one in journal.entries()] == list(range(1, 8))
+
+
+def test_without_a_prediction_nothing_is_written(journal: Journal, capsys) -> None:
+    journal.predict("A", PLAN, None)
+    assert "No prediction" in capsys.readouterr().out
+    assert journal.entries() == []
+
+
+@pytest.mark.parametrize("speed_up", [0, -1, float("inf"), float("nan"), "2", True, [2]])
+def test_what_is_no_speed_up_is_refused(journal: Journal, speed_up) -> None:
+    with pytest.raises(ValueError, match=r"speed-up|number"):
+        journal.predict("A", PLAN, speed_up)
+    with pytest.raises(ValueError, match="no task 'Z'; there are A, B, C"):
+        journal.predict("Z", PLAN, 2)
+    assert journal.entries() == []
+
+
+def lines_of(journal: Journal) -> list[str]:
+    return (journal.folder / "journal.jsonl").read_text().splitlines()
+
+
+def filled(journal: Journal) -> list[str]:
+    for number in (1.5, 2.5, 3.5):
+        journal.predict("A", PLAN, number)
+    journal.ran("A", PLAN, {"speed_up": 3.0})
+    return lines_of(journal)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("how", ["changed", "spoilt"])
+def test_whatever_is_done_to_a_line_breaks_the_seals(journal: Journal, number, how) -> None:
+    lines = filled(journal)
+    assert journal.broken_from() is None
+    if how == "changed":
+        lines[number - 1] = lines[number - 1].replace(".5", ".6").replace("3.0", "3.6")
+    else:
+        lines[number - 1] = "{" + lines[number - 1]
+    (journal.folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    assert journal.broken_from() == number
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])  # the last one can be cut off: its seal is known
+def test_a_line_that_is_taken_out_breaks_them(journal: Journal, number: int) -> None:
+    lines = filled(journal)
+    del lines[number - 1]
+    (journal.folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    assert journal.broken_from() == number
+
+
+def test_a_seal_that_fits_its_own_line_only_is_noticed(journal: Journal) -> None:
+    lines = filled(journal)
+    text = lines[0].rpartition(" ")[0].replace("1.5", "2.9")
+    lines[0] = f"{text} {journal_module._seal(text, '')}"
+    (journal.folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
+    assert journal.broken_from() == 2
+
+
+def test_two_notebooks_write_one_journal(tmp_path: Path) -> None:
+    first, second = Journal(tmp_path), Journal(tmp_path)
+    first.predict("A", PLAN, 2)
+    second.predict("A", PLAN, 3)
+    first.ran("A", PLAN, {"speed_up": None})
+    assert first.broken_from() is None
+    assert [one.kind for one in second.entries()] == ["prediction", "prediction", "run"]
+
+
+def test_plans_are_told_apart_by_all_that_they_say(journal: Journal) -> None:
+    journal.predict("A", PLAN, 2)
+    for other in (Plan("flattened", 16, 0.2), Plan("flattened", 32, 0.4), OTHER):
+        assert journal.counting_prediction("A", other) is None
+
+
+def test_outside_of_the_workspace_a_folder_ends_with_the_process(tmp_path: Path) -> None:
+    code = "from notebooks.lesson_14.journal import own_folder; print(own_folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert not Path(done.stdout.strip()).exists()
+    assert own_folder() != own_folder()
+
+
+def test_in_the_workspace_it_is_the_learner_s(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(journal_module, "WORKSPACE", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert own_folder() == tmp_path / "capstone"
+    Journal().predict("A", PLAN, 2)
+    assert json.loads(lines_of(Journal())[0].rpartition(" ")[0])[0] == "prediction"
+
+
+def test_plans_and_tasks_say_what_they_are() -> None:
+    assert OTHER.in_words() == "local SGD, batch 16, rate 0.4, every 4"
+    assert Plan("local SGD", 16, 0.4).options == {"every": 8}
+    with pytest.raises(ValueError, match="local SGD has no option 'often'; known: every"):
+        Plan("local SGD", 16, 0.4, {"often": 4})
+    with pytest.raises(ValueError, match="batch must be"):
+        Plan("flattened", 0, 0.4)
+    with pytest.raises(ValueError, match="rate must be"):
+        Plan("flattened", 1, 0.0)
+    for task in TASKS.values():
+        assert "digits" in task.targets, "there without a download"
+        assert task.latency >= 0.005, "shorter ones drown in what a busy machine adds"

@@ -1,0 +1,167 @@
+"""A report is one page with all it must have, for itself, and never written over another."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from torch_mpi4py.event_board import Event
+
+from notebooks.lesson_14.figures import accuracy_over_time, two_parts
+from notebooks.lesson_14.journal import Journal
+from notebooks.lesson_14.report import Result, rubric, write_report
+from notebooks.lesson_14.tasks import Look, Measured, Plan
+
+PLAN = Plan("flattened", 16, 0.4)
+
+
+def event(number: int, kind: str, start: float, end: float) -> Event:
+    waited = start if kind == "all_reduce" else None
+    return Event(
+        number, kind, "world", -1, -1, -1, 400, "float32", "step", start, end, "cell 1, line 1",
+        "ok", kind == "all_reduce", (0, 1), waited,
+    )  # fmt: skip
+
+
+def measured(plan: Plan, step: float, accuracies: Sequence[float], ranks=2, rank=0) -> Measured:
+    looks = [
+        Look(10 * n, 160 * ranks * n, 10 * n * step, accuracy)
+        for n, accuracy in enumerate(accuracies, 1)
+    ]
+    events = [
+        event(2 * n + which, kind, begin, end)
+        for n in range(3)
+        for which, kind, begin, end in (
+            (1, "section", n * step, (n + 1) * step),
+            (2, "all_reduce", (n + 0.6) * step, (n + 0.9) * step),
+        )
+    ]
+    shown = (rank, events, 0.0, 0.0)
+    return Measured(plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc")
+
+
+def result(accuracies: Sequence[float] = (0.5, 0.95)) -> Result:
+    alone = measured(Plan("alone", 16, 0.1), 0.03, (0.3, 0.5, 0.7, 0.85, 0.93), ranks=1)
+    return Result.of("A", alone, [measured(PLAN, 0.05, accuracies, rank=r) for r in range(2)])
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path)
+
+
+def pages_of(path: Path) -> int:
+    data = path.read_bytes()
+    assert data.startswith(b"%PDF-")
+    return len(re.findall(rb"/Type /Page\b", data))
+
+
+class _Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+
+def test_speed_up_and_its_two_parts() -> None:
+    assert result().speed_up == pytest.approx(1.5 / 1.0)
+    fewer, faster = result().parts or (0, 0)
+    assert (fewer, faster) == (pytest.approx(2.5), pytest.approx(0.6))
+    assert result((0.5, 0.6)).speed_up is None
+    assert result((0.5, 0.6)).parts is None
+
+
+def test_a_report_has_all_its_parts(journal: Journal) -> None:
+    journal.predict("A", PLAN, 2.0, why="a guess <of mine>")
+    report = write_report(journal, result(), learned="Too hopeful & late.", author="M. Muster")
+    words = dict(report.rows)
+    assert "2 times as fast" in words["predicted"]
+    assert words["because"] == "a guess <of mine>"
+    assert words["measured"].startswith("1.50 times as fast: 1.00 s (20 steps of 50 ms)")
+    assert "2.50 times fewer steps, each 0.60 times as fast" in words["made of"]
+    assert "+33%" in words["made of"]
+    assert "20 collectives, 2.00 MiB" in words["traffic"]
+    assert report.warnings == []
+    text = report.html.read_text()
+    page = _Page(text)
+    assert "a guess &lt;of mine&gt;" in text
+    assert "Too hopeful &amp; late." in text
+    images = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert len(images) == 3
+    assert all(image["alt"] and image["src"].startswith("data:image/svg+xml") for image in images)
+    links = [value for _, given in page.tags for name, value in given.items() if name == "href"]
+    assert links == [], "it needs nothing but itself"
+    assert [tag for tag, _ in page.tags if tag in ("h1", "html", "main")] == ["html", "main", "h1"]
+    assert pages_of(report.pdf) == 1
+    for _, figure in report.pictures:
+        ElementTree.fromstring(figure.svg)
+    assert str(journal.folder) not in text + repr(report) + report._repr_html_()
+
+
+def test_nothing_is_overwritten(journal: Journal) -> None:
+    (journal.folder / "report-2.pdf").write_text("somebody's")
+    names = [write_report(journal, result()).html.name for _ in range(3)]
+    assert names == ["report-1.html", "report-3.html", "report-4.html"]
+    assert (journal.folder / "report-2.pdf").read_text() == "somebody's"
+    assert [entry.kind for entry in journal.entries()] == ["run"] * 3
+
+
+def test_it_says_what_is_not_as_it_should_be(journal: Journal) -> None:
+    first = write_report(journal, result())
+    assert first.warnings == ["No prediction was written down before the first run of this plan."]
+    journal.predict("A", PLAN, 1.5)
+    second = write_report(journal, result())
+    assert dict(second.rows)["predicted"] == "nothing"
+    assert second.warnings[1:] == [
+        "Predicted after a run had been seen, so it does not count: 1.5."
+    ]
+    path = journal.folder / "journal.jsonl"
+    path.write_text(path.read_text().replace('"speed_up": 1.5', '"speed_up": 1.4'))
+    third = write_report(journal, result())
+    assert "Line 1 of the journal was changed" in third.warnings[-1]
+    assert "Line 1 of the journal was changed" in third.html.read_text()
+
+
+def test_a_run_that_missed_its_target_has_a_report_too(journal: Journal) -> None:
+    journal.predict("A", PLAN, 2.0)
+    report = write_report(journal, result((0.5, 0.6)))
+    assert "the plan did not reach the target: 60.0% in 1.0 s" in dict(report.rows)["measured"]
+    assert "made of" not in dict(report.rows)
+    assert pages_of(report.pdf) == 1
+
+
+def test_runs_of_two_plans_are_no_result() -> None:
+    runs = [measured(PLAN, 0.05, (0.9,)), measured(Plan("flattened", 8, 0.4), 0.05, (0.9,))]
+    with pytest.raises(ValueError, match="different plans"):
+        Result.of("A", runs[0], runs)
+
+
+def test_a_long_report_fits_its_page(journal: Journal) -> None:
+    journal.predict("A", PLAN, 2.0, why="because " * 60)
+    report = write_report(journal, result(), learned="word " * 120)
+    assert pages_of(report.pdf) == 1
+
+
+def figures() -> list:
+    one = result()
+    return [two_parts(), accuracy_over_time(one.alone, one.together)]
+
+
+def test_figures_are_pictures_with_words_the_same_each_time() -> None:
+    for figure, again in zip(figures(), figures(), strict=True):
+        ElementTree.fromstring(figure.svg)
+        assert len(figure.alt.split()) > 10
+        assert figure.svg == again.svg
+
+
+def test_the_rubric_has_twenty_points() -> None:
+    assert (
+        sum(int(points) for points in re.findall(r"^\| \*\*.+\*\* \((\d+)\)", rubric(), re.M)) == 20
+    )
