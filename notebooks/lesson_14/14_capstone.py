@@ -229,14 +229,14 @@ ours = training.train(TASKS["A"], plan_a)
 alone = cluster.view["alone"][0]
 ours = cluster.view["ours"]
 assert len({run.checksum for run in ours}) == 1, "the replicas are equal to the bit"
-assert ours[0].reached.steps == many.steps, "as many steps as in the pilot"
+assert abs(ours[0].reached.steps - many.steps) <= 8, "as in the pilot, up to roundings"
 assert alone.step_seconds >= 0.028, "no step is faster than its device"
 assert ours[0].step_seconds >= 0.028 + at_once, "and its link"
 assert ours[0].calls == ours[0].looks[-1].steps, "one all-reduce a step"
 
 # %% tags=["nbval-ignore-output"]
 result_a = Result.of("A", alone, ours)
-learned = "The steps were exact. A step took a few ms more than predicted: sleeping and waking."
+learned = "The steps were right; a step is longer than predicted, for sleepers wake up late."
 report_a = write_report(journal, result_a, learned=learned, author="solved example 1")
 report_a
 
@@ -320,6 +320,8 @@ cluster.view["plan_b"] = plan_b
 steps = training.rehearse(TASKS["B"], plan_b).reached.steps
 if rank == 0:
     baseline = training.train_alone(TASKS["B"], paced=False).reached.steps
+if rank == 1:
+    together = training.train_alone(TASKS["B"], Plan("alone", 64, 0.4), paced=False).reached.steps
 
 # %% [markdown]
 # **Predict.** With the steps below, the speed-up is (A) above 2.5; (B) between 1 and 2.5; (C) below 1. Write a letter.
@@ -353,11 +355,22 @@ assert last.seconds < last.steps * (0.028 + at_once), "less than synchronous SGD
 
 # %% tags=["nbval-ignore-output"]
 result_b = Result.of("B", alone, ours)
-learned = "Talking in every 16th step costs steps: more than the large batch's, and still it pays."
+learned = "A step by oneself is worth less than one together; on this link it costs far less, too."
 write_report(journal, result_b, learned=learned, author="solved example 2")
 
 # %% [markdown]
-# Synchronous SGD would have taken fewer steps: a pilot with batch 64 and the same rate tells how many. But each would have taken 306 ms, and four ranks would have been three times *slower* than one. No strategy is best everywhere; numbers decide.
+# And synchronous SGD? Rank 1 has run its pilot, with batch 64 and the same rate, beside the rehearsal.
+
+# %%
+together = cluster.view.pull("together", targets=1, block=True)
+synchronous = costs.Run(4, 16, together)
+other = costs.speed_up(one, synchronous, task.sample_seconds, task.fixed_seconds, at_once, cores=4)
+assert together < steps, "a step together is worth more than a step by oneself"
+assert other < 0.5, "but it would have been slower than one rank"
+print(f"synchronous: {together} steps of 306 ms, {other:.2f} times as fast (predicted)")
+
+# %% [markdown]
+# Fewer steps, each of them ten times as long: four ranks would have been *slower* than one. No strategy is best everywhere; numbers decide.
 #
 # ### Exercise 4: the bytes
 #
@@ -391,10 +404,10 @@ check("14.bytes_on_links")
 #
 # Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once.
 #
-# Plan, and do as the examples did: a pilot or a rehearsal for the steps, a formula for the seconds. Take any strategy of section 1, or add one of your own to `strategies.READY`, in a `%%px` cell. Change this cell, and run it; each further plan is one more report.
+# Plan, and do as the examples did: a pilot or a rehearsal for the steps, a formula for the seconds. Take any strategy of section 1, or add one of your own to `strategies.READY`, in a `%%px` cell. Change this cell, and run it; each further plan is one more report. (The plan that stands here is not a good one: work out why.)
 
 # %% tags=["nbval-ignore-output"]
-my_plan = Plan("overlapped", batch=16, rate=0.4)
+my_plan = Plan("per layer", batch=16, rate=0.4)
 my_prediction = None  # how many times as fast as one rank?
 my_reason = ""
 my_journal = Journal()

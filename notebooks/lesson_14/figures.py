@@ -52,7 +52,7 @@ def draw_timeline(axes: Any, lanes: Sequence[Lane]) -> None:
         xlabel="time (ms); solid: at work, pale: at work while data move, hatched: waits or sends",
         yticks=ranks,
         yticklabels=[f"rank {rank}" for rank in ranks],
-        xlim=(0, 1e3 * max((lane.end for lane in lanes), default=1e-3)),
+        xlim=(0, 1e3 * min((lane.end for lane in lanes), default=1e-3)),
     )
     axes.invert_yaxis()
     finish_axes(axes, grid="x")
@@ -66,13 +66,11 @@ def draw_traffic(axes: Any, runs: Sequence[Measured]) -> None:
     colours = [rank_colour(rank) for rank in ranks]
     axes.bar(ranks, collective, color=colours, edgecolor=INK, lw=0.6)
     axes.bar(ranks, own, bottom=collective, color=colours, edgecolor=INK, lw=0.6, hatch="//")
-    axes.set(xlabel="rank", ylabel="MiB", xticks=list(ranks))
-    kinds = [
-        name
-        for name, values in (("plain: to collectives", collective), ("hatched: messages", own))
-        if any(values)
-    ]
-    axes.set_title("; ".join(kinds) or "nothing was sent", fontsize=9, fontweight="normal")
+    kinds = "to collectives" if any(collective) else "in messages"
+    if any(collective) and any(own):
+        kinds = "sent (hatched: messages)"
+    axes.set(xlabel="rank", ylabel=f"MiB {kinds}", xticks=list(ranks))
+    axes.margins(y=0.12)
     finish_axes(axes, grid="y")
 
 

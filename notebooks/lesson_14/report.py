@@ -164,13 +164,22 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
             off = predicted.content["speed_up"] / result.speed_up - 1
             made_of += f"; the prediction was off by {off:+.0%}"
         rows.append(("made of", made_of))
+    rows.append(("traffic", _traffic(result)))
+    rows.append(("in words", learned or "(nothing written yet)"))
+    return rows
+
+
+def _traffic(result: Result) -> str:
     handed = sum(run.handed_over for run in result.runs) / 2**20
     sent = sum(run.sent for run in result.runs) / 2**20
     messages = sum(run.messages for run in result.runs)
-    calls = f"{together.calls:,} collectives, {handed:.2f} MiB handed over by all ranks"
-    rows.append(("traffic", f"{calls}; {messages:,} messages of their own, {sent:.2f} MiB"))
-    rows.append(("in words", learned or "(nothing written yet)"))
-    return rows
+    kinds = []
+    if result.together.calls:
+        calls = f"{result.together.calls:,} collectives"
+        kinds.append(f"{calls}, to which all ranks together handed {handed:.2f} MiB")
+    if messages:
+        kinds.append(f"{messages:,} messages of all ranks, {sent:.2f} MiB")
+    return "; ".join(kinds) or "none"
 
 
 def _measured(result: Result) -> str:
@@ -277,15 +286,15 @@ def _write_pdf(report: Report, panels: list[Panel], path: Path) -> None:
             y = _paragraph(canvas, y, "", warning, ALARM)
         for name, words in report.rows:
             y = _paragraph(canvas, y, name, words, INK)
-        bottom, gap = 0.06, 0.055
+        bottom, gap = 0.055, 0.075
         height = (y - 0.02 - bottom - gap * len(panels)) / sum(one[3] for one in panels)
         for name, plot, _, share in panels:
-            y -= 0.03
-            canvas.text(0.08, y + 0.006, name, fontweight="bold", fontsize=10)
+            y -= 0.032
+            canvas.text(0.08, y + 0.008, name, fontweight="bold", fontsize=10)
             y -= height * share
-            axes = canvas.add_axes((0.13, y, 0.79, height * share - 0.012))
+            axes = canvas.add_axes((0.13, y, 0.79, height * share))
             plot(axes)
-            y -= gap - 0.03
+            y -= gap - 0.032
         canvas.text(0.08, 0.025, "Rank by Rank, lesson 14", fontsize=8, color=SOFT_INK)
         metadata = {"Title": report.title, "CreationDate": None}
         canvas.savefig(path, format="pdf", metadata=metadata)

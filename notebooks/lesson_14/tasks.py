@@ -20,8 +20,8 @@ STRATEGIES = {
     "pipeline": "the model in stages, one on each rank; micro-batches",
 }
 _OPTIONS = {
-    "overlapped": {"bucket_bytes": 100_000},
-    "compressed": {"bucket_bytes": 100_000},
+    "overlapped": {"bucket_bytes": 4_000},
+    "compressed": {"bucket_bytes": 4_000},
     "local SGD": {"every": 8},
     "pipeline": {"micro_batches": 4},
 }
@@ -122,7 +122,7 @@ TASKS = {
             latency=0.010,
             megabits=50,
             look_every=512,
-            most_samples=20_480,
+            most_samples=10_240,
         ),
     )
 }
