@@ -54,7 +54,7 @@ if not dist.is_initialized():
 # %% [markdown]
 # ## 1. The rules
 #
-# There are three tasks. Each gives you a model, a data set with a *target accuracy* on its test set, a device for each rank, and a link between the ranks.
+# There are three tasks. Each gives you a model, a data set with a target accuracy on its test set, a device for each rank, and a link between the ranks.
 
 # %% tags=["nbval-ignore-output"]
 for task in TASKS.values():
@@ -66,7 +66,7 @@ for task in TASKS.values():
 #
 # The *time to accuracy* is the training time until the test accuracy is first seen at the target. Looking takes place every few hundred samples, and the clock stands still meanwhile. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan's ranks. (Not the time of an epoch: lesson 05 has shown that a larger batch learns less from one.)
 #
-# 1. Choose a *plan*: a strategy, the batch of each rank, a learning rate.
+# 1. Choose a plan: a strategy, the batch of each rank, a learning rate.
 # 2. Predict its speed-up, and write it into the *journal*.
 # 3. Run it, and have the report written.
 #
@@ -149,11 +149,11 @@ check("14.speed_up")
 # **Which strategy?** A step computes for 4 + 16 · 1.5 = 28 ms. An all-reduce of each tensor by itself pays the latency four times, one of all of them once:
 
 # %%
-task = TASKS["A"]
+task_a = TASKS["A"]
 tensors = [32_768, 512, 5_120, 40]
-per_layer = costs.sync_seconds(tensors, 4, task.latency, task.megabits)
-at_once = costs.sync_seconds([sum(tensors)], 4, task.latency, task.megabits)
-print(f"per layer {1e3 * per_layer:.0f} ms, flattened {1e3 * at_once:.0f} ms")
+per_layer_a = costs.sync_seconds(tensors, 4, task_a.latency, task_a.megabits)
+at_once_a = costs.sync_seconds([sum(tensors)], 4, task_a.latency, task_a.megabits)
+print(f"per layer {1e3 * per_layer_a:.0f} ms, flattened {1e3 * at_once_a:.0f} ms")
 
 # %% [markdown]
 # So flattened: a step will take 28 + 16 = 44 ms.
@@ -162,18 +162,18 @@ print(f"per layer {1e3 * per_layer:.0f} ms, flattened {1e3 * at_once:.0f} ms")
 
 # %%
 # %%px
-task = TASKS["A"]
+task_a = TASKS["A"]
 RATES = [0.1, 0.2, 0.4, 0.8]
-pilot = training.train_alone(task, Plan("alone", batch=64, rate=RATES[rank]), paced=False)
-steps = pilot.reached.steps if pilot.reached else None
+pilot_a = training.train_alone(task_a, Plan("alone", batch=64, rate=RATES[rank]), paced=False)
+steps_a = pilot_a.reached.steps if pilot_a.reached else None
 if rank == 0:
-    baseline = training.train_alone(task, paced=False).reached.steps
+    baseline_a = training.train_alone(task_a, paced=False).reached.steps
 
 # %% tags=["nbval-ignore-output"]
-baseline = cluster.view.pull("baseline", targets=0, block=True)
-print(f"one rank, batch 16: {baseline} steps")
-for rate, steps in zip(cluster.view["RATES"][0], cluster.view["steps"], strict=True):
-    print(f"batch 64, rate {rate}: {steps} steps")
+baseline_a = cluster.view.pull("baseline_a", targets=0, block=True)
+print(f"one rank, batch 16: {baseline_a} steps")
+for rate, steps_a in zip(cluster.view["RATES"][0], cluster.view["steps_a"], strict=True):
+    print(f"batch 64, rate {rate}: {steps_a} steps")
 
 # %% [markdown]
 # With the rate of the small batch, four times the samples save only a third of the steps. With four times the rate, the linear rule of lesson 05, they save three fourths.
@@ -184,23 +184,25 @@ for rate, steps in zip(cluster.view["RATES"][0], cluster.view["steps"], strict=T
 prediction = None
 
 # %% tags=["nbval-ignore-output"]
-many = costs.Run(ranks=4, batch=16, steps=cluster.view["steps"][2])
-one = costs.Run(ranks=1, batch=16, steps=baseline)
-predicted = costs.speed_up(one, many, task.sample_seconds, task.fixed_seconds, at_once, cores=4)
-compare(prediction, predicted, within=0.05, source="By the formula")
+many_a = costs.Run(ranks=4, batch=16, steps=cluster.view["steps_a"][2])
+one_a = costs.Run(ranks=1, batch=16, steps=baseline_a)
+predicted_a = costs.speed_up(
+    one_a, many_a, task_a.sample_seconds, task_a.fixed_seconds, at_once_a, cores=4
+)
+compare(prediction, predicted_a, within=0.05, source="By the formula")
 
 # %% [markdown]
-# Now it is written down, *before* the run. The journal seals each line together with the line before (a *hash chain*): a number that is changed later breaks the seal, and the report says so. Only what was written before the first run of a plan counts.
+# Now it is written down, before the run. The journal seals each line together with the line before (a *hash chain*): a number that is changed later breaks the seal, and the report says so. Only what was written before the first run of a plan counts.
 
 # %% tags=["nbval-ignore-output"]
 journal = Journal.for_examples()
 plan_a = Plan("flattened", batch=16, rate=0.4)
 why = "a pilot gave the steps; 28 ms of computing and one all-reduce of 16 ms a step"
-journal.predict("A", plan_a, round(predicted, 2), why=why)
+journal.predict("A", plan_a, round(predicted_a, 2), why=why)
 cluster.view["plan_a"] = plan_a
 
 # %% [markdown]
-# A strategy is a function that makes, of a `worker`, the function for one step. The worker has a model, an optimizer, and `compute(images, labels)`: forward and backward on its device. This is the whole of *flattened*:
+# A strategy is a function that makes, of a `worker`, the function for one step. The worker has a model, an optimizer, and `compute(images, labels)`: forward and backward on its device. This is the whole of the strategy "flattened":
 
 
 # %%
@@ -222,26 +224,26 @@ strategies.READY["flattened"] = flattened
 
 # %%
 # %%px
-alone = training.train_alone(TASKS["A"]) if rank == 0 else None
-ours = training.train(TASKS["A"], plan_a)
+alone_a = training.train_alone(TASKS["A"]) if rank == 0 else None
+ours_a = training.train(TASKS["A"], plan_a)
 
 # %%
-alone = cluster.view["alone"][0]
-ours = cluster.view["ours"]
-assert len({run.checksum for run in ours}) == 1, "the replicas are equal to the bit"
-assert abs(ours[0].reached.steps - many.steps) <= 8, "as in the pilot, up to roundings"
-assert alone.step_seconds >= 0.028, "no step is faster than its device"
-assert ours[0].step_seconds >= 0.028 + at_once, "and its link"
-assert ours[0].calls == ours[0].looks[-1].steps, "one all-reduce a step"
+alone_a = cluster.view["alone_a"][0]
+ours_a = cluster.view["ours_a"]
+assert len({run.checksum for run in ours_a}) == 1, "the replicas are equal to the bit"
+assert abs(ours_a[0].reached.steps - many_a.steps) <= 8, "as in the pilot, up to roundings"
+assert alone_a.step_seconds >= 0.028, "no step is faster than its device"
+assert ours_a[0].step_seconds >= 0.028 + at_once_a, "and its link"
+assert ours_a[0].calls == ours_a[0].looks[-1].steps, "one all-reduce a step"
 
 # %% tags=["nbval-ignore-output"]
-result_a = Result.of("A", alone, ours)
+result_a = Result.of("A", alone_a, ours_a)
 learned = "The steps were right; a step is longer than predicted, for sleepers wake up late."
 report_a = write_report(journal, result_a, learned=learned, author="solved example 1")
 report_a
 
 # %% [markdown]
-# Read it from top to bottom: what was predicted, what was measured, and the two factors. The number of steps was predicted exactly: four ranks *are* one rank with batch 64, up to roundings. So whatever the prediction is off comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce, longer than they should by what it takes to wake up; on a busy machine by more.
+# Read it from top to bottom: what was predicted, what was measured, and the two factors. The number of steps was predicted exactly: four ranks are one rank with batch 64, up to roundings. So whatever the prediction is off comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce, longer than they should by what it takes to wake up; on a busy machine by more.
 #
 # ## 4. When is the target reached?
 #
@@ -279,10 +281,10 @@ check("14.time_to_target")
 prediction = None
 
 # %%
-task = TASKS["B"]
-at_once = costs.sync_seconds([340_008], 4, task.latency, task.megabits)
-pays = at_once / 0.028 < 4 - 1
-compare(prediction, (round(1e3 * at_once), pays), within=0.05, source="By the formula")
+task_b = TASKS["B"]
+at_once_b = costs.sync_seconds([340_008], 4, task_b.latency, task_b.megabits)
+pays = at_once_b / 0.028 < 4 - 1
+compare(prediction, (round(1e3 * at_once_b), pays), within=0.05, source="By the formula")
 assert not pays
 
 # %% [markdown]
@@ -317,11 +319,11 @@ cluster.view["plan_b"] = plan_b
 
 # %%
 # %%px
-steps = training.rehearse(TASKS["B"], plan_b).reached.steps
+steps_b = training.rehearse(TASKS["B"], plan_b).reached.steps
 if rank == 0:
-    baseline = training.train_alone(TASKS["B"], paced=False).reached.steps
+    baseline_b = training.train_alone(TASKS["B"], paced=False).reached.steps
 if rank == 1:
-    together = training.train_alone(TASKS["B"], Plan("alone", 64, 0.4), paced=False).reached.steps
+    together_b = training.train_alone(TASKS["B"], Plan("alone", 64, 0.4), paced=False).reached.steps
 
 # %% [markdown]
 # **Predict.** With the steps below, the speed-up is (A) above 2.5; (B) between 1 and 2.5; (C) below 1. Write a letter.
@@ -330,31 +332,35 @@ if rank == 1:
 prediction = None
 
 # %% tags=["nbval-ignore-output"]
-baseline = cluster.view.pull("baseline", targets=0, block=True)
-steps = cluster.view["steps"][0]
-one, many = costs.Run(1, 16, baseline), costs.Run(4, 16, steps)
-sync = at_once / 16
-predicted = costs.speed_up(one, many, task.sample_seconds, task.fixed_seconds, sync, cores=4)
-print(f"{baseline} steps of 28 ms, or {steps} of {28 + 1e3 * sync:.0f} ms: {predicted:.2f}")
-compare(prediction, "A" if predicted > 2.5 else "B" if predicted > 1 else "C", source="Predicted")
-why = f"rehearsed: {steps} steps; 28 ms of computing, a sixteenth of 278 ms"
-journal.predict("B", plan_b, round(predicted, 2), why=why)
+baseline_b = cluster.view.pull("baseline_b", targets=0, block=True)
+steps_b = cluster.view["steps_b"][0]
+one_b, many_b = costs.Run(1, 16, baseline_b), costs.Run(4, 16, steps_b)
+sync_b = at_once_b / 16
+predicted_b = costs.speed_up(
+    one_b, many_b, task_b.sample_seconds, task_b.fixed_seconds, sync_b, cores=4
+)
+print(f"{baseline_b} steps of 28 ms, or {steps_b} of {28 + 1e3 * sync_b:.0f} ms: {predicted_b:.2f}")
+compare(
+    prediction, "A" if predicted_b > 2.5 else "B" if predicted_b > 1 else "C", source="Predicted"
+)
+why = f"rehearsed: {steps_b} steps; 28 ms of computing, a sixteenth of 278 ms"
+journal.predict("B", plan_b, round(predicted_b, 2), why=why)
 
 # %%
 # %%px
-alone = training.train_alone(TASKS["B"]) if rank == 0 else None
-ours = training.train(TASKS["B"], plan_b)
+alone_b = training.train_alone(TASKS["B"]) if rank == 0 else None
+ours_b = training.train(TASKS["B"], plan_b)
 
 # %%
-alone, ours = cluster.view["alone"][0], cluster.view["ours"]
-last = ours[0].looks[-1]
-assert ours[0].reached.steps == steps, "as many as in the rehearsal"
-assert ours[0].calls == last.steps // 16, "one all-reduce in 16 steps"
-assert last.seconds >= last.steps * 0.028 + ours[0].calls * at_once
-assert last.seconds < last.steps * (0.028 + at_once), "less than synchronous SGD would take"
+alone_b, ours_b = cluster.view["alone_b"][0], cluster.view["ours_b"]
+last_b = ours_b[0].looks[-1]
+assert ours_b[0].reached.steps == steps_b, "as many as in the rehearsal"
+assert ours_b[0].calls == last_b.steps // 16, "one all-reduce in 16 steps"
+assert last_b.seconds >= last_b.steps * 0.028 + ours_b[0].calls * at_once_b
+assert last_b.seconds < last_b.steps * (0.028 + at_once_b), "less than synchronous SGD would take"
 
 # %% tags=["nbval-ignore-output"]
-result_b = Result.of("B", alone, ours)
+result_b = Result.of("B", alone_b, ours_b)
 learned = "A step by oneself is worth less than one together; on this link it costs far less, too."
 write_report(journal, result_b, learned=learned, author="solved example 2")
 
@@ -362,15 +368,17 @@ write_report(journal, result_b, learned=learned, author="solved example 2")
 # And synchronous SGD? Rank 1 has run its pilot, with batch 64 and the same rate, beside the rehearsal.
 
 # %%
-together = cluster.view.pull("together", targets=1, block=True)
-synchronous = costs.Run(4, 16, together)
-other = costs.speed_up(one, synchronous, task.sample_seconds, task.fixed_seconds, at_once, cores=4)
-assert together < steps, "a step together is worth more than a step by oneself"
-assert other < 0.5, "but it would have been slower than one rank"
-print(f"synchronous: {together} steps of 306 ms, {other:.2f} times as fast (predicted)")
+together_b = cluster.view.pull("together_b", targets=1, block=True)
+synchronous_b = costs.Run(4, 16, together_b)
+other_b = costs.speed_up(
+    one_b, synchronous_b, task_b.sample_seconds, task_b.fixed_seconds, at_once_b, cores=4
+)
+assert together_b < steps_b, "a step together is worth more than a step by oneself"
+assert other_b < 0.5, "but it would have been slower than one rank"
+print(f"synchronous: {together_b} steps of 306 ms, {other_b:.2f} times as fast (predicted)")
 
 # %% [markdown]
-# Fewer steps, each of them ten times as long: four ranks would have been *slower* than one. No strategy is best everywhere; numbers decide.
+# Fewer steps, each of them ten times as long: four ranks would have been slower than one. No strategy is best everywhere; numbers decide.
 #
 # ### Exercise 4: the bytes
 #
@@ -416,14 +424,14 @@ cluster.view["my_plan"] = my_plan
 
 # %%
 # %%px
-alone = training.train_alone(TASKS["C"]) if rank == 0 else None
-ours = training.train(TASKS["C"], my_plan)
+alone_c = training.train_alone(TASKS["C"]) if rank == 0 else None
+ours_c = training.train(TASKS["C"], my_plan)
 
 # %% [markdown]
 # Look at the numbers first, then say in a sentence or two where your prediction was off, and why. Each time that this cell runs, a new report is written; nothing is overwritten. The files are in the folder `capstone` of your workspace: hand in the PDF or the HTML, and the journal.
 
 # %% tags=["nbval-ignore-output"]
-my_result = Result.of("C", cluster.view["alone"][0], cluster.view["ours"])
+my_result = Result.of("C", cluster.view["alone_c"][0], cluster.view["ours_c"])
 write_report(my_journal, my_result, learned="", author="")
 
 # %% [markdown]

@@ -159,8 +159,7 @@ class Worker:
 
 
 def _sleep_until(moment: float) -> None:
-    left = moment - time.perf_counter()
-    if left > 0:
+    while (left := moment - time.perf_counter()) > 0:
         time.sleep(left)
 
 

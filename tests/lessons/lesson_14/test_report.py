@@ -87,7 +87,7 @@ def test_a_report_has_all_its_parts(journal: Journal) -> None:
     assert words["measured"].startswith("1.50 times as fast: 1.00 s (20 steps of 50 ms)")
     assert "2.50 times fewer steps, each 0.60 times as fast" in words["made of"]
     assert "+33%" in words["made of"]
-    assert "20 collectives, to which all ranks together handed 2.00 MiB" == words["traffic"]
+    assert words["traffic"] == "20 collectives, to which all ranks together handed 2.00 MiB"
     assert report.warnings == []
     text = report.html.read_text()
     page = _Page(text)
