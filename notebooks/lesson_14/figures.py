@@ -70,7 +70,8 @@ def draw_traffic(axes: Any, runs: Sequence[Measured]) -> None:
     if any(collective) and any(own):
         kinds = "sent (hatched: messages)"
     axes.set(xlabel="rank", ylabel=f"MiB {kinds}", xticks=list(ranks))
-    axes.margins(y=0.12)
+    highest = max((a + b for a, b in zip(collective, own, strict=True)), default=0.0)
+    axes.set_ylim(0, 1.15 * highest or 1.0)
     finish_axes(axes, grid="y")
 
 
@@ -109,7 +110,7 @@ def two_parts() -> Figure:
         axes.set(
             yticks=range(len(rows)),
             yticklabels=[name for name, *_ in rows],
-            xlabel="time to the target (steps of one rank)",
+            xlabel="time to the target (steps of one rank); hatched: communication",
             xlim=(0, 12),
         )
         axes.invert_yaxis()
