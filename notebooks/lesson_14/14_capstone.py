@@ -435,7 +435,7 @@ my_result = Result.of("C", cluster.view["alone_c"][0], cluster.view["ours_c"])
 write_report(my_journal, my_result, learned="", author="")
 
 # %% [markdown]
-# Then look back at your prediction. The usual reasons why it was off:
+# Then look back at your prediction. The line "reading" says which usual mistake it looks like, for the strategies that have a formula. (If you have not predicted, there is no such line.) The usual reasons why a prediction is off:
 #
 # | what was forgotten | what the report shows |
 # |---|---|

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Run", "bytes_on_links", "speed_up", "sync_seconds", "time_to_target"]
+__all__ = [
+    "Run",
+    "all_reduce_seconds",
+    "bytes_on_links",
+    "speed_up",
+    "sync_seconds",
+    "time_to_target",
+]
 
 
 def sync_seconds(buckets: Sequence[float], ranks: int, latency: float, megabits: float) -> float:
@@ -38,7 +45,7 @@ class Run(NamedTuple):
 
     ranks: int
     batch: int
-    steps: int
+    steps: float
 
 
 def speed_up(

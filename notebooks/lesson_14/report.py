@@ -23,6 +23,7 @@ from course_lib.teaching.figures.palette import ALARM, INK, PAPER, SOFT_INK
 from course_lib.teaching.timelines.lanes import Lane, RankEvents, lanes_of
 from notebooks.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
 from notebooks.lesson_14.journal import Entry, Journal
+from notebooks.lesson_14.judge_own_prediction import guesses, reading
 from notebooks.lesson_14.tasks import TASKS, Measured, Task
 
 __all__ = ["Report", "Result", "rubric", "write_report"]
@@ -66,6 +67,15 @@ class Result:
             return None
         steps = one.steps / many.steps
         return steps, one.seconds / many.seconds / steps
+
+    def reading(self, predicted: float) -> str:
+        """Return which usual mistake a prediction looks like."""
+        one, many = self.alone.reached, self.together.reached
+        if not (one and many and self.speed_up):
+            return "the target was not reached"
+        run, steps = self.together, (one.steps, many.steps)
+        found = guesses(self.task, run.plan, run.ranks, steps, run.tensors)
+        return reading(predicted, self.speed_up, found)
 
     @property
     def lanes(self) -> list[Lane]:
@@ -164,6 +174,8 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
             off = predicted.content["speed_up"] / result.speed_up - 1
             made_of += f"; the prediction was off by {off:+.0%}"
         rows.append(("made of", made_of))
+    if predicted and result.speed_up:
+        rows.append(("reading", result.reading(predicted.content["speed_up"])))
     rows.append(("traffic", _traffic(result)))
     rows.append(("in words", learned or "(nothing written yet)"))
     return rows

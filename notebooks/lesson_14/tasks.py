@@ -188,6 +188,7 @@ class Measured:
         messages: how many of those.
         shown: this rank's events of a few steps, for the timeline.
         checksum: of this rank's weights at the end.
+        tensors: bytes of each parameter of the model.
     """
 
     plan: Plan
@@ -201,6 +202,7 @@ class Measured:
     messages: int
     shown: tuple | None
     checksum: str
+    tensors: tuple[int, ...]
 
     @property
     def reached(self) -> Look | None:

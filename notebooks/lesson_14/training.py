@@ -289,6 +289,7 @@ def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
         looks=looks[1:],
         shown=shown,
         checksum=models.checksum(model),
+        tensors=tuple(parameter.nbytes for parameter in model.parameters()),
         **traffic.as_dict(),
     )
 
@@ -365,6 +366,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
         looks=message[0],
         shown=shown,
         checksum=models.checksum(model),
+        tensors=tuple(parameter.nbytes for parameter in model.parameters()),
         **traffic.as_dict(),
     )
 

@@ -41,7 +41,8 @@ def measured(plan: Plan, step: float, accuracies: Sequence[float], ranks=2, rank
         )
     ]
     shown = (rank, events, 0.0, 0.0)
-    return Measured(plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc")
+    tensors = (32_768, 512, 5_120, 40)
+    return Measured(plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc", tensors)
 
 
 def result(accuracies: Sequence[float] = (0.5, 0.95)) -> Result:
@@ -87,6 +88,7 @@ def test_a_report_has_all_its_parts(journal: Journal) -> None:
     assert words["measured"].startswith("1.50 times as fast: 1.00 s (20 steps of 50 ms)")
     assert "2.50 times fewer steps, each 0.60 times as fast" in words["made of"]
     assert "+33%" in words["made of"]
+    assert words["reading"].startswith("as by the formula with the measured steps, 1.94;")
     assert words["traffic"] == "20 collectives, to which all ranks together handed 2.00 MiB"
     assert report.warnings == []
     text = report.html.read_text()

@@ -1,0 +1,150 @@
+"""Which mistake a learner's prediction looks like, once the run has shown the steps.
+
+For the strategies whose seconds have a formula, each usual mistake gives a speed-up of its own,
+from the task's numbers and the steps that were measured. A prediction that is equal to one of them,
+and not to the right one, was probably made in that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .costs import Run, all_reduce_seconds, speed_up, sync_seconds
+from .tasks import Plan, Task
+
+__all__ = ["Guess", "guesses", "reading"]
+
+_SAME = 0.02  # as a fraction: people round
+_NEAR = 0.05  # so near to the formula there is nothing to explain
+_GOOD = 0.10  # of the measurement
+
+
+class Guess(NamedTuple):
+    """A speed-up, and what one has to forget to get it (empty: nothing)."""
+
+    name: str
+    speed_up: float
+    forgets: str
+
+
+def guesses(
+    task: Task, plan: Plan, ranks: int, steps: tuple[int, int], tensors: Sequence[int]
+) -> list[Guess]:
+    """Return the right prediction first, then one for each usual mistake.
+
+    Args:
+        steps: to the target, of one rank and of all.
+        tensors: bytes of each parameter.
+
+    Returns:
+        nothing for a strategy without a formula.
+    """
+    buckets = _buckets(plan, tensors)
+    if not buckets:
+        return []
+    alpha, bits = task.latency, task.megabits
+    seldom = plan.options.get("every", 1)
+    sync = sync_seconds(buckets, ranks, alpha, bits) / seldom
+    one, many = Run(1, task.batch, steps[0]), Run(ranks, plan.batch, steps[1])
+    sample, fixed = task.sample_seconds, task.fixed_seconds
+
+    def by(sync: float = sync, many: Run = many, cores: int = ranks, fixed: float = fixed) -> float:
+        return speed_up(one, many, sample, fixed, sync, cores)
+
+    def without(latency: float, buckets: Sequence[float] = buckets, times: float = 1) -> float:
+        return sync_seconds(buckets, ranks, latency, bits * times) / seldom
+
+    beta = 8 / (bits * 1e6)
+    latency_once = sum(all_reduce_seconds(size, ranks, 0, beta) for size in buckets) + alpha
+    samples = many._replace(steps=one.steps * one.batch / (ranks * plan.batch))
+    found = [
+        Guess("by-the-formula", by(), ""),
+        Guess(
+            "as-many-times-as-ranks",
+            float(ranks),
+            "nothing costs anything: R ranks, R times as fast",
+        ),
+        Guess("forgets-communication", by(0), "communication is left out"),
+        Guess(
+            "speed-up-of-an-epoch",
+            by(many=samples),
+            "the larger batch is taken to learn as much from each sample, so the steps are divided "
+            "by the ranks",
+        ),
+        Guess(
+            "same-number-of-steps",
+            by(many=many._replace(steps=one.steps)),
+            "the larger batch is taken to need as many steps as the small one",
+        ),
+        Guess(
+            "forgets-both",
+            by(0, samples),
+            "communication is left out, and the steps are divided by the ranks",
+        ),
+        Guess(
+            "forgets-the-fixed-part",
+            by(fixed=0),
+            "the part of a step that no number of ranks makes shorter (Amdahl) is left out",
+        ),
+        Guess("bits-for-bytes", by(without(alpha, times=8)), "Mbit/s are taken for MB/s"),
+        Guess("forgets-latency", by(without(0)), "the latency is left out"),
+        Guess("latency-once", by(latency_once / seldom), "the latency is paid once in a step"),
+        Guess(
+            "one-bucket",
+            by(without(alpha, [sum(buckets)])),
+            "all buckets are taken for one message, with the latency of one",
+        ),
+        Guess(
+            "latency-of-each-tensor",
+            by(without(alpha, tensors)),
+            "each tensor is taken for a message of its own, though they leave together",
+        ),
+        Guess(
+            "one-direction", by(sync / 2), "half of the communication: one direction of the link"
+        ),
+        Guess("once-for-each-rank", by(sync * ranks), "ranks are taken to send one after another"),
+        Guess(
+            "in-every-step",
+            by(sync * seldom),
+            "the weights are taken to be averaged in every step",
+        ),
+        Guess(
+            "ranks-share-cores",
+            by(cores=(ranks + 1) // 2),
+            "ranks are taken to compute in turns; each has a simulated device of its own here",
+        ),
+        Guess("upside-down", 1 / by(), "it is upside down: time of many over time of one"),
+    ]
+    return found
+
+
+def reading(predicted: float, measured: float, found: Sequence[Guess]) -> str:
+    """Return in a sentence what a prediction looks like."""
+    if not found:
+        return "this strategy has no formula here; look at the timeline"
+    right, *mistakes = found
+    if abs(predicted / right.speed_up - 1) <= _NEAR:
+        off = abs(predicted / measured - 1)
+        rest = "and so is the measurement" if off <= _GOOD else "the machine was slower or busy"
+        return f"as by the formula with the measured steps, {right.speed_up:.2f}; {rest}"
+    alike = [
+        one
+        for one in mistakes
+        if abs(predicted / one.speed_up - 1) <= _SAME
+        and abs(one.speed_up / right.speed_up - 1) > _NEAR
+    ]
+    if not alike:
+        return f"by the formula, with the measured steps, it would be {right.speed_up:.2f}"
+    alike.sort(key=lambda one: abs(predicted / one.speed_up - 1))
+    causes = ", or ".join(f"{one.forgets} ({one.speed_up:.2f})" for one in alike[:2])
+    return f"looks as if {causes}; by the formula it would be {right.speed_up:.2f}"
+
+
+def _buckets(plan: Plan, tensors: Sequence[int]) -> list[float]:
+    whole = float(sum(tensors))
+    return {
+        "per layer": [float(size) for size in tensors],
+        "flattened": [whole],
+        "local SGD": [whole],
+    }.get(plan.strategy, [])

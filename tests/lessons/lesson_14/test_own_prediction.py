@@ -1,0 +1,58 @@
+"""A prediction with a usual mistake in it is told which one it looks like."""
+
+from __future__ import annotations
+
+import pytest
+
+from notebooks.lesson_14.costs import Run, speed_up, sync_seconds
+from notebooks.lesson_14.judge_own_prediction import guesses, reading
+from notebooks.lesson_14.tasks import TASKS, Plan
+
+TENSORS = (32_768, 512, 5_120, 40)
+LARGE = (65_536, 1_024, 262_144, 1_024, 10_240, 40)
+PER_LAYER, FLAT = Plan("per layer", 16, 0.4), Plan("flattened", 16, 0.4)
+LOCAL = Plan("local SGD", 16, 0.4, {"every": 16})
+
+
+def found(plan: Plan) -> list:
+    if plan is LOCAL:
+        return guesses(TASKS["B"], plan, 4, (256, 88), LARGE)
+    return guesses(TASKS["A"], plan, 4, (176, 48), TENSORS)
+
+
+def test_the_first_is_right() -> None:
+    (right, *_), task = found(FLAT), TASKS["A"]
+    sync = sync_seconds([sum(TENSORS)], 4, task.latency, task.megabits)
+    by_hand = speed_up(Run(1, 16, 176), Run(4, 16, 48), 0.0015, 0.004, sync, 4)
+    assert right.speed_up == pytest.approx(by_hand)
+    assert (right.name, right.forgets) == ("by-the-formula", "")
+    assert reading(by_hand, 0.98 * by_hand, found(FLAT)).startswith("as by the formula")
+    assert "slower or busy" in reading(by_hand, 0.5 * by_hand, found(FLAT))
+
+
+@pytest.mark.parametrize("plan", [PER_LAYER, FLAT, LOCAL], ids=["layers", "flat", "local"])
+def test_each_mistake_is_read_from_its_number(plan: Plan) -> None:
+    right, *mistakes = found(plan)
+    told = 0
+    for mistake in mistakes:
+        if abs(mistake.speed_up / right.speed_up - 1) <= 0.05:
+            continue  # it does not show with these numbers
+        said = reading(round(mistake.speed_up, 3), right.speed_up, found(plan))
+        nearer = [one for one in mistakes if abs(one.speed_up / mistake.speed_up - 1) < 0.001]
+        assert any(one.forgets in said for one in nearer), (mistake, said)
+        told += 1
+    assert told >= 10
+
+
+def test_a_number_of_nobody_s_is_told_the_right_one() -> None:
+    right = found(FLAT)[0].speed_up
+    assert reading(1.87 * right + 0.31, right, found(FLAT)) == (
+        f"by the formula, with the measured steps, it would be {right:.2f}"
+    )
+
+
+@pytest.mark.parametrize("strategy", ["overlapped", "asynchronous", "pipeline", "mine"])
+def test_where_there_is_no_formula_nothing_is_claimed(strategy: str) -> None:
+    none = guesses(TASKS["A"], Plan(strategy, 16, 0.4), 4, (176, 44), TENSORS)
+    assert none == []
+    assert "no formula" in reading(2.0, 1.5, none)
