@@ -2,9 +2,10 @@
 
 It is a file with a line for each entry, which is only ever added to. Each line ends with a seal, a
 SHA-256 over its text and the seal of the line before. So whoever changes a number, or takes a line
-out of the middle, breaks all seals from there on; the report says so. (Who works out all seals
-anew is not kept from it. The seal is printed when a prediction is made, and stands in the report:
-an instructor who wants to be sure has it written down before the run.)
+out of the middle, breaks all seals from there on; the report says so. (Whoever works out all seals
+anew is not kept from it, and a run of which no report is written leaves no trace. The seal is
+printed when a prediction is made, and stands in the report: an instructor who wants to be sure has
+it written down before the run.)
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from course_lib.teaching.workspace import WORKSPACE
-from notebooks.lesson_14.tasks import TASKS, Plan
+from notebooks.lesson_14.tasks import TASKS, Plan, moment
 
 __all__ = ["Entry", "Journal", "own_folder"]
 
@@ -72,10 +72,15 @@ class Entry:
         """Whether it is about that plan for that task."""
         return self.content.get("task") == task and self.content.get("plan") == _plain(plan)
 
+    @property
+    def time(self) -> str:
+        """When it was written, for people."""
+        return f"{self.when[:19].replace('T', ' ')} UTC"
+
     def in_words(self) -> str:
         """Return a prediction in a line."""
         written = f"{self.content['speed_up']:g} times as fast"
-        return f"{written}, written {self.when.replace('T', ' ')} UTC, seal {self.seal[:_SHORT]}"
+        return f"{written}, written {self.time}, seal {self.seal[:_SHORT]}"
 
 
 class Journal:
@@ -126,25 +131,34 @@ class Journal:
         """Write down what was measured."""
         return self._add("run", {"task": task, "plan": _plain(plan), **result})
 
-    def counting_prediction(self, task: str, plan: Plan) -> Entry | None:
-        """Return the last prediction that was made before this plan was first run."""
-        found = None
-        for entry in self.entries():
-            if entry.is_about(task, plan):
-                if entry.kind == "run":
-                    break
-                found = entry
-        return found
+    def counting_prediction(self, task: str, plan: Plan, began: str | None = None) -> Entry | None:
+        """Return the last prediction that was made before this plan was first run.
 
-    def late_predictions(self, task: str, plan: Plan) -> list[Entry]:
+        Args:
+            began: when a run began that is not written down yet.
+        """
+        first = self._first_run(task, plan, began)
+        counting = [one for one in self._predictions(task, plan) if one.when < first]
+        return counting[-1] if counting else None
+
+    def late_predictions(self, task: str, plan: Plan, began: str | None = None) -> list[Entry]:
         """Return those that were made after this plan had been run."""
-        seen, found = False, []
-        for entry in self.entries():
-            if entry.is_about(task, plan):
-                seen = seen or entry.kind == "run"
-                if seen and entry.kind == "prediction":
-                    found.append(entry)
-        return found
+        first = self._first_run(task, plan, began)
+        return [one for one in self._predictions(task, plan) if one.when >= first]
+
+    def _predictions(self, task: str, plan: Plan) -> list[Entry]:
+        return [
+            one for one in self.entries() if one.kind == "prediction" and one.is_about(task, plan)
+        ]
+
+    def _first_run(self, task: str, plan: Plan, began: str | None) -> str:
+        """When the first run of this plan began; later than anything if there was none."""
+        runs = [
+            one.content.get("began", one.when)
+            for one in self.entries()
+            if one.kind == "run" and one.is_about(task, plan)
+        ]
+        return min([*runs, *([began] if began else [])], default="9999")
 
     def broken_from(self) -> int | None:
         """Return the number of the first line whose seal does not fit, None if all do."""
@@ -170,7 +184,7 @@ class Journal:
 
     def _add(self, kind: str, content: Mapping[str, Any]) -> Entry:
         entries = self.entries()
-        when = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00")
+        when = moment()
         text = json.dumps([kind, when, content], ensure_ascii=True, sort_keys=True)
         seal = _seal(text, entries[-1].seal if entries else "")
         with open(self._path, "a", encoding="utf-8") as stream:

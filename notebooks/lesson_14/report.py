@@ -132,8 +132,9 @@ def write_report(journal: Journal, result: Result, learned: str = "", author: st
         author: who hands it in.
     """
     task, plan = result.task, result.together.plan
-    predicted = journal.counting_prediction(task.name, plan)
-    run = journal.ran(task.name, plan, {"speed_up": result.speed_up})
+    began = result.together.began
+    predicted = journal.counting_prediction(task.name, plan, began)
+    run = journal.ran(task.name, plan, {"speed_up": result.speed_up, "began": began})
     rows = _rows(result, predicted, learned)
     warnings = []
     if predicted is None:
@@ -147,7 +148,7 @@ def write_report(journal: Journal, result: Result, learned: str = "", author: st
         warnings.append(f"Line {broken} of the journal was changed by hand, or taken out.")
     author = f", {author}" if author else ""
     title = f"Task {task.name}: {task.network} on {result.together.data}{author}"
-    rows.append(("journal", f"entry {run.number}, {run.when.replace('T', ' ')} UTC"))
+    rows.append(("journal", f"entry {run.number}, {run.time}"))
     html, pdf = _free_names(journal.folder)
     panels = _panels(result)
     pictures = [(name, draw(_alone(plot), alt, height)) for name, plot, alt, height in panels]

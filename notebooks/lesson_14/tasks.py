@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 STRATEGIES = {
@@ -189,6 +190,7 @@ class Measured:
         shown: this rank's events of a few steps, for the timeline.
         checksum: of this rank's weights at the end.
         tensors: bytes of each parameter of the model.
+        began: when the run began, as :func:`moment` says it.
     """
 
     plan: Plan
@@ -203,6 +205,7 @@ class Measured:
     shown: tuple | None
     checksum: str
     tensors: tuple[int, ...]
+    began: str
 
     @property
     def reached(self) -> Look | None:
@@ -214,3 +217,8 @@ class Measured:
         """Seconds of a step, on average."""
         last = self.looks[-1]
         return last.seconds / last.steps
+
+
+def moment() -> str:
+    """Return the time in UTC, ISO 8601: texts that are in the order of time."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00")

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from itertools import count, islice, pairwise
 from typing import Any
 
@@ -34,7 +34,7 @@ from course_lib.training import data, models
 from course_lib.training.data import DataSet
 from course_lib.training.loops import accuracy, batches
 from notebooks.lesson_14 import strategies
-from notebooks.lesson_14.tasks import Look, Measured, Plan, Task
+from notebooks.lesson_14.tasks import Look, Measured, Plan, Task, moment
 
 __all__ = ["Worker", "rehearse", "train", "train_alone"]
 
@@ -51,8 +51,18 @@ def load(task: Task) -> tuple[DataSet, DataSet, str]:
 
     Nothing is downloaded. Of large data sets a part is taken.
     """
-    training, test, name = data.load_available(*task.targets, size=task.size)
-    return DataSet(*training[:_MOST_TRAINING]), DataSet(*test[:_MOST_TEST]), name
+    return _load(tuple(task.targets), task.size)
+
+
+@cache
+def _load(names: tuple[str, ...], size: int) -> tuple[DataSet, DataSet, str]:
+    training, test, name = data.load_available(*names, size=size)
+    return _part(training, _MOST_TRAINING), _part(test, _MOST_TEST), name
+
+
+def _part(samples: DataSet, most: int) -> DataSet:
+    # Copies: a part of a tensor would keep all of it in memory.
+    return DataSet(samples.images[:most].clone(), samples.labels[:most].clone())
 
 
 def new_model(task: Task, images: torch.Tensor) -> nn.Module:
@@ -253,6 +263,7 @@ def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
     if plan.strategy not in strategies.READY:
         known = ", ".join([*strategies.READY, "asynchronous"])
         raise ValueError(f"no strategy is called {plan.strategy!r}; there are {known}")
+    began = moment()
     training, test, name = load(task)
     model = new_model(task, training.images)
     worker = Worker(task, model, plan.rate, team.rank, team.ranks, paced)
@@ -290,6 +301,7 @@ def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
         shown=shown,
         checksum=models.checksum(model),
         tensors=tuple(parameter.nbytes for parameter in model.parameters()),
+        began=began,
         **traffic.as_dict(),
     )
 
@@ -330,6 +342,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
     Nobody can stop the clock of ranks that do not meet. So the server looks at the accuracy while
     its clock runs: a millisecond or two for these networks.
     """
+    began = moment()
     training, test, name = load(task)
     model, rank, ranks = new_model(task, training.images), dist.get_rank(), dist.get_world_size()
     looks: list[Look] = []
@@ -367,6 +380,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
         shown=shown,
         checksum=models.checksum(model),
         tensors=tuple(parameter.nbytes for parameter in model.parameters()),
+        began=began,
         **traffic.as_dict(),
     )
 

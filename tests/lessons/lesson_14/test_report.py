@@ -14,7 +14,7 @@ from torch_mpi4py.event_board import Event
 from notebooks.lesson_14.figures import accuracy_over_time, two_parts
 from notebooks.lesson_14.journal import Journal
 from notebooks.lesson_14.report import Result, rubric, write_report
-from notebooks.lesson_14.tasks import Look, Measured, Plan
+from notebooks.lesson_14.tasks import Look, Measured, Plan, moment
 
 PLAN = Plan("flattened", 16, 0.4)
 
@@ -42,7 +42,9 @@ def measured(plan: Plan, step: float, accuracies: Sequence[float], ranks=2, rank
     ]
     shown = (rank, events, 0.0, 0.0)
     tensors = (32_768, 512, 5_120, 40)
-    return Measured(plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc", tensors)
+    return Measured(
+        plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc", tensors, moment()
+    )
 
 
 def result(accuracies: Sequence[float] = (0.5, 0.95)) -> Result:
@@ -137,6 +139,14 @@ def test_a_run_that_missed_its_target_has_a_report_too(journal: Journal) -> None
     assert "the plan did not reach the target: 60.0% in 1.0 s" in dict(report.rows)["measured"]
     assert "made of" not in dict(report.rows)
     assert pages_of(report.pdf) == 1
+
+
+def test_a_prediction_made_after_the_run_had_begun_does_not_count(journal: Journal) -> None:
+    seen = result()
+    journal.predict("A", PLAN, 1.5)
+    report = write_report(journal, seen)
+    assert dict(report.rows)["predicted"] == "nothing"
+    assert "Predicted after a run had been seen" in report.warnings[1]
 
 
 def test_runs_of_two_plans_are_no_result() -> None:
