@@ -30,6 +30,43 @@ def test_the_first_is_right() -> None:
     assert "slower or busy" in reading(by_hand, 0.5 * by_hand, found(FLAT))
 
 
+# Task A by hand, 4 ranks: 176 steps of 28 ms against 48 of 28 ms and what each tensor takes.
+ALONE, COMPUTE = 176 * 0.028, 0.028
+BYTE = 8 / 100e6  # seconds
+LAYERS = sum(2 * (0.005 + size * BYTE) for size in TENSORS)
+BY_HAND = {
+    "by-the-formula": ALONE / (48 * (COMPUTE + LAYERS)),
+    "as-many-times-as-ranks": 4.0,
+    "forgets-communication": ALONE / (48 * COMPUTE),
+    "speed-up-of-an-epoch": ALONE / (44 * (COMPUTE + LAYERS)),
+    "same-number-of-steps": ALONE / (176 * (COMPUTE + LAYERS)),
+    "forgets-both": ALONE / (44 * COMPUTE),
+    "forgets-the-fixed-part": 176 * 0.024 / (48 * (0.024 + LAYERS)),
+    "bits-for-bytes": ALONE / (48 * (COMPUTE + 0.040 + 2 * sum(TENSORS) * BYTE / 8)),
+    "forgets-latency": ALONE / (48 * (COMPUTE + 1.5 * sum(TENSORS) * BYTE)),
+    "latency-once": ALONE / (48 * (COMPUTE + 1.5 * sum(TENSORS) * BYTE + 0.005)),
+    "one-bucket": ALONE / (48 * (COMPUTE + 2 * (0.005 + sum(TENSORS) * BYTE))),
+    "latency-of-each-tensor": ALONE / (48 * (COMPUTE + LAYERS)),
+    "one-direction": ALONE / (48 * (COMPUTE + LAYERS / 2)),
+    "once-for-each-rank": ALONE / (48 * (COMPUTE + 4 * LAYERS)),
+    "in-every-step": ALONE / (48 * (COMPUTE + LAYERS)),
+    "ranks-share-cores": ALONE / (48 * (2 * COMPUTE + LAYERS)),
+    "upside-down": 48 * (COMPUTE + LAYERS) / ALONE,
+}
+
+
+def test_each_mistake_is_what_it_says_by_hand() -> None:
+    values = {one.name: one.speed_up for one in found(PER_LAYER)}
+    assert values == pytest.approx(BY_HAND, rel=1e-9)
+
+
+def test_local_sgd_averages_seldom_by_hand() -> None:
+    values = {one.name: one.speed_up for one in found(LOCAL)}
+    once = 2 * (0.030 + sum(LARGE) * 8 / 25e6)
+    assert values["by-the-formula"] == pytest.approx(256 * 0.028 / (88 * (0.028 + once / 16)))
+    assert values["in-every-step"] == pytest.approx(256 * 0.028 / (88 * (0.028 + once)))
+
+
 @pytest.mark.parametrize("plan", [PER_LAYER, FLAT, LOCAL], ids=["layers", "flat", "local"])
 def test_each_mistake_is_read_from_its_number(plan: Plan) -> None:
     right, *mistakes = found(plan)
