@@ -410,7 +410,7 @@ check("14.bytes_on_links")
 #
 # ## 6. Your project: task C
 #
-# Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once.
+# Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once. (The course was built where there was a part of MNIST; the targets of Fashion-MNIST and CIFAR-10 are estimates that nobody has run.)
 #
 # Plan, and do as the examples did: a pilot or a rehearsal for the steps, a formula for the seconds. Take any strategy of section 1, or add one of your own to `strategies.READY`, in a `%%px` cell. Change this cell, and run it; each further plan is one more report. (The plan that stands here is not a good one: work out why.)
 
