@@ -423,7 +423,7 @@ my_journal.predict("C", my_plan, my_prediction, why=my_reason)
 cluster.view["my_plan"] = my_plan
 
 # %%
-# %%px
+# %%px --limit 120
 alone_c = training.train_alone(TASKS["C"]) if rank == 0 else None
 ours_c = training.train(TASKS["C"], my_plan)
 
