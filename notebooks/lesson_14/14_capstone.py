@@ -22,7 +22,7 @@
 #
 # **You need first** lessons 05, 06 and 08; lesson 09 for asynchronous strategies, lesson 10 for the pipeline.
 #
-# **Time.** The notebook runs in about 50 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its four exercises, and 60 minutes more for a project of your own.
+# **Time.** The notebook runs in about 60 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its four exercises, and 60 minutes more for a project of your own.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -83,7 +83,7 @@ for name, what in STRATEGIES.items():
 #
 # $$S = \frac{N_1 T_1}{N_R T_R} = \frac{N_1}{N_R} \cdot \frac{T_1}{T_R}.$$
 #
-# The first factor is about learning: it is R at best, if a step with R times the samples is worth R steps. The second is about machines: it is 1 at best, if communication costs nothing. Both are below their best, and they can be predicted separately.
+# The first factor is about learning: it is R if a step with R times the samples is worth R steps, and rarely more. The second is about machines: with the same batch on each rank it is 1 at best, if communication costs nothing. Both are mostly below that, and they can be predicted separately.
 
 # %%
 two_parts()
@@ -443,8 +443,8 @@ write_report(my_journal, my_result, learned="", author="")
 # | that a larger batch changes the number of steps | the first factor is not R |
 # | the part of a step that is not divided (Amdahl) | work that does not shrink with the batch |
 # | bits and bytes | waits eight times as long as predicted |
-# | one latency for each bucket | many short waits instead of one |
-# | the way back | half the traffic, half the wait |
+# | a latency for each bucket | many short waits instead of one |
+# | the way back | twice the traffic, and twice the wait |
 # | that ranks share cores | work in turns, steps longer on all ranks |
 # | $p$ in $2(p-1)/p$ | small, systematic differences in the bytes |
 #
