@@ -229,7 +229,7 @@ class Bed:
             if mbit_per_s is not None:
                 # A burst that the clock of the kernel can serve, and room for 50 ms.
                 run("tc", "qdisc", "add", "dev", device, "root", "tbf",
-                    "rate", f"{mbit_per_s}mbit", "burst", "64kb", "latency", "50ms")  # fmt: skip
+                    "rate", f"{mbit_per_s}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
 
     def traffic(self, host: str) -> tuple[int, int]:
         """The bytes that have gone out of a host and into it over the network."""

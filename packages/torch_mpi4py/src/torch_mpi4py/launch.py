@@ -63,6 +63,15 @@ LARGE_FRAGMENTS = {
 # that of a rank on another host Allreduce crashed or left wrong results, and Barrier returned, all
 # without an error. The others raise one, and were faster (16 MiB on 2 hosts: 29 ms, not 68 to 193).
 SEES_DEATHS = {"OMPI_MCA_coll_han_priority": "0"}
+# Between hosts two ranks share one connection, and a word that asks for a message waits there behind
+# what is under way: two that exchanged 4 MiB over a slow link did it one after the other, in 1.5 to
+# twice the time. So no more than some 200 KiB are under way: messages leave in pieces (which "put"
+# does not do), and the kernel's buffer stays small. Without a limit this is no slower.
+BOTH_WAYS = {
+    "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
+    "OMPI_MCA_btl_tcp_max_send_size": str(32 * 2**10),
+    "OMPI_MCA_btl_tcp_sndbuf": str(128 * 2**10),
+}
 # What the settings above are called in Open MPI 4, which a site may have. It has no fault
 # tolerance, and each version ignores the other's names.
 _OPEN_MPI_4 = {
@@ -305,6 +314,7 @@ def environment(base: Mapping[str, str] | None = None, threads: int = 1) -> dict
         | WRAPPING_SUMS
         | YIELD
         | SEES_DEATHS
+        | BOTH_WAYS
     )
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         settings.update(_OPEN_MPI_AS_ROOT)
