@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from tests.hosts import slurm
+from tests.hosts import relay, slurm
 
 ROOT = Path(__file__).parents[2]
 CONTROL = "RANK_BY_RANK_BED"
@@ -129,6 +129,7 @@ class Bed:
     def __enter__(self) -> Bed:
         _require_root_and_packages()
         self._slurm: Path | None = None
+        self._relay: subprocess.Popen | None = None
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(_one_at_a_time())
@@ -157,6 +158,7 @@ class Bed:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.delay("h1", "h2", None)
         self._stack.close()
 
     def popen(
@@ -230,6 +232,26 @@ class Bed:
                 # A burst that the clock of the kernel can serve, and room for 50 ms.
                 run("tc", "qdisc", "add", "dev", device, "root", "tbf",
                     "rate", f"{mbit_per_s}mbit", "burst", "256kb", "latency", "50ms")  # fmt: skip
+
+    def delay(self, host: str, other: str, seconds: float | None) -> str:
+        """Give two hosts a second network on which a frame takes so long; return its device.
+
+        There is one at a time; None takes it away.
+        """
+        if self._relay is not None:
+            self._relay.kill()  # its devices go with their files
+            self._relay.wait(10)
+            self._relay = None
+        if seconds is not None:
+            inits = [str(self.hosts[name].init) for name in (host, other)]
+            self._relay = subprocess.Popen(
+                [sys.executable, "-m", "tests.hosts.relay", *inits, str(seconds)],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,  # with which it ends: the thread that starts it ends soon
+                stdout=subprocess.PIPE,
+            )
+            _await_ready(self._relay, "the relay")
+        return relay.DEVICE
 
     def traffic(self, host: str) -> tuple[int, int]:
         """The bytes that have gone out of a host and into it over the network."""
@@ -370,6 +392,9 @@ class BedClient:
 
     def limit(self, host: str, mbit_per_s: float | None) -> None:
         self._call("limit", host, mbit_per_s)
+
+    def delay(self, host: str, other: str, seconds: float | None) -> str:
+        return self._call("delay", host, other, seconds)
 
     def traffic(self, host: str) -> tuple[int, int]:
         sent, received = self._call("traffic", host)

@@ -15,6 +15,7 @@ import mpi4py
 
 from .allocator import keep_freed_memory
 from .launch import (
+    BOTH_WAYS,
     LARGE_FRAGMENTS,
     SAFE_TRUNCATION,
     SEES_DEATHS,
@@ -31,6 +32,7 @@ _WITHOUT = (
     (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
     (YIELD, "ranks that wait take their core from those that compute"),
     (SEES_DEATHS, "after the death of a rank on another host collectives may crash or be wrong"),
+    (BOTH_WAYS, "large messages between two hosts wait for those that go the other way"),
 )
 
 

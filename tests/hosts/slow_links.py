@@ -1,0 +1,79 @@
+"""Two ranks on two hosts time all-reduces on slow links; rank 0 sets the links, and says the times.
+
+``python -m tests.hosts.slow_links rates MBIT_PER_S ...`` for a large tensor on links of these rates,
+``... late BYTES ...`` for small ones on the links as they are, each without the comparison of calls
+and then with it. The last line of rank 0 is a list in JSON, an entry for each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from tests.hosts.testbed import BedClient
+
+GRADIENT_BYTES = 4 * 2**20
+WARM_UP = 2
+ROUNDS = 7
+
+
+def timed(size: int, calls: int) -> dict:
+    """Time all-reduces one after another, and count what of each crosses the network.
+
+    A barrier lets two ranks go a latency apart, which several calls after it even out.
+
+    Args:
+        size: bytes of the tensor.
+        calls: all-reduces in a round.
+    """
+    tensor = torch.zeros(size // 4)
+
+    def one_round() -> float:
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(calls):
+            dist.all_reduce(tensor)
+        return (time.perf_counter() - start) / calls
+
+    for _ in range(WARM_UP):  # meanwhile TCP finds out how fast the link is
+        one_round()
+    before = traffic()
+    seconds = [one_round() for _ in range(ROUNDS)]
+    dist.barrier()
+    crossed = [(now - then) / ROUNDS / calls for now, then in zip(traffic(), before, strict=True)]
+    return {"bytes": size, "seconds": seconds, "crossed": crossed}
+
+
+def traffic() -> tuple[int, int]:
+    """The bytes that h2 has sent and received, as rank 0 knows them."""
+    return BedClient().traffic("h2") if dist.get_rank() == 0 else (0, 0)
+
+
+def main(what: str, *numbers: str) -> None:
+    """Measure, and let rank 0 say it."""
+    torch.set_num_threads(1)
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
+    found = []
+    for number in map(int, numbers):
+        if what == "rates":
+            if dist.get_rank() == 0:
+                for host in ("h1", "h2"):
+                    BedClient().limit(host, number)
+            found.append(timed(GRADIENT_BYTES, 2))
+        else:
+            for compared in (False, True):
+                dist.barrier()
+                dist.group.WORLD.check_collectives = compared
+                found.append(timed(number, 10))
+    if dist.get_rank() == 0:
+        print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""What lesson 06 predicts of an all-reduce holds on a network that is slow, between two hosts."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch_mpi4py import launch
+
+from course_lib.teaching import cost
+from tests.hosts.slow_links import GRADIENT_BYTES
+from tests.hosts.testbed import BedClient
+
+WITHIN = 0.2
+LIMIT_S = 120
+HEADERS = 1514 / 1448
+"""A full frame on the wire to what it carries: Ethernet's, IP's and TCP's headers come on top."""
+RATES = (1000, 100)  # Mbit/s
+LATENCY_S = 0.01
+
+
+def predicted(size: int, latency: float, bandwidth: float) -> float:
+    """The seconds of an all-reduce of two ranks, as lesson 06 predicts them."""
+    link = cost.Link(latency, bandwidth)
+    names = ("recursive doubling", "ring")
+    return min(cost.cost(name, 2, size).seconds(link) for name in names)
+
+
+def measured(root: Path, hostfile: Path, *words: object, settings: tuple[str, ...] = ()) -> list:
+    ranks = (sys.executable, "-m", "tests.hosts.slow_links", *map(str, words))
+    one_each = ("--hostfile", str(hostfile), "--map-by", "ppr:1:node:oversubscribe", *settings)
+    ended = subprocess.run(
+        launch.mpiexec(2, *one_each, *ranks),
+        cwd=root,
+        env=launch.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return json.loads(ended.stdout.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def links(bed: BedClient) -> Iterator[BedClient]:
+    """Return the test-bed; afterwards its links are quick again."""
+    yield bed
+    for host in ("h1", "h2"):
+        bed.limit(host, None)
+    bed.delay("h1", "h2", None)
+
+
+def test_at_a_limited_rate(root: Path, hostfile: Path, links: BedClient) -> None:
+    found = measured(root, hostfile, "rates", *RATES)
+    for rate, one in zip(RATES, found, strict=True):
+        expected = predicted(GRADIENT_BYTES, 0, rate * 1e6 / 8)
+        # At the higher rate the cores, which others use too, have to keep up.
+        seconds = (statistics.median if rate == min(RATES) else min)(one["seconds"])
+        assert seconds == pytest.approx(expected, rel=WITHIN), (rate, expected, one)
+        # Each way the gradient crosses once: so it is predicted.
+        for bytes_ in one["crossed"]:
+            assert 1 <= bytes_ / GRADIENT_BYTES <= HEADERS * 1.05, (rate, one)
+
+
+def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> None:
+    """The comparison of calls is one small all-reduce more, without it there is none.
+
+    Larger messages, above 64 KiB, ask first, which costs a latency there and one back.
+    """
+    device = links.delay("h1", "h2", LATENCY_S)
+    sizes = (4, 16 * 2**10)
+    settings = ("--mca", "btl_tcp_if_include", device)
+    found = measured(root, hostfile, "late", *sizes, settings=settings)
+    assert len(found) == 2 * len(sizes)
+    for one, compared in zip(found, (False, True) * len(sizes), strict=True):
+        expected = predicted(one["bytes"], LATENCY_S, float("inf"))
+        expected += compared * predicted(8, LATENCY_S, float("inf"))
+        assert statistics.median(one["seconds"]) == pytest.approx(expected, rel=WITHIN), found
+        assert max(one["crossed"]) < 4, "all of it is to go by the slow network"
