@@ -79,6 +79,33 @@ def test_shared_memory_of_the_dead_is_removed(tmp_path: Path) -> None:
     assert [whose for whose, folder in folders.items() if not folder.exists()] == ["dead"]
 
 
+HOLDER = """
+import sys
+from pathlib import Path
+from torch_mpi4py import launch
+launch.own_shared_memory({"PMIX_NAMESPACE": sys.argv[1]}, Path(sys.argv[2]))
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_removes_what_killed_ranks_of_other_hosts_runs_have_left(tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLDER, "prterun-elsewhere-2@1", str(tmp_path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"holds\n"
+            (theirs,) = tmp_path.iterdir()
+            (theirs / "sm_segment.host.0.1.0").touch()
+            launch.own_shared_memory({"PMIX_NAMESPACE": "prterun-elsewhere-3@1"}, tmp_path)
+            assert theirs.exists()
+        finally:
+            rank.kill()
+    launch.own_shared_memory({"PMIX_NAMESPACE": "prterun-elsewhere-4@1"}, tmp_path)
+    assert not theirs.exists()
+
+
 def test_shared_memory_is_where_the_user_or_the_cluster_wants_it(tmp_path: Path) -> None:
     run = {"PMIX_NAMESPACE": "prterun-host-1@1"}
     asked = {"OMPI_MCA_btl_sm_backing_directory": "/somewhere"}

@@ -7,6 +7,8 @@ notebook kernel or a test can start ranks without becoming one.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import os
 import re
@@ -244,7 +246,8 @@ def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY
 
     Its own names for it have 16 bits that depend on the run. Two runs of a user at a time that
     share them, one pair in 65,536, share their memory, and ranks of both crash. The last rank to
-    leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs.
+    leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs whose
+    launcher was on this host, and the next run with ranks here those of other hosts.
 
     Args:
         variables: those of the rank, as its launcher has set them. Empty is returned if there is
@@ -256,8 +259,35 @@ def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY
     if run is None or given or not os.access(folder, os.W_OK):
         return {}
     own = folder / f"{RUN_FOLDERS}{os.getuid()}-{run.replace('/', '-')}"
-    own.mkdir(mode=0o700, exist_ok=True)
-    return dict.fromkeys(_SEGMENT_FOLDERS, str(own)) if _is_ours(own) else {}
+    _remove_where_all_have_ended(folder, own)
+    return dict.fromkeys(_SEGMENT_FOLDERS, str(own)) if _make_and_hold(own) else {}
+
+
+def _make_and_hold(own: Path) -> bool:
+    """Make a run's folder, and lock it until this process ends; say whether it is this user's."""
+    while True:
+        own.mkdir(mode=0o700, exist_ok=True)
+        if not _is_ours(own):
+            return False
+        with contextlib.suppress(FileNotFoundError):  # it was taken for one of a dead run
+            file = os.open(own, os.O_RDONLY)
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if os.path.samestat(os.fstat(file), own.stat()):
+                return True
+
+
+def _remove_where_all_have_ended(folder: Path, own: Path) -> None:
+    """Remove this user's folders of runs, but for ``own``, that no process holds."""
+    for other in folder.glob(f"{RUN_FOLDERS}{os.getuid()}-*"):
+        if other == own or not _is_ours(other):
+            continue
+        with contextlib.suppress(OSError):  # it is held, or has gone
+            file = os.open(other, os.O_RDONLY)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other, ignore_errors=True)
+            finally:
+                os.close(file)
 
 
 def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARED_MEMORY) -> None:
