@@ -1,6 +1,6 @@
-"""Two ranks on two hosts time all-reduces on slow links; rank 0 sets the links, and says the times.
+"""Two ranks on two hosts time all-reduces on slow links; rank 0 sets the links and says the times.
 
-``python -m tests.hosts.slow_links rates MBIT_PER_S ...`` for a large tensor on links of these rates,
+``python -m tests.hosts.slow_links rates MBIT_PER_S ...`` for a large tensor on links of such rates,
 ``... late BYTES ...`` for small ones on the links as they are, each without the comparison of calls
 and then with it. The last line of rank 0 is a list in JSON, an entry for each.
 """

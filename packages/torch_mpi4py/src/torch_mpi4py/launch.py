@@ -65,10 +65,10 @@ LARGE_FRAGMENTS = {
 # that of a rank on another host Allreduce crashed or left wrong results, and Barrier returned, all
 # without an error. The others raise one, and were faster (16 MiB on 2 hosts: 29 ms, not 68 to 193).
 SEES_DEATHS = {"OMPI_MCA_coll_han_priority": "0"}
-# Between hosts two ranks share one connection, and a word that asks for a message waits there behind
+# Between hosts two ranks share one connection, where a word that asks for a message waits behind
 # what is under way: two that exchanged 4 MiB over a slow link did it one after the other, in 1.5 to
-# twice the time. So no more than some 200 KiB are under way: messages leave in pieces (which "put"
-# does not do), and the kernel's buffer stays small. Without a limit this is no slower.
+# 2 times the time. So no more than some 200 KiB are under way: messages leave in pieces (which
+# "put" does not do), and the kernel's buffer stays small. Without a limit this is no slower.
 BOTH_WAYS = {
     "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
     "OMPI_MCA_btl_tcp_max_send_size": str(32 * 2**10),
