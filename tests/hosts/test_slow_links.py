@@ -74,10 +74,10 @@ def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> No
 
     Larger messages take longer than the model says: more than ten frames, some 14 kB, are too much
     for TCP's first window and wait for an answer, and those above 64 KiB also ask first. Each is a
-    latency there and one back.
+    latency there and one back. And the relay takes a while for each frame: here a message is one.
     """
     device = links.delay("h1", "h2", LATENCY_S)
-    sizes = (4, 8 * 2**10)
+    sizes = (4, 1024)
     settings = ("--mca", "btl_tcp_if_include", device)
     found = measured(root, hostfile, "late", *sizes, settings=settings)
     assert len(found) == 2 * len(sizes)
