@@ -90,8 +90,10 @@ def test_a_lesson_has_its_outputs_and_its_solutions_folded(site: Path, notebook:
     assert words.count(STUB) == sum(text.count(BEGIN) for text in code)
     assert "SOLUTION" not in words
     outputs = [output for cell in cells for output in cell.get("outputs", ())]
-    pictures = sum("<img" in "".join(o.get("data", {}).get("text/html", "")) for o in outputs)
-    assert page.count('src="data:image/svg+xml') == pictures
+    drawn = 'src="data:image/svg+xml'
+    shown = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs]
+    assert page.count(drawn) == sum(text.count(drawn) for text in shown)
+    assert drawn in page
     errors = ["\n".join(o["traceback"]) for o in outputs if o["output_type"] == "error"]
     assert [text for text in errors if ANSI.sub("", text).strip() not in words] == []
 
