@@ -80,6 +80,9 @@ class Task:
         )
 
 
+# The baseline and each rank's device, the same in all tasks.
+_ONE_RANK = {"batch": 16, "rate": 0.1, "sample_seconds": 0.0015, "fixed_seconds": 0.004}
+
 TASKS = {
     task.name: task
     for task in (
@@ -88,10 +91,7 @@ TASKS = {
             network="MLP",
             targets={"digits": 0.92},
             size=8,
-            batch=16,
-            rate=0.1,
-            sample_seconds=0.0015,
-            fixed_seconds=0.004,
+            **_ONE_RANK,
             latency=0.005,
             megabits=100,
             look_every=256,
@@ -102,10 +102,7 @@ TASKS = {
             network="wide MLP",
             targets={"digits": 0.94},
             size=8,
-            batch=16,
-            rate=0.1,
-            sample_seconds=0.0015,
-            fixed_seconds=0.004,
+            **_ONE_RANK,
             latency=0.030,
             megabits=25,
             look_every=512,
@@ -116,10 +113,7 @@ TASKS = {
             network="MLP",
             targets={"fashion_mnist": 0.75, "cifar10": 0.30, "mnist": 0.85, "digits": 0.92},
             size=14,
-            batch=16,
-            rate=0.1,
-            sample_seconds=0.0015,
-            fixed_seconds=0.004,
+            **_ONE_RANK,
             latency=0.010,
             megabits=50,
             look_every=512,

@@ -158,13 +158,18 @@ class Learner:
         self.page.call("Input.dispatchKeyEvent", type="keyUp", **which)
 
 
+def opens(notebooks, folder: Path, lesson: str) -> Learner:
+    """Open a learner's own copy of a lesson and wait for its kernel."""
+    make_workspace(workspace=folder)
+    cells = nbformat.read(folder / lesson, as_version=4).cells
+    learner = Learner(notebooks.open(lesson, cells), cells, lesson)
+    learner.kernel_is_ready()
+    return learner
+
+
 @pytest.mark.timeout(600)
 def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
-    make_workspace(workspace=tmp_path)
-    cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
-    page = notebooks.open(LESSON, cells)
-    learner = Learner(page, cells, LESSON)
-    learner.kernel_is_ready()
+    learner = opens(notebooks, tmp_path, LESSON)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
     spare = learner.find("role =")
@@ -196,18 +201,14 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.stop(); print('all stopped')", "all stopped")
-    assert page.errors == []
+    assert learner.page.errors == []
 
 
 @pytest.mark.timeout(400)
 def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
     notebooks, tmp_path: Path
 ) -> None:
-    make_workspace(workspace=tmp_path)
-    cells = nbformat.read(tmp_path / LESSON, as_version=4).cells
-    page = notebooks.open(LESSON, cells)
-    learner = Learner(page, cells, LESSON)
-    learner.kernel_is_ready()
+    learner = opens(notebooks, tmp_path, LESSON)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     answer, check = learner.find("def ring_pass"), learner.find(f'check("{ID}"')
     spare = learner.find("role =")
@@ -223,24 +224,20 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
     learner.try_out(spare, "cluster.restart()\nprint(cluster.view['rank'])", "[0, 1, 2, 3]")
 
     learner.saves(notebooks, "token = [*token, comm.rank]")
-    notebooks.reopen(LESSON, len(cells))
+    notebooks.reopen(LESSON, len(learner.cells))
     learner.kernel_is_ready()
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.run(answer)
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.stop(); print('all stopped')", "all stopped")
-    assert page.errors == []
+    assert learner.page.errors == []
 
 
 @pytest.mark.timeout(400)
 def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path) -> None:
     """The first steps of lesson 05, and its first exercise: errors in torch, a check stopped."""
-    make_workspace(workspace=tmp_path)
-    cells = nbformat.read(tmp_path / LESSON_05, as_version=4).cells
-    page = notebooks.open(LESSON_05, cells)
-    learner = Learner(page, cells, LESSON_05)
-    learner.kernel_is_ready()
+    learner = opens(notebooks, tmp_path, LESSON_05)
     imports, start = learner.find("import start_cluster"), learner.find("start_cluster(n=")
     first_guess, guess_is_compared = learner.find("prediction ="), learner.find("compare(")
     answer, check = learner.find("def sync_gradients"), learner.find('check("05.sync_gradients"')
@@ -250,7 +247,7 @@ def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path)
     for cell in range(start + 1, guess_is_compared):
         if cell == first_guess:
             learner.try_out(cell, "prediction = 10")
-        elif cells[cell].cell_type == "code":
+        elif learner.cells[cell].cell_type == "code":
             learner.run(cell)
     learner.run(guess_is_compared, "You predicted 10. Measured here: 30.")
 
@@ -272,4 +269,4 @@ def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path)
     learner.run(check, "05.sync_gradients: right.")
     learner.try_out(guess_is_compared, "progress()", "1 of ")
     learner.try_out(guess_is_compared, "cluster.stop(); print('all stopped')", "all stopped")
-    assert page.errors == []
+    assert learner.page.errors == []
