@@ -465,6 +465,7 @@ def _install(packages: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
+    _LOCK.parent.mkdir(exist_ok=True)
     with open(_LOCK, "w") as lock:
         deadline = time.monotonic() + _ONE_AT_A_TIME_S
         while True:
