@@ -5,7 +5,8 @@ needs no port and no key of its own, and notices the end of the keeper. It makes
 runtime directory on its host, and leaves nothing of it there in the end.
 
 It has a lease: if it has not heard from the keeper for so long, it ends its ranks. The keeper gives
-such a host up a little later, so that never do two parts of a cluster go on without each other.
+such a host up a little later, so that never do two parts of a cluster go on without each other. A
+host that stood still, so that its agent could not notice, is told so as soon as it goes on.
 The daemon that MPI has on the host may live a minute longer: if mpiexec heard of its end, once the
 cable is plugged in again, it would end the ranks on the other hosts, too.
 
@@ -26,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .hosts import versions
+from .hosts import interfaces, versions
 from .ranks_here import RanksHere
 from .runtime_dir import RuntimeDir, sweep_stale, tail
 
@@ -110,6 +111,8 @@ class Agent:
             operation = message.pop("op")
             if operation == "beat":
                 self._tell(id=message["id"], answer=time.perf_counter())
+            elif operation == "given up":
+                self._be_alone("the keeper has given this host up")
             elif operation == "look":
                 self._do(self._look(message.pop("id"), message))
             elif operation == "signal":
@@ -180,6 +183,7 @@ async def _serve() -> None:
         "problem": problem,
         "versions": versions(),
         "connection": os.environ.get("SSH_CONNECTION", ""),
+        "interfaces": [str(one) for one in interfaces()],
     }
     writer.write(f"{GREETING} {json.dumps(said)}\n".encode())
     if not problem:

@@ -63,6 +63,7 @@ class HostLink:
         self._numbers = itertools.count(1)
         self._offset, self._shortest = 0.0, float("inf")
         self._answered_at = 0.0
+        self._is_open = False
         self._stopping = False
         self._tasks: list[asyncio.Task] = []
 
@@ -70,7 +71,7 @@ class HostLink:
         """Start the agent; return what it says of its host.
 
         Raises:
-            HostError: if there is no agent within 30 s.
+            HostError: if there is no agent within 60 s, or it cannot work there.
         """
         self._process = await self._run("-m", "course_lib.cluster.agent")
         settings = {"directory": str(self._directory.path), "lease_s": LEASE_S}
@@ -81,9 +82,11 @@ class HostLink:
             raise HostError(self._why("did not answer", f"within {_HELLO_WITHIN_S:g} s")) from None
         if said["problem"]:
             raise HostError(
-                f"{self.host}: {said['problem']}. Every host needs {self._directory.path.parent} "
-                "for itself; COURSE_RUNTIME_DIR names another folder than this one's"
+                f"{self.host}: {said['problem']}. Every host, named once, needs "
+                f"{self._directory.path.parent} for itself; COURSE_RUNTIME_DIR names another "
+                "folder than this one's"
             )
+        self._is_open = True
         self._answered_at = time.monotonic()
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._beat())]
         return said
@@ -172,7 +175,7 @@ class HostLink:
 
     async def _beat(self) -> None:
         """Keep the lease, find out what the agent's clock shows, and whether it lives."""
-        while True:
+        while self._process.returncode is None:
             self._ask_the_time()
             await asyncio.sleep(_BEAT_EVERY_S)
             if time.monotonic() - self._answered_at > _LOST_AFTER_S:
@@ -181,6 +184,10 @@ class HostLink:
                 self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
 
     def _ask_the_time(self) -> None:
+        if self.is_lost:
+            # It may have stood still, and not have noticed how long.
+            self._send({"op": "given up"})
+            return
         number, sent = next(self._numbers), time.perf_counter()
         answer = self._questions[number] = asyncio.get_running_loop().create_future()
 
@@ -213,6 +220,10 @@ class HostLink:
             return
         self.send("stop", politely=politely)
         self._stopping = True
+        if not self._is_open:  # it has made nothing there, and ends with its connection
+            if self._process.returncode is None:
+                self._process.kill()
+            return
         gone = False
         if not self.is_lost:
             with contextlib.suppress(TimeoutError):

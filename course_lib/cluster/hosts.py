@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
 import socket
+from collections.abc import Collection, Sequence
+from ipaddress import IPv4Interface
 from pathlib import Path
 
 import psutil
@@ -16,6 +19,10 @@ from torch_mpi4py import versions as of_the_backend
 
 _SLOTS = re.compile(r"^(?P<host>[^\s:=]+)(?::|\s+slots\s*=\s*)(?P<slots>\d+)\s*$")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")
+_ADVICE = (
+    'write, for two hosts with four ranks each, hosts="node1:4,node2:4", or name a file with such '
+    "lines"
+)
 _SSH_ARGUMENTS = "PRTE_MCA_plm_ssh_args"
 _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR")
 
@@ -34,18 +41,18 @@ def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
     Raises:
         ValueError: if it is neither; the message says what is wrong.
     """
+    if not isinstance(said, str | os.PathLike):
+        raise ValueError(f"hosts: {said!r} is neither a text nor a path; {_ADVICE}")
     text = os.fspath(said)
     # A list of hosts holds no separator of folders, and a hostfile's name hardly a colon.
-    entries = _lines_of(Path(text)) if "/" in text or Path(text).is_file() else text.split(",")
+    is_path = "/" in text or os.path.isfile(text)
+    entries = _lines_of(Path(text).expanduser()) if is_path else text.split(",")
     hosts: dict[str, int] = {}
     for entry in map(str.strip, entries):
         found = _SLOTS.match(entry)
         name, slots = (found["host"], int(found["slots"])) if found else (entry, 0)
         if not found or not slots or not _NAME.match(name):
-            raise ValueError(
-                f"hosts: {entry!r} is no host with its number of ranks; write, for two hosts with "
-                'four ranks each, hosts="node1:4,node2:4", or name a file with such lines'
-            )
+            raise ValueError(f"hosts: {entry!r} is no host with its number of ranks; {_ADVICE}")
         if name in hosts:
             raise ValueError(f"hosts: {name} is named twice; give each host once, with all ranks")
         hosts[name] = slots
@@ -74,14 +81,16 @@ def _lines_of(path: Path) -> list[str]:
 
 def is_here(host: str) -> bool:
     """Whether a name means this host."""
-    if host in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
+    name = host.rpartition("@")[2]
+    if name in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0]):
         return True
     try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None)}
     except OSError:
         return False  # ssh may know a name that the system does not
     ours = {one.address for some in psutil.net_if_addrs().values() for one in some}
-    return bool(found & ours)
+    # Debian has a host's own name stand for 127.0.1.1, which no interface has.
+    return any(address in ours or ipaddress.ip_address(address).is_loopback for address in found)
 
 
 def by_ssh(host: str, command: list[str]) -> list[str]:
@@ -93,18 +102,79 @@ def by_ssh(host: str, command: list[str]) -> list[str]:
     return ["ssh", *_SSH_OPTIONS, *options, host, shlex.join(command)]
 
 
-def address_towards(host: str, connection: str) -> str:
-    """This host's address as another one sees it.
+def interfaces() -> list[IPv4Interface]:
+    """This host's IPv4 addresses for others, each with its network (``10.0.0.1/24``)."""
+    found = []
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            if entry.family == socket.AF_INET and not entry.address.startswith("127."):
+                found.append(IPv4Interface(f"{entry.address}/{entry.netmask or 32}"))
+    return found
+
+
+def address_towards(host: str, connection: str, ours: Collection[IPv4Interface]) -> str:
+    """This host's IPv4 address as another one sees it.
 
     Args:
         host: the other one.
-        connection: its ``SSH_CONNECTION``; without one the system is asked which way it takes.
+        connection: its ``SSH_CONNECTION``; without one, or if that has addresses of IPv6, the
+            system is asked which way it takes.
+        ours: as :func:`interfaces` returns them.
+
+    Raises:
+        HostError: if it is none of this host's addresses.
     """
-    if connection:
-        return connection.split()[0]
+    seen = connection.split()[0] if connection else ""
+    if not seen or ":" in seen:
+        seen = _way_to(host.rpartition("@")[2]) or seen
+    return known_address(seen, f"{host} sees this host at {seen or 'no known address'}", ours)
+
+
+def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> str:
+    """Return an address if it is this host's.
+
+    Args:
+        address: to be returned.
+        whose: who says so, in words.
+        ours: as :func:`interfaces` returns them.
+
+    Raises:
+        HostError: if it is not.
+    """
+    if address in (own := [str(one.ip) for one in ours]):
+        return address
+    raise HostError(
+        f"{whose}, which is none of its own IPv4 addresses ({', '.join(own) or 'it has none'}): "
+        "name the one that all hosts reach in COURSE_ADDRESS"
+    )
+
+
+def _way_to(name: str) -> str:
+    """The address from which this host would send to another; empty if that has none of IPv4."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
-        trial.connect((host, 9))  # sends nothing
-        return trial.getsockname()[0]
+        try:
+            trial.connect((name, 9))  # sends nothing
+        except OSError:
+            return ""
+        return str(trial.getsockname()[0])
+
+
+def common_network(
+    address: str, ours: Collection[IPv4Interface], theirs: Sequence[Collection[str]]
+) -> str | None:
+    """The network of one of this host's addresses, if all other hosts are in it, too.
+
+    Args:
+        address: of this host.
+        ours: as :func:`interfaces` returns them.
+        theirs: the same for each other host, as text.
+    """
+    for one in ours:
+        if str(one.ip) == address and all(
+            any(IPv4Interface(its).ip in one.network for its in some) for some in theirs
+        ):
+            return str(one.network)
+    return None
 
 
 def versions() -> dict[str, str]:

@@ -33,10 +33,20 @@ from torch_mpi4py import launch
 from torch_mpi4py.versions import differences
 
 from .host_link import HostLink
-from .hosts import HostError, address_towards, by_ssh, filled, is_here, versions
+from .hosts import (
+    HostError,
+    address_towards,
+    by_ssh,
+    common_network,
+    filled,
+    interfaces,
+    is_here,
+    known_address,
+    versions,
+)
 from .ranks_here import RanksHere
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
-from .slurm import Allocation, allocate, is_inside
+from .slurm import Allocation, allocate, is_inside, outside
 
 log = logging.getLogger("keeper")
 
@@ -51,10 +61,18 @@ _PASSED_ON = (
     "IPP_",
     "IPYTHON",
     "PYTHON",
+    "MPI4PY_",
     "NCCL_",
+    "GLOO_",
     "OMP_",
     "MKL_",
     "OPENBLAS_",
+)
+_NETWORKS_OF_MPI = (
+    "OMPI_MCA_btl_tcp_if_include",
+    "PRTE_MCA_prte_if_include",
+    "OMPI_MCA_btl_tcp_if_exclude",
+    "PRTE_MCA_prte_if_exclude",
 )
 _TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
 
@@ -165,12 +183,18 @@ class Keeper:
         try:
             if self._slurm is not None:
                 await self._allocate(self._slurm)
-            address = _LOOPBACK if self.hosts is None else await self._reach(self.hosts)
+            address, network = _LOOPBACK, None
+            if self.hosts is not None:
+                address, network = await self._reach(self.hosts)
             # If the keeper is killed its ranks end, and mpiexec with them.
             engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
             variables = engine_environment(self.directory)
-            if self.hosts is not None:
-                engines, variables = over_hosts(engines, variables, self.hosts, self.directory)
+            if self.hosts is None:
+                variables = outside(variables)  # a job of Slurm may have more hosts
+            else:
+                engines, variables = over_hosts(
+                    engines, variables, self.hosts, self.directory, network
+                )
             if self._allocation is not None:
                 variables |= self._allocation.variables
             self._mpiexec = self._run("mpiexec", engines, variables)
@@ -206,43 +230,57 @@ class Keeper:
         slots = self._allocation.hosts
         if sum(slots.values()) < self.n:
             raise HostError(
-                f"Slurm's job {self._allocation.job} has {sum(slots.values())} tasks, which is too "
-                f"few for {self.n} ranks"
+                f"Slurm's job {self._allocation.job} is for {sum(slots.values())} tasks, and not "
+                f"for {self.n} ranks: ask for it with --ntasks={self.n}, or have the ranks share "
+                "what it has of this node: export COURSE_CLUSTER=local"
             )
         self.hosts = filled(slots, self.n)
 
-    async def _reach(self, hosts: dict[str, int]) -> str:
-        """Have an agent on every other host; return the address at which they all see this one.
+    async def _reach(self, hosts: dict[str, int]) -> tuple[str, str | None]:
+        """Have an agent on every other host.
+
+        Returns:
+            The address at which they all see this one, and the network it is in; None instead of
+            the network if not all of them are in it.
 
         Raises:
             HostError: if a host cannot be used, or they see this one at different addresses.
         """
+        by_slurm = self._allocation is not None
         reach = by_ssh if self._allocation is None else self._allocation.on_host
         others = [host for host in hosts if not is_here(host)]
         if not others:
-            return _LOOPBACK
+            return _LOOPBACK, None
         self.links = {
             host: HostLink(host, reach, self.directory, self._news, self._host_lost)
             for host in others
         }
         said = await asyncio.gather(*(link.open() for link in self.links.values()))
-        ours, addresses = versions(), {}
+        ours, here, addresses = versions(), interfaces(), {}
+        asked = os.environ.get("COURSE_ADDRESS", "")
         for host, hello in zip(others, said, strict=True):
             if differs := differences(ours, hello["versions"]):
                 raise HostError(
                     f"{host} has {', '.join(differs)}: every host needs the same; run "
                     "make setup there"
                 )
-            addresses[host] = address_towards(host, hello["connection"])
-        if asked := os.environ.get("COURSE_ADDRESS"):
-            return asked
+            # srun hands on our variables: the connection of whoever has come to this host by ssh.
+            connection = "" if by_slurm else hello["connection"]
+            if not asked:
+                addresses[host] = address_towards(host, connection, here)
         if len(set(addresses.values())) > 1:
             seen = ", ".join(f"{host} at {address}" for host, address in addresses.items())
             raise HostError(
                 f"the hosts see this one at different addresses ({seen}): name the one that all "
                 "of them reach in COURSE_ADDRESS"
             )
-        return addresses[others[0]]
+        address = (
+            addresses[others[0]]
+            if not asked
+            else known_address(asked, f"COURSE_ADDRESS says that this host is at {asked}", here)
+        )
+        theirs = [hello["interfaces"] for hello in said]
+        return address, common_network(address, here, theirs)
 
     async def _pass_connection_on(self) -> None:
         """Give the agents what their engines need to find the controller, once it is there."""
@@ -499,7 +537,11 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
 
 
 def over_hosts(
-    command: list[str], variables: dict[str, str], hosts: dict[str, int], directory: RuntimeDir
+    command: list[str],
+    variables: dict[str, str],
+    hosts: dict[str, int],
+    directory: RuntimeDir,
+    network: str | None,
 ) -> tuple[list[str], dict[str, str]]:
     """Make of the command that starts ranks here one that starts them on several hosts.
 
@@ -508,6 +550,8 @@ def over_hosts(
         variables: those it runs under.
         hosts: how many ranks run on which host.
         directory: the cluster's, on every host.
+        network: the one through which they talk, unless the variables name others; None if there
+            is none that all hosts are in.
 
     Raises:
         HostError: if its MPI cannot do this.
@@ -525,6 +569,10 @@ def over_hosts(
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
     }
+    if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
+        # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:
+        # ranks connected to themselves there, and no cluster started.
+        settings |= dict.fromkeys(_NETWORKS_OF_MPI[:2], network)
     options = ["--host", where, "--map-by", "slot", *exported]
     return [command[0], *options, *command[1:]], variables | settings
 

@@ -25,6 +25,7 @@ _HOLD = "env | grep ^SLURM_; echo; exec cat > /dev/null"
 # Why a job waits that can never run as it was asked for.
 _NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _ASK_FOR_REASON_EVERY_S = 2.0
+_ANSWERS_WITHIN_S = 5.0
 _ENDS_WITHIN_S = 10.0
 
 
@@ -42,16 +43,23 @@ def read_settings(said: Any) -> dict[str, Any]:
     """
     if said is True or said == "":
         return {}
+    settings = said
     if isinstance(said, str):
         pairs = [word.partition("=") for word in said.split(",")]
-        said = {name.strip(): value.strip() for name, _, value in pairs}
-    if not isinstance(said, dict) or any(name not in (*_OPTIONS, "extra") for name in said):
+        settings = {name.strip(): value.strip() for name, _, value in pairs}
+    if not isinstance(settings, dict) or not all(map(_is_setting, settings, settings.values())):
         names = ", ".join(_OPTIONS)
         raise ValueError(
             f'slurm: {said!r} is not understood; write slurm=True, slurm="partition=main,nodes=2" '
             f"or a dict with some of {names} and extra (a list of options for salloc)"
         )
-    return said
+    return settings
+
+
+def _is_setting(name: Any, value: Any) -> bool:
+    if name == "extra":
+        return isinstance(value, list | tuple)
+    return name in _OPTIONS and value not in ("", None)
 
 
 @dataclass
@@ -79,17 +87,21 @@ class Allocation:
             HostError: if Slurm does not say which nodes it has.
         """
         ours = {name: value for name, value in variables.items() if name.startswith("SLURM_")}
-        nodes = ours.get("SLURM_JOB_NODELIST", "")
-        command = ["scontrol", "show", "hostnames", nodes]
+        job, tasks = ours["SLURM_JOB_ID"], ours.get("SLURM_TASKS_PER_NODE", "")
+        command = ["scontrol", "show", "hostnames", ours.get("SLURM_JOB_NODELIST", "")]
         try:
-            names = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+            said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            job = ours.get("SLURM_JOB_ID")
             raise HostError(f"Slurm does not say which nodes job {job} has: {error}") from None
-        tasks = ours.get("SLURM_TASKS_PER_NODE", "")
+        names = said.stdout.split()
         slots = [int(n) for n, times in _COUNT.findall(tasks) for _ in range(int(times or 1))]
-        hosts = dict(zip(names.stdout.split(), slots, strict=True))
-        return cls(ours["SLURM_JOB_ID"], hosts, ours, **more)
+        if not names or len(names) != len(slots):
+            raise HostError(
+                f"Slurm does not say which nodes job {job} has: tasks on each {tasks!r}, nodes "
+                f"{', '.join(names) or 'none'}. A step sees the tasks of its own: start the "
+                "notebook from the job's script or shell, without srun"
+            )
+        return cls(job, dict(zip(names, slots, strict=True)), ours, **more)
 
     def on_host(self, host: str, command: Sequence[str]) -> list[str]:
         """The command line that runs ``command`` on one of the job's nodes, beside the ranks."""
@@ -203,7 +215,11 @@ async def _answer(*command: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    out, _ = await process.communicate()
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), _ANSWERS_WITHIN_S)
+    except TimeoutError:  # a busy slurmctld, or none: its programs go on asking for minutes
+        process.kill()
+        return ""
     return out.decode()
 
 
@@ -216,6 +232,15 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             process.terminate()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), _ENDS_WITHIN_S)
+
+
+def outside(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables without those by which mpiexec sees the job that it is started in."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if name == "SLURM_CONF" or not name.startswith("SLURM")
+    }
 
 
 def is_inside() -> bool:

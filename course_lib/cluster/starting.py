@@ -115,18 +115,29 @@ def _where(
     """The hosts, or how to ask Slurm for them; None and None for this machine."""
     if hosts is not None and slurm is not None:
         raise ValueError("give hosts or slurm, not both")
-    if hosts is None and slurm is None:
-        kind, _, what = os.environ.get("COURSE_CLUSTER", "").partition(":")
-        if kind not in ("", "local", "hosts", "slurm"):
-            raise ValueError(
-                f"COURSE_CLUSTER: {kind!r} is none of local, hosts:NODE:RANKS,... and slurm"
-            )
-        hosts = what if kind == "hosts" else None
-        if kind == "slurm" or (not kind and is_inside()):
-            slurm = what
     if hosts is not None:
         return read_hosts(hosts), None
-    return None, None if slurm is None or slurm is False else read_settings(slurm)
+    if slurm is not None:
+        return None, None if slurm is False else read_settings(slurm)
+    return _of_the_workshop(os.environ.get("COURSE_CLUSTER", ""))
+
+
+def _of_the_workshop(said: str) -> tuple[dict[str, int] | None, dict[str, Any] | None]:
+    """The same as :func:`_where` for the value of ``COURSE_CLUSTER``."""
+    kind, _, what = said.partition(":")
+    try:
+        if kind == "hosts":
+            return read_hosts(what), None
+        if kind == "slurm":
+            return None, read_settings(what)
+    except ValueError as error:
+        raise ValueError(f"COURSE_CLUSTER={said}: {error}") from None
+    if said not in ("", "local"):
+        raise ValueError(
+            f"COURSE_CLUSTER={said}: it may be local, hosts:node1:2,node2:2, slurm, or "
+            "slurm:partition=main,nodes=2"
+        )
+    return None, {} if not said and is_inside() else None
 
 
 def _a_number(n: Any) -> int:

@@ -1,0 +1,272 @@
+"""What a learner may say of where ranks run: hosts, hostfiles, Slurm's jobs, COURSE_CLUSTER."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+import pytest
+
+from course_lib.cluster.hosts import (
+    HostError,
+    address_towards,
+    common_network,
+    filled,
+    interfaces,
+    is_here,
+    known_address,
+    read_hosts,
+)
+from course_lib.cluster.slurm import Allocation, is_inside, outside, read_settings
+from course_lib.cluster.starting import start_cluster
+
+FOUR = [f"node{number:04d}.cluster.example.org" for number in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("said", "hosts"),
+    [
+        ("node1:4,node2:4", {"node1": 4, "node2": 4}),
+        (" node1:4 , node2:1 ", {"node1": 4, "node2": 1}),
+        ("node1 slots=4", {"node1": 4}),
+        ("me@node1:2", {"me@node1": 2}),
+        ("10.0.0.1:2,localhost:1", {"10.0.0.1": 2, "localhost": 1}),
+        # Longer than the name of a file may be.
+        (",".join(f"{host}:2" for host in FOUR), dict.fromkeys(FOUR, 2)),
+    ],
+)
+def test_a_list_of_hosts(said: str, hosts: dict[str, int]) -> None:
+    assert read_hosts(said) == hosts
+    assert list(read_hosts(said)) == list(hosts)
+
+
+def test_a_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# ours\n\nnode1 slots=4   # a comment\n  node2:2\nnode3 slots = 1\n")
+    hosts = {"node1": 4, "node2": 2, "node3": 1}
+    assert read_hosts(path) == read_hosts(str(path)) == hosts
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_hosts("~/hosts") == hosts
+    monkeypatch.chdir(tmp_path)
+    assert read_hosts("hosts") == hosts
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("", "'' is no host with its number of ranks"),
+        ("node1", "'node1' is no host with its number of ranks"),
+        ("node1:0", "'node1:0' is no host"),
+        ("node1:-1", "'node1:-1' is no host"),
+        ("node1:2,,node2:2", "'' is no host"),
+        ("node1:2;node2:2", "'node1:2;node2:2' is no host"),
+        ("-oProxyCommand=x:2", "is no host"),
+        ("fd00::1:2", "is no host"),
+        ("node1 slots=4 max_slots=8", "is no host"),
+        ("node1:2,node1:2", "node1 is named twice"),
+        ("/no/such/file", "/no/such/file cannot be read: No such file"),
+        (["node1:2", "node2:2"], "write, for two hosts with four ranks each, hosts="),
+        (4, "write, for two hosts with four ranks each, hosts="),
+    ],
+)
+def test_what_is_no_list_of_hosts(said: object, wrong: str) -> None:
+    with pytest.raises(ValueError, match="hosts: ") as caught:
+        read_hosts(said)  # type: ignore[arg-type]
+    assert wrong in str(caught.value)
+
+
+def test_an_empty_hostfile(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# nobody\n")
+    with pytest.raises(ValueError, match="names no host"):
+        read_hosts(tmp_path / "hosts")
+
+
+def test_hosts_are_filled_one_after_the_other() -> None:
+    hosts = {"node1": 2, "node2": 2, "node3": 2}
+    assert filled(hosts, 1) == {"node1": 1}
+    assert filled(hosts, 3) == {"node1": 2, "node2": 1}
+    assert filled(hosts, 6) == hosts
+
+
+def test_the_names_of_this_host() -> None:
+    own = socket.gethostname()
+    # On Debian a host's own name with its domain stands for 127.0.1.1.
+    for name in (own, f"me@{own}", "localhost", "127.0.0.1", "127.0.1.1"):
+        assert is_here(name), name
+    for name in ("192.0.2.7", "me@192.0.2.7", "nowhere.invalid"):
+        assert not is_here(name), name
+
+
+# ---- addresses and networks ------------------------------------------------------------------
+
+DOCKER = "172.17.0.1/16"
+OURS = [IPv4Interface("10.0.0.1/24"), IPv4Interface(DOCKER)]
+
+
+def test_the_addresses_of_this_host() -> None:
+    for one in interfaces():
+        assert not one.is_loopback
+        with socket.socket() as trial:
+            trial.bind((str(one.ip), 0))
+
+
+def test_the_address_at_which_another_host_sees_this_one() -> None:
+    assert address_towards("node2", "10.0.0.1 50000 10.0.0.2 22", OURS) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("connection", "why"),
+    [
+        # Through a third host, or one that translates addresses.
+        ("192.0.2.9 50000 10.0.0.2 22", "nowhere.invalid sees this host at 192.0.2.9, which"),
+        # Engines and controller talk by IPv4.
+        ("fd00::1 50000 fd00::2 22", "nowhere.invalid sees this host at fd00::1, which"),
+        ("", "nowhere.invalid sees this host at no known address, which"),
+    ],
+)
+def test_an_address_that_is_not_ours(connection: str, why: str) -> None:
+    with pytest.raises(HostError, match="COURSE_ADDRESS") as caught:
+        address_towards("nowhere.invalid", connection, OURS)
+    assert str(caught.value).startswith(why)
+    assert "(10.0.0.1, 172.17.0.1)" in str(caught.value)
+
+
+def test_without_an_address_of_ipv4_the_system_is_asked_which_way_it_takes() -> None:
+    here = [IPv4Interface("127.0.0.1/8")]
+    for connection in ("", "fd00::1 50000 fd00::2 22"):
+        assert address_towards("me@127.0.0.1", connection, here) == "127.0.0.1"
+
+
+def test_an_address_that_a_person_gave() -> None:
+    assert known_address("10.0.0.1", "", OURS) == "10.0.0.1"
+    with pytest.raises(HostError, match=r"^COURSE_ADDRESS says node1, which is none of its own"):
+        known_address("node1", "COURSE_ADDRESS says node1", OURS)
+    with pytest.raises(HostError, match="it has none"):
+        known_address("10.0.0.1", "", [])
+
+
+def test_the_network_that_all_hosts_are_in() -> None:
+    assert common_network("10.0.0.1", OURS, [["10.0.0.2/24", DOCKER], ["10.0.0.3/24"]]) == (
+        "10.0.0.0/24"
+    )
+    # Hosts that are reached through a router.
+    assert common_network("10.0.0.1", OURS, [["10.0.0.2/24"], ["10.0.1.3/24", DOCKER]]) is None
+    # A network of one address each, as some clouds have it.
+    alone = [IPv4Interface("10.0.0.1/32")]
+    assert common_network("10.0.0.1", alone, [["10.0.0.2/32"]]) is None
+    assert common_network("10.9.9.9", OURS, [["10.0.0.2/24"]]) is None
+
+
+# ---- Slurm -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that takes the place of Slurm's: it tells what is in a file."""
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/names\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path / "names"
+
+
+def job(names: Path, tasks: str, *hosts: str) -> dict[str, int]:
+    names.write_text("\n".join(hosts) + "\n")
+    variables = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_TASKS_PER_NODE": tasks}
+    return Allocation.of_variables(variables | {"HOME": "/"}).hosts
+
+
+def test_how_many_tasks_each_node_has(scontrol: Path) -> None:
+    assert job(scontrol, "2(x3),1", "n1", "n2", "n3", "n4") == {"n1": 2, "n2": 2, "n3": 2, "n4": 1}
+    assert job(scontrol, "4", "n1") == {"n1": 4}
+    assert job(scontrol, "1,16(x2)", "n1", "n2", "n3") == {"n1": 1, "n2": 16, "n3": 16}
+
+
+def test_a_job_whose_variables_do_not_fit(scontrol: Path) -> None:
+    with pytest.raises(
+        HostError, match=r"job 7 has: tasks on each .2\(x2\)., nodes n1, n2, n3\. .*without srun"
+    ):
+        job(scontrol, "2(x2)", "n1", "n2", "n3")
+    with pytest.raises(HostError, match="does not say which nodes job 7 has"):
+        job(scontrol, "", "")
+
+
+def test_a_job_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(HostError, match="does not say which nodes job 7 has"):
+        Allocation.of_variables({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"})
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        (True, {}),
+        ("", {}),
+        ("partition=main,nodes=2", {"partition": "main", "nodes": "2"}),
+        (" time = 1-02:30:00 , gpus=a100:2", {"time": "1-02:30:00", "gpus": "a100:2"}),
+        ({"nodes": 2, "extra": ["--qos=x"]}, {"nodes": 2, "extra": ["--qos=x"]}),
+    ],
+)
+def test_how_a_job_is_asked_for(said: object, settings: dict) -> None:
+    assert read_settings(said) == settings
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "main",
+        "partition=main,nodes",  # which would be left out in silence
+        "partition=",
+        "partition=main,",
+        {"colour": "red"},
+        {"extra": "--qos=x"},  # a text is not a list of options
+        2,
+        ["nodes=2"],
+    ],
+)
+def test_what_is_no_way_to_ask_for_a_job(said: object) -> None:
+    with pytest.raises(ValueError, match=r"slurm: .* is not understood; write slurm=True"):
+        read_settings(said)
+
+
+def test_inside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert not is_inside()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2")
+    assert is_inside()
+    # What starts ranks on this host alone must not see the job.
+    kept = {"HOME": "/", "SLURM_CONF": "/etc/slurm.conf"}
+    assert outside(kept | {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}) == kept
+
+
+# ---- COURSE_CLUSTER --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [
+        ("hosts", "COURSE_CLUSTER=hosts: "),
+        ("hosts:node1", "COURSE_CLUSTER=hosts:node1: hosts: 'node1' is no host"),
+        ("hosts:node1:1", "n must be from 1 to 1 ranks on node1, not 4"),
+        ("slurm:main", "COURSE_CLUSTER=slurm:main: slurm: 'main' is not understood"),
+        ("node1:2,node2:2", "COURSE_CLUSTER=node1:2,node2:2: "),
+        ("Slurm", "COURSE_CLUSTER=Slurm: "),
+        ("local:4", "COURSE_CLUSTER=local:4: "),
+    ],
+)
+def test_a_course_cluster_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, where: str, wrong: str
+) -> None:
+    monkeypatch.setenv("COURSE_CLUSTER", where)
+    with pytest.raises(ValueError, match="COURSE_CLUSTER|n must be") as caught:
+        start_cluster(4)
+    assert str(caught.value).startswith(wrong)
+
+
+def test_what_is_asked_for_twice() -> None:
+    with pytest.raises(ValueError, match="give hosts or slurm, not both"):
+        start_cluster(4, hosts="node1:4", slurm=True)
