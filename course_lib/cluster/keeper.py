@@ -189,13 +189,13 @@ class Keeper:
             # If the keeper is killed its ranks end, and mpiexec with them.
             engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
             variables = engine_environment(self.directory)
-            if self.hosts is None:
-                variables = outside(variables)  # a job of Slurm may have more hosts
-            else:
+            if self.hosts is not None:
                 engines, variables = over_hosts(
                     engines, variables, self.hosts, self.directory, network
                 )
-            if self._allocation is not None:
+            if self._allocation is None:
+                variables = outside(variables)  # of a job that has other hosts than these
+            else:
                 variables |= self._allocation.variables
             self._mpiexec = self._run("mpiexec", engines, variables)
             controller = python("-m", "course_lib.cluster.controller", folder, address)
@@ -228,11 +228,11 @@ class Keeper:
             self._allocation = await allocate(self.n, settings, tell)
             self.state, self._began = "starting", time.monotonic()
         slots = self._allocation.hosts
-        if sum(slots.values()) < self.n:
+        if (tasks := sum(slots.values())) < self.n:
             raise HostError(
-                f"Slurm's job {self._allocation.job} is for {sum(slots.values())} tasks, and not "
-                f"for {self.n} ranks: ask for it with --ntasks={self.n}, or have the ranks share "
-                "what it has of this node: export COURSE_CLUSTER=local"
+                f"Slurm's job {self._allocation.job} is for {tasks} task{'s' * (tasks > 1)}, and "
+                f"not for {self.n} ranks: ask for it with --ntasks={self.n}, or have the ranks "
+                "share what it has of this node: export COURSE_CLUSTER=local"
             )
         self.hosts = filled(slots, self.n)
 

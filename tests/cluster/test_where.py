@@ -262,7 +262,7 @@ def test_a_course_cluster_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, where: str, wrong: str
 ) -> None:
     monkeypatch.setenv("COURSE_CLUSTER", where)
-    with pytest.raises(ValueError, match="COURSE_CLUSTER|n must be") as caught:
+    with pytest.raises(ValueError, match=r"COURSE_CLUSTER|n must be") as caught:
         start_cluster(4)
     assert str(caught.value).startswith(wrong)
 

@@ -49,6 +49,23 @@ def a_kernel(bed: BedClient) -> Iterator[Kernel]:
     await_nothing_left(bed)
 
 
+@contextlib.contextmanager
+def bridges(bed: BedClient) -> Iterator[None]:
+    """Give two hosts a bridge as Docker makes it: both have the same address there."""
+    make = (
+        "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && "
+        "ip link add container type dummy && ip link set container master docker0 up && "
+        "ip link set docker0 up"
+    )
+    try:
+        for host in NAMES[:2]:
+            bed.execute(host, ["sh", "-c", make]).check_returncode()
+        yield
+    finally:
+        for host in NAMES[:2]:
+            bed.execute(host, ["sh", "-c", "ip link del docker0; ip link del container"])
+
+
 def prepare(kernel: Kernel) -> None:
     kernel.must("cluster.init_process_group()")
     kernel.must("%%px" + PREPARE)

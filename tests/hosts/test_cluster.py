@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 
 from tests.cluster.conftest import Kernel, wait_until
 from tests.cluster.hangs import FREE_WITHIN_S, assert_trains
-from tests.hosts.clusters import HOSTS, a_kernel, prepare
+from tests.hosts.clusters import HOSTS, a_kernel, bridges, prepare
 from tests.hosts.testbed import BedClient
 
 
@@ -21,9 +22,44 @@ def nothing_left() -> None:
 
 @pytest.fixture(scope="module")
 def kernel(bed: BedClient) -> Iterator[Kernel]:
-    with a_kernel(bed) as kernel:
+    # MPI would take the bridges for a network, in which each host reaches itself.
+    with bridges(bed), a_kernel(bed) as kernel:
         prepare(kernel)
         yield kernel
+
+
+LISTENING = """
+import json, psutil
+found = set()
+for process in psutil.process_iter():
+    name, words = process.name(), process.cmdline()
+    ours = [word.removeprefix("course_lib.cluster.") for word in words if "course_lib." in word]
+    if not name.startswith("prte"):
+        name = ours[0] if ours else ""
+    for connection in process.net_connections("inet") if name else ():
+        if connection.status == psutil.CONN_LISTEN:
+            found.add((name, connection.laddr.ip))
+print(json.dumps(sorted(found)))
+"""
+ANYWHERE = ("0.0.0.0", "::")
+# As docs/security.md says: MPI's own listen everywhere, since Open MPI cannot be told otherwise.
+LISTENS = {
+    "h1": {
+        *((name, "127.0.0.1") for name in ("controller", "engine", "prterun")),
+        *((name, "10.77.0.1") for name in ("controller", "engine")),
+        *((name, address) for name in ("engine", "prterun") for address in ANYWHERE),
+    },
+    "h2": {
+        *((name, "127.0.0.1") for name in ("engine", "prted")),
+        *((name, address) for name in ("engine", "prted") for address in ANYWHERE),
+    },
+}
+
+
+@pytest.mark.parametrize("host", LISTENS)
+def test_who_listens_where(bed: BedClient, kernel: Kernel, host: str) -> None:
+    said = bed.execute(host, [sys.executable, "-c", LISTENING])
+    assert {tuple(one) for one in json.loads(said.stdout)} == LISTENS[host], said.stderr
 
 
 def test_the_table_names_the_hosts(kernel: Kernel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -110,4 +111,27 @@ def test_an_agent_ends(bed: BedClient, cut: tuple[Kernel, dict], of: str) -> Non
     bed.kill(agent if of == "agent" else bed.parent(agent))
     kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
     kernel.must("cluster.shrink()")
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+
+
+def test_a_host_that_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> None:
+    """Its agent could not see its lease end, and the first that it reads is what the keeper says.
+
+    So do machines that sleep, or are moved while they run.
+    """
+    kernel, _ = cut
+    kernel.must("cluster.restart()")
+    prepare(kernel)
+    still = [p for p, words in bed.processes("h2").items() if "python" in words.split()[0]]
+    engines = lambda: [  # noqa: E731
+        words for words in bed.processes("h2").values() if "cluster.engine" in words
+    ]
+    assert len(still) == 3, bed.processes("h2")
+    for pid in still:
+        bed.kill(pid, signal.SIGSTOP)
+    kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
+    kernel.must("cluster.shrink()")
+    for pid in still:
+        bed.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not engines(), LOST_WITHIN_S, "its ranks have ended", still=engines)
     kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")

@@ -28,6 +28,8 @@ def nothing_left() -> None:
 def slurm(bed: BedClient) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", bed.start_slurm())
+        # As after a login by ssh; srun hands it on to the nodes, where it says nothing of theirs.
+        patch.setenv("SSH_CONNECTION", "192.0.2.7 55000 192.0.2.8 22")
         yield
 
 
@@ -129,6 +131,28 @@ def test_inside_a_job_its_nodes_are_used(bed: BedClient, slurm: None) -> None:
     assert re.findall(r"h\d$", done.stdout, re.MULTILINE) == ["h2", "h2", "h3", "h3"]
     assert "[4, 4, 4, 4]" in done.stdout
     assert "with the nodes h[2-3], tasks on each: 2(x2); srun --mpi=pmix" in done.stdout
+    await_no_jobs(bed)
+
+
+@pytest.mark.parametrize(
+    ("asked", "where", "said"),
+    [
+        ("--nodes=2 --ntasks-per-node=2", "local", "(h1 *){4}"),
+        ("--nodes=1 --ntasks=1 --cpus-per-task=4", "", "is for 1 task, and not for 4 ranks: ask"),
+        ("--nodes=2 --ntasks-per-node=2 srun --nodes=1 --ntasks=1", "", "without srun"),
+    ],
+    ids=["this host alone", "one task", "a step"],
+)
+def test_inside_a_job_that_does_not_fit(
+    bed: BedClient, slurm: None, asked: str, where: str, said: str
+) -> None:
+    command = ["salloc", *asked.split(), sys.executable, "-c", INSIDE]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=START_WITHIN_S, check=False,
+        env=os.environ | {"COURSE_CLUSTER": where},
+    )  # fmt: skip
+    hosts = " ".join(re.findall(r"h\d$", done.stdout, re.MULTILINE))
+    assert re.search(said, hosts + done.stderr), done.stderr
     await_no_jobs(bed)
 
 
