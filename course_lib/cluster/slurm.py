@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .hosts import HostError
@@ -77,7 +77,6 @@ class Allocation:
     hosts: dict[str, int]
     variables: dict[str, str]
     process: asyncio.subprocess.Process | None = None
-    _said: list[str] = field(default_factory=list)
 
     @classmethod
     def of_variables(cls, variables: Mapping[str, str], **more: Any) -> Allocation:
@@ -163,9 +162,7 @@ async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], No
             await process.wait()
             await asyncio.wait([listening], timeout=_ENDS_WITHIN_S)  # what it has said is read
             raise HostError(f"Slurm gives no job: {_reason(said)}")
-        return await asyncio.to_thread(
-            Allocation.of_variables, variables, process=process, _said=said
-        )
+        return await asyncio.to_thread(Allocation.of_variables, variables, process=process)
     except BaseException:
         await _end(process)
         raise
