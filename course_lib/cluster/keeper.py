@@ -68,6 +68,9 @@ _PASSED_ON = (
     "MKL_",
     "OPENBLAS_",
 )
+# Open MPI listens on all addresses, whatever it is told. Those of IPv6 nobody needs here: controller
+# and engines talk by IPv4; and more hosts of the world reach them, as no router translates them.
+_NO_IPV6 = {"PRTE_MCA_oob_tcp_disable_ipv6_family": "1", "OMPI_MCA_btl_tcp_disable_family": "6"}
 _NETWORKS_OF_MPI = (
     "OMPI_MCA_btl_tcp_if_include",
     "PRTE_MCA_prte_if_include",
@@ -531,6 +534,9 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     # The session files of mpiexec go where the keeper deletes them, too.
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
+    if interfaces():  # on a host of IPv6 alone the launcher needs it, and crashes without
+        for name, value in _NO_IPV6.items():
+            variables.setdefault(name, value)
     # Each rank keeps its log of events there, where the notebook can read it at any time.
     variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
     return variables
