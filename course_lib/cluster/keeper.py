@@ -68,8 +68,8 @@ _PASSED_ON = (
     "MKL_",
     "OPENBLAS_",
 )
-# Open MPI listens on all addresses, whatever it is told. Those of IPv6 nobody needs here, as engines
-# and controller talk by IPv4, and more of the world reaches them: no router translates them.
+# Open MPI listens on all addresses, whatever it is told. Those of IPv6 nobody needs here, as
+# controller and engines talk by IPv4, and more of the world reaches them: they are not translated.
 _NO_IPV6 = {"PRTE_MCA_oob_tcp_disable_ipv6_family": "1", "OMPI_MCA_btl_tcp_disable_family": "6"}
 _NETWORKS_OF_MPI = (
     "OMPI_MCA_btl_tcp_if_include",
