@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
 
 from tests.cluster.conftest import Kernel, wait_until
 from tests.cluster.hangs import PREPARE, assert_trains
@@ -64,6 +66,23 @@ def bridges(bed: BedClient) -> Iterator[None]:
     finally:
         for host in NAMES[:2]:
             bed.execute(host, ["sh", "-c", "ip link del docker0; ip link del container"])
+
+
+@contextlib.contextmanager
+def another_version(bed: BedClient, folder: Path, host: str, package: str) -> Iterator[str]:
+    """Have a package say on a host that it is another version; give how that differs."""
+    found = distribution(package)
+    (metadata,) = (
+        Path(str(file.locate())) for file in found.files or () if file.name == "METADATA"
+    )
+    other = folder / "METADATA"
+    old, new = f"\nVersion: {found.version}", "\nVersion: 3.9.9"
+    other.write_text(metadata.read_text().replace(old, new, 1))
+    bed.execute(host, ["mount", "--bind", str(other), str(metadata)]).check_returncode()
+    try:
+        yield f"{package} 3.9.9 instead of {found.version}"
+    finally:
+        bed.execute(host, ["umount", str(metadata)]).check_returncode()
 
 
 def prepare(kernel: Kernel) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import Kernel
-from tests.hosts.clusters import HOSTS, await_nothing_left, left
+from tests.hosts.clusters import HOSTS, another_version, await_nothing_left, left
 from tests.hosts.testbed import BedClient
 
 
@@ -52,8 +53,7 @@ def test_each_mistake_gets_one_clear_error(bed: BedClient, plain: Kernel, hosts:
     if "h3" in hosts:
         bed.cut("h3")
     try:
-        cell = f"from course_lib.cluster import start_cluster\nstart_cluster(4, hosts={hosts!r})"
-        error = plain.run(cell, 60)
+        error = plain.run(f"start_cluster(4, hosts={hosts!r})", 60)
     finally:
         bed.mend("h3")
     assert ERRORS[hosts] in error.traceback
@@ -64,17 +64,27 @@ def test_each_mistake_gets_one_clear_error(bed: BedClient, plain: Kernel, hosts:
 def plain() -> Iterator[Kernel]:
     """A kernel without a cluster."""
     kernel = Kernel()
+    kernel.must("from course_lib.cluster import start_cluster")
     yield kernel
     kernel.shut_down()
 
 
-def test_a_host_with_other_versions_is_named(bed: BedClient, plain: Kernel) -> None:
-    cell = (
-        "from torch_mpi4py.versions import differences\n"
-        "import json; print(json.dumps(differences({'torch': '2.13.0'}, {'torch': '2.12.1'})))"
-    )
-    said = json.loads(plain.must(cell).text())
-    assert said == ["torch 2.12.1 instead of 2.13.0"]
+def test_a_host_with_other_versions_is_named(bed: BedClient, folder: Path, plain: Kernel) -> None:
+    with another_version(bed, folder, "h2", "mpi4py") as difference:
+        error = plain.run(f"start_cluster(4, {HOSTS})", 60)
+    assert f"h2 has {difference}: every host needs the same" in error.traceback
+    await_nothing_left(bed)
+
+
+def test_a_host_without_the_checkout_is_named(bed: BedClient, plain: Kernel) -> None:
+    environment = str(Path(sys.executable).parent)
+    bed.execute("h2", ["mount", "-t", "tmpfs", "nothing", environment]).check_returncode()
+    try:
+        error = plain.run(f"start_cluster(4, {HOSTS})", 60)
+    finally:
+        bed.execute("h2", ["umount", environment]).check_returncode()
+    assert f"h2 has no {sys.executable}: the checkout and its .venv must have" in error.traceback
+    await_nothing_left(bed)
 
 
 def test_the_end_of_the_mpi_daemon_ends_the_cluster(bed: BedClient, plain: Kernel) -> None:
