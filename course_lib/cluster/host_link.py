@@ -231,9 +231,11 @@ class HostLink:
                 gone = self._process.returncode == 0
         for task in self._tasks:
             task.cancel()
+        cut_off = False
         if self._process.returncode is None:
+            cut_off = time.monotonic() - self._answered_at > _LOST_AFTER_S
             self._process.kill()
-        if not gone:
+        if not gone and not cut_off:  # else what is there ends by itself, without a lease
             await self.sweep()
 
     async def sweep(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.conftest import Kernel, wait_until
 from tests.cluster.hangs import FREE_WITHIN_S
-from tests.hosts.clusters import LOST_WITHIN_S, a_kernel, prepare
+from tests.hosts.clusters import LOST_WITHIN_S, a_kernel, await_nothing_left, left, prepare
 from tests.hosts.testbed import BedClient
 
 
@@ -135,3 +135,15 @@ def test_a_host_that_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> No
         bed.kill(pid, signal.SIGCONT)
     wait_until(lambda: not engines(), LOST_WITHIN_S, "its ranks have ended", still=engines)
     kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+
+
+def test_a_cluster_ends_without_a_host_that_is_cut_off(
+    bed: BedClient, cut: tuple[Kernel, dict]
+) -> None:
+    kernel, _ = cut
+    kernel.must("cluster.restart()")
+    bed.cut("h2")
+    kernel.must("cluster.stop()", LOST_WITHIN_S)
+    assert not [it for it in left(bed) if it.startswith("h1")]
+    bed.mend("h2")
+    await_nothing_left(bed)
