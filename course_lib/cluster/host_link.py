@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable
 from typing import IO, Any
@@ -125,9 +126,8 @@ class HostLink:
             raise HostError(
                 self._why(what, "the checkout and its .venv must have the same path on every host")
             )
-        raise HostError(
-            self._why("cannot be used", f"try  ssh {self.host} true  (without a password)")
-        )
+        by_hand = shlex.join(self._reach(self.host, ["true"]))
+        raise HostError(self._why("cannot be used", f"this has to work:  {by_hand}"))
 
     def _why(self, what: str, advice: str) -> str:
         lines = tail(self._directory.logs / f"agent-{self.host}.log", 5)
@@ -235,7 +235,7 @@ class HostLink:
         if self._process.returncode is None:
             cut_off = time.monotonic() - self._answered_at > _LOST_AFTER_S
             self._process.kill()
-        if not gone and not cut_off:  # else what is there ends by itself, without a lease
+        if not gone and not cut_off:  # else its lease is over, and all there ends by itself
             await self.sweep()
 
     async def sweep(self) -> None:

@@ -112,7 +112,10 @@ class Allocation:
 
     async def why_it_ended(self) -> str | None:
         """What has become of the job; None while it runs, or if nobody knows."""
-        state = await _answer("scontrol", "-o", "show", "job", self.job)
+        said = await _answer("scontrol", "-o", "show", "job", self.job)
+        # Of an array the number of one task is that of all, and all are told.
+        lines = [line for line in said.splitlines() if line.startswith(f"JobId={self.job} ")]
+        state = lines[0] if lines else ""
         found = re.search(r"JobState=(\S+)", state)
         if found is None or found[1] in ("RUNNING", "COMPLETING", "COMPLETED"):
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import stat
@@ -192,6 +193,19 @@ def test_a_job_whose_variables_do_not_fit(scontrol: Path) -> None:
         job(scontrol, "2(x2)", "n1", "n2", "n3")
     with pytest.raises(HostError, match="does not say which nodes job 7 has"):
         job(scontrol, "", "")
+
+
+def test_what_became_of_one_task_of_an_array(scontrol: Path) -> None:
+    ours = Allocation("7", {"n1": 4}, {})
+    other = "JobId=6 ArrayJobId=7 ArrayTaskId=1 JobState=FAILED TimeLimit=00:10:00"
+    for state, said in {
+        "RUNNING": None,
+        "CANCELLED": "Slurm has ended job 7: CANCELLED",
+        "TIMEOUT": "Slurm has ended job 7: TIMEOUT (its time limit was 00:20:00)",
+    }.items():
+        task = f"JobId=7 ArrayJobId=7 ArrayTaskId=2 JobState={state} TimeLimit=00:20:00"
+        scontrol.write_text(f"{other}\n{task}\n")
+        assert asyncio.run(ours.why_it_ended()) == said
 
 
 def test_a_job_without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
