@@ -56,7 +56,6 @@ def bridges(bed: BedClient) -> Iterator[None]:
     """Give two hosts a bridge as Docker makes it: both have the same address there."""
     make = (
         "ip link add docker0 type bridge && ip address add 172.17.0.1/16 dev docker0 && "
-        "ip link add container type dummy && ip link set container master docker0 up && "
         "ip link set docker0 up"
     )
     try:
@@ -65,7 +64,7 @@ def bridges(bed: BedClient) -> Iterator[None]:
         yield
     finally:
         for host in NAMES[:2]:
-            bed.execute(host, ["sh", "-c", "ip link del docker0; ip link del container"])
+            bed.execute(host, ["ip", "link", "del", "docker0"])
 
 
 @contextlib.contextmanager
