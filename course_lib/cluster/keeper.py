@@ -68,9 +68,6 @@ _PASSED_ON = (
     "MKL_",
     "OPENBLAS_",
 )
-# Open MPI listens on all addresses, whatever it is told. Those of IPv6 nobody needs here, as
-# controller and engines talk by IPv4, and more of the world reaches them: they are not translated.
-_NO_IPV6 = {"PRTE_MCA_oob_tcp_disable_ipv6_family": "1", "OMPI_MCA_btl_tcp_disable_family": "6"}
 _NETWORKS_OF_MPI = (
     "OMPI_MCA_btl_tcp_if_include",
     "PRTE_MCA_prte_if_include",
@@ -534,9 +531,6 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     # The session files of mpiexec go where the keeper deletes them, too.
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
-    if interfaces():  # on a host of IPv6 alone the launcher needs it, and crashes without
-        for name, value in _NO_IPV6.items():
-            variables.setdefault(name, value)
     # Each rank keeps its log of events there, where the notebook can read it at any time.
     variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
     return variables
@@ -574,6 +568,9 @@ def over_hosts(
         "PRTE_MCA_oob_tcp_keepalive_time": "0",
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
+        # Ranks listen on all addresses, whatever they are told, but not by IPv6, which nobody needs
+        # here: engines and controller talk by IPv4.
+        "OMPI_MCA_btl_tcp_disable_family": "6",
     }
     if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
         # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:

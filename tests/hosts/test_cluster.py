@@ -46,11 +46,11 @@ LISTENS = {
     "h1": {
         *((name, "127.0.0.1") for name in ("controller", "engine", "prterun")),
         *((name, "10.77.0.1") for name in ("controller", "engine")),
-        *((name, "0.0.0.0") for name in ("engine", "prterun")),
+        *(("engine", "0.0.0.0"), ("prterun", "0.0.0.0"), ("prterun", "::")),
     },
     "h2": {
         *((name, "127.0.0.1") for name in ("engine", "prted")),
-        *((name, "0.0.0.0") for name in ("engine", "prted")),
+        *(("engine", "0.0.0.0"), ("prted", "0.0.0.0"), ("prted", "::")),
     },
 }
 
