@@ -568,9 +568,6 @@ def over_hosts(
         "PRTE_MCA_oob_tcp_keepalive_time": "0",
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
-        # Ranks listen on all addresses, whatever they are told, but not by IPv6, which nobody needs
-        # here: engines and controller talk by IPv4.
-        "OMPI_MCA_btl_tcp_disable_family": "6",
     }
     if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
         # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:

@@ -42,15 +42,16 @@ for process in psutil.process_iter():
 print(json.dumps(sorted(found)))
 """
 # As docs/security.md says: MPI listens everywhere, since Open MPI cannot be told otherwise.
+ANYWHERE = ("0.0.0.0", "::")
 LISTENS = {
     "h1": {
         *((name, "127.0.0.1") for name in ("controller", "engine", "prterun")),
         *((name, "10.77.0.1") for name in ("controller", "engine")),
-        *(("engine", "0.0.0.0"), ("prterun", "0.0.0.0"), ("prterun", "::")),
+        *((name, address) for name in ("engine", "prterun") for address in ANYWHERE),
     },
     "h2": {
         *((name, "127.0.0.1") for name in ("engine", "prted")),
-        *(("engine", "0.0.0.0"), ("prted", "0.0.0.0"), ("prted", "::")),
+        *((name, address) for name in ("engine", "prted") for address in ANYWHERE),
     },
 }
 
