@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
-from . import advice, heartbeat, shared_report
+from . import advice, cut_links, heartbeat, shared_report
 from .deaths import has_ulfm, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
@@ -326,6 +326,7 @@ def _watch() -> None:
                 _expire(operation, "deadline")
             elif operation.reason is not None and operation.polls_left >= 0:
                 operation.polls_left -= 1
+                cut_links.close_dead()
                 if operation.polls_left < 0:
                     operation.give_up()
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
