@@ -18,7 +18,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import base_comm, deadlines, heartbeat, link_queue, message_progress
+from . import base_comm, cut_links, deadlines, heartbeat, link_queue, message_progress
 from .deaths import failed_ranks, has_ulfm
 from .errors import DeadlineError
 from .live_groups import live_groups
@@ -29,6 +29,9 @@ _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
+# A host that is as silent as this has no ranks to wait for.
+_SILENCE_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 _installed = False
 _must_abort = False
 _must_die = False
@@ -119,9 +122,13 @@ def _await_barrier(everyone: MPI.Intracomm) -> None:
     if failed_ranks(everyone):
         return
     request, pause = everyone.Ibarrier(), 1e-5
+    look = time.monotonic() + _LOOK_SECONDS
     while not request.Test() and not failed_ranks(everyone):
         time.sleep(pause)
         pause = min(2 * pause, 1e-2)
+        if time.monotonic() > look:
+            look += _LOOK_SECONDS
+            cut_links.close_dead(_SILENCE_SECONDS)
 
 
 def _die() -> None:

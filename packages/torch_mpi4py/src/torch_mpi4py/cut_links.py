@@ -17,31 +17,80 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from . import advice
+from .errors import CommunicationError
+
 _OPEN_FILES = Path("/proc/self/fd")
-# How often the kernel has sent the same thing again without any answer: after at least 1.4 s.
-_RETRANSMITS, _RETRANSMITS_AT = 3, 2
-# How often it has asked an idle host whether it is there, once a second.
-_PROBES, _PROBES_AT = 2, 3
+_SOON_SECONDS = 1.0
+_FIRST_RETRANSMIT_SECONDS = 0.2  # at least; each later one waits twice as long
+_RETRANSMITS_AT, _PROBES_AT = 2, 3  # bytes of tcp_info
+_PROBE_SECONDS = 1
+_MOST_PROBES = 127
 
-silent_hosts: dict[str, None] = {}
-"""The addresses of the hosts to which a connection was closed, in order."""
+_silent: dict[str, None] = {}  # addresses of hosts, in the order in which they were found silent
+_decided = False
 
 
-def close_dead() -> None:
-    """Close this process's connections to hosts that have not answered for a while.
+def close_dead(seconds: float = _SOON_SECONDS) -> None:
+    """Close this process's connections to hosts that have not answered for so many ``seconds``.
 
-    Idle connections are probed from the first call on: call it again, for two seconds or more.
+    Idle connections are probed from the first call on; so it is called again and again.
     """
     for connection, address in _to_other_hosts():
         with contextlib.suppress(OSError):  # it has been closed meanwhile
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-            if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) != 1:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+            _probe(connection)
             said = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
-            if said[_RETRANSMITS_AT] >= _RETRANSMITS or said[_PROBES_AT] >= _PROBES:
-                silent_hosts[address] = None
+            resent = _FIRST_RETRANSMIT_SECONDS * (2 ** said[_RETRANSMITS_AT] - 1)
+            probed = _PROBE_SECONDS * (said[_PROBES_AT] - 1)
+            if max(resent, probed) >= seconds:
+                _silent[address] = None
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def decided() -> None:
+    """Remember that somebody decides which of two sides goes on, and has told this one."""
+    global _decided
+    _decided = True
+
+
+def forsaken() -> None:
+    """Remember that this process takes all other ranks for dead."""
+    _silent["any other rank"] = None
+
+
+def advice_or(otherwise: str) -> str:
+    """Return what to do after a connection was closed and nobody has decided who goes on.
+
+    Args:
+        otherwise: returned where that is not so.
+    """
+    return f"{_note()}{advice.RESTART}" if _silent and not _decided else otherwise
+
+
+def require_none(what: str) -> None:
+    """Refuse to go on without ranks that may go on without this one.
+
+    Raises:
+        CommunicationError: if a connection was closed, and nobody has decided who goes on.
+    """
+    if found := advice_or(""):
+        raise CommunicationError(f"{what}: {found}")
+
+
+def _note() -> str:
+    return (
+        f"There is no answer from {' and '.join(_silent)}. The ranks there may live and think the "
+        "same of those here, so neither side can go on. "
+    )
+
+
+def _probe(connection: socket.socket) -> None:
+    if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == _PROBE_SECONDS:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _MOST_PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
 
 
 def _to_other_hosts() -> Iterator[tuple[socket.socket, str]]:
