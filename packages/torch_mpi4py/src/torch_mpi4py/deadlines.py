@@ -319,17 +319,14 @@ def _watch() -> None:
                 interrupted_at = time.perf_counter()
         else:
             time.sleep(_POLL_SECONDS)
-        try:
-            heartbeat.note()
-        except Exception:  # nothing but this thread can free the rank
-            traceback.print_exc()
+        _try(heartbeat.note)
         now = time.perf_counter()
         for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
             elif operation.reason is not None:
                 operation.polls_left -= 1
-                _help_out(operation)
+                _try(_help_out, operation)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
             for operation in under_way():
                 if operation.reason is None and operation.started < interrupted_at:
@@ -342,6 +339,14 @@ def _interrupt_arrived() -> bool:
     if _previous_wakeup >= 0:
         os.write(_previous_wakeup, signals)
     return signal.SIGINT in signals
+
+
+def _try(function: Callable[..., None], *args: Any) -> None:
+    """Call ``function``, and go on if it fails: nothing but this thread can free the rank."""
+    try:
+        function(*args)
+    except Exception:
+        traceback.print_exc()
 
 
 def _help_out(operation: Operation) -> None:
