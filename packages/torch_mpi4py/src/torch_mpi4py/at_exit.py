@@ -29,8 +29,6 @@ _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
-# A host that is as silent as this has no ranks to wait for.
-_SILENCE_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _installed = False
 _must_abort = False
@@ -128,7 +126,7 @@ def _await_barrier(everyone: MPI.Intracomm) -> None:
         pause = min(2 * pause, 1e-2)
         if time.monotonic() > look:
             look += _LOOK_SECONDS
-            cut_links.close_dead(_SILENCE_SECONDS)
+            cut_links.close_dead(cut_links.PATIENT_SECONDS)
 
 
 def _die() -> None:

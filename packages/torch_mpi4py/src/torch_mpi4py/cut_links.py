@@ -21,8 +21,12 @@ from . import advice
 from .errors import CommunicationError
 
 _OPEN_FILES = Path("/proc/self/fd")
-_SOON_SECONDS = 1.0
+SOON_SECONDS = 1.0
+"""Silence after which a connection is closed that an overdue call may wait for."""
+PATIENT_SECONDS = 10.0
+"""The same where ranks wait for each other without a limit, and one may well compute."""
 _FIRST_RETRANSMIT_SECONDS = 0.2  # at least; each later one waits twice as long
+_SYN_SENT = 2  # the state in the first byte of tcp_info
 _RETRANSMITS_AT, _PROBES_AT = 2, 3  # bytes of tcp_info
 _PROBE_SECONDS = 1
 _MOST_PROBES = 127
@@ -31,11 +35,13 @@ _silent: dict[str, None] = {}  # addresses of hosts, in the order in which they 
 _decided = False
 
 
-def close_dead(seconds: float = _SOON_SECONDS) -> None:
+def close_dead(seconds: float = SOON_SECONDS) -> None:
     """Close this process's connections to hosts that have not answered for so many ``seconds``.
 
-    Idle connections are probed from the first call on; so it is called again and again.
+    Idle connections are probed from the first call on; so it is called again and again. Where one
+    host has been found silent, there is less patience with the others.
     """
+    seconds = min(seconds, SOON_SECONDS) if _silent else seconds
     for connection, address in _to_other_hosts():
         with contextlib.suppress(OSError):  # it has been closed meanwhile
             _probe(connection)
@@ -106,6 +112,15 @@ def _to_other_hosts() -> Iterator[tuple[socket.socket, str]]:
                     continue
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                here, there = connection.getsockname()[0], connection.getpeername()[0]
+                here, there = connection.getsockname()[0], _other_end(connection)
                 if here != there:
                     yield connection, there
+
+
+def _other_end(connection: socket.socket) -> str:
+    try:
+        return connection.getpeername()[0]
+    except OSError:
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _SYN_SENT:
+            raise
+        return "another host"  # to which there is no connection yet

@@ -68,6 +68,7 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
 def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
     who = rank_list(dead) if dead else "a rank"
     report = shared_report.reach(comm, dead=dead)
+    cut_links.close_dead()  # it may have been another rank of this host that found one silent
     return RankFailedError(
         f"{what}: {who} died. {cut_links.advice_or(advice.GO_ON)}{shared_report.ending(report)}"
     )

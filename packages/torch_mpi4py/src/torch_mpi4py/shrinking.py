@@ -51,8 +51,10 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
 
     Raises:
         DeadlineError: if a living rank does not come; call it again, then it goes on.
-        CommunicationError: if this MPI has no fault tolerance.
+        CommunicationError: if this MPI has no fault tolerance, or another host does not answer: its
+            ranks may live and shrink, too.
     """
+    cut_links.require_none("shrink")
     comm = current_world()
     if comm is not None:
         deadlines.revoke(comm)

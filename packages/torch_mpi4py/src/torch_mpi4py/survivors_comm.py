@@ -6,6 +6,7 @@ taken up again by the next one.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, wait
 
 from . import advice, cut_links, deadlines
@@ -14,6 +15,8 @@ from .deaths import has_ulfm
 from .errors import CommunicationError, DeadlineError
 from .mpi_errors import translate
 from .runtime import MPI
+
+_LOOK_SECONDS = 1.0
 
 
 def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
@@ -55,7 +58,12 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     if key not in _unfinished:
         _unfinished[key] = deadlines.on_thread("shrink", comm.Shrink)
     shrinking = _unfinished[key]
-    if not wait([shrinking], seconds).done:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if wait([shrinking], min(left, _LOOK_SECONDS)).done:
+            break
+        cut_links.close_dead(cut_links.PATIENT_SECONDS)
+    if not shrinking.done():
         raise DeadlineError(
             f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
             "it on all of them; this rank goes on where it stopped when it is called again."
