@@ -37,10 +37,10 @@ class Program(NamedTuple):
 
 
 PROGRAMS = {
-    "1 KiB": Program(4, "dist", 1 << 8, "raise"),
-    "0.4 MB": Program(2, "async", 100_000, "shrink"),
-    "1 MiB": Program(4, "dist", 1 << 18, "raise"),
-    "16 MiB, mpi4py": Program(2, "comm", 1 << 22, "raise"),
+    "1KiB": Program(4, "dist", 1 << 8, "raise"),
+    "400kB": Program(2, "async", 100_000, "shrink"),
+    "1MiB": Program(4, "dist", 1 << 18, "raise"),
+    "16MiB": Program(2, "comm", 1 << 22, "raise"),
 }
 
 
@@ -96,7 +96,7 @@ def both_sides_have_an_error_at_their_deadline(shared: Path) -> None:
 
 
 def neither_side_goes_on(shared: Path) -> None:
-    for path in await_files(shared, "0.4 MB-refused-*", 2, 30):
+    for path in await_files(shared, "400kB-refused-*", 2, 30):
         assert "neither side can go on" in path.read_text()
 
 

@@ -57,9 +57,10 @@ def test_what_killed_programs_leave_goes_with_the_next(
         for launcher in launchers.values():
             launcher.kill()
             launcher.wait(10)
+    leaves_in_order = "import torch_mpi4py; torch_mpi4py.world()"
     subprocess.run(
         launch.mpiexec(
-            4, "--hostfile", hostfile, sys.executable, "-c", "import torch_mpi4py.runtime"
+            4, "--hostfile", hostfile, sys.executable, "-c", leaves_in_order
         ),
         cwd=root, env=launch.environment(), stdin=subprocess.DEVNULL, timeout=60, check=True,
     )  # fmt: skip
