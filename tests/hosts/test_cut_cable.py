@@ -1,17 +1,19 @@
-"""A cable is cut in the middle of an all-reduce: both sides have an error at their deadline.
+"""A cable is cut while ranks talk, and no keeper decides: all have an error, and all end.
 
-The tensors are small. In the middle of 1 MiB some ranks were not freed: it seems that revoking does
-not end a send in Open MPI whose piece waits for a full socket.
+Several programs run at a time, so that one cut serves for all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from torch_mpi4py import launch
 
@@ -19,64 +21,106 @@ from tests.hosts.testbed import BedClient
 
 TIMEOUT_S = 3.0
 FREED_WITHIN_S = 2.0  # after the deadline; twice what is promised on one host
-LOOPS = """
-import json, os, sys, time
-from datetime import timedelta
-from pathlib import Path
-import torch, torch.distributed as dist
-import torch_mpi4py as mpi
-folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
-dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
-tensor = torch.zeros(1 << 8)
-dist.all_reduce(tensor)
-dist.group.WORLD.set_timeout(timedelta(seconds=seconds))
-rank = dist.get_rank()
-try:
-    while True:
-        start = time.monotonic()
-        dist.all_reduce(tensor)
-        (folder / f"going-{rank}").touch()
-except mpi.CommunicationError as error:
-    said = {"seconds": time.monotonic() - start, "error": f"{type(error).__name__}: {error}"}
-    (folder / f"new-{rank}").write_text(json.dumps(said))
-    (folder / f"new-{rank}").rename(folder / f"said-{rank}")
-    # An end in order would have the ranks wait for each other, for a minute.
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("said-*"))) < 4 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os._exit(0)
-"""
+# A rank that leaves asks a silent host for 10 s, and the kernel doubles its pauses.
+GONE_WITHIN_S = 40.0
+LAUNCHER_ENDS_WITHIN_S = 30.0
+PROGRAM = "tests.hosts.cut_loops"
 
 
-def await_files(folder: Path, pattern: str, seconds: float) -> list[Path]:
-    deadline = time.monotonic() + seconds
-    while len(found := sorted(folder.glob(pattern))) < 4:
-        assert time.monotonic() < deadline, f"after {seconds} s there are only {found}"
-        time.sleep(0.02)
+class Program(NamedTuple):
+    """What runs while the cable is cut."""
+
+    ranks: int
+    kind: str
+    elements: int
+    end: str
+
+
+PROGRAMS = {
+    "1KiB": Program(4, "dist", 1 << 8, "raise"),
+    "400kB": Program(2, "async", 100_000, "shrink"),
+    "1MiB": Program(4, "dist", 1 << 18, "raise"),
+    "16MiB": Program(2, "comm", 1 << 22, "raise"),
+}
+
+
+def test_a_cut_cable(root: Path, folder: Path, bed: BedClient) -> None:
+    shared = Path(tempfile.mkdtemp(dir=folder))
+    with running(root, shared) as launchers:
+        for name, program in PROGRAMS.items():
+            await_files(shared, f"{name}-going-*", program.ranks, 60)
+        bed.cut("h2")
+        try:
+            both_sides_have_an_error_at_their_deadline(shared)
+            neither_side_goes_on(shared)
+            all_ranks_end_while_the_cable_is_cut(bed)
+        finally:
+            bed.mend("h2")
+        # Until then they wait for their daemons on the other host.
+        for name, launcher in launchers.items():
+            assert launcher.wait(LAUNCHER_ENDS_WITHIN_S) != 0, name
+
+
+@contextlib.contextmanager
+def running(root: Path, shared: Path) -> Iterator[dict[str, subprocess.Popen]]:
+    """Start the programs; what is left of them is killed in the end."""
+    launchers: dict[str, subprocess.Popen] = {}
+    try:
+        for name, (n, kind, elements, end) in PROGRAMS.items():
+            hosts = shared / f"{name}-hosts"
+            hosts.write_text(f"h1 slots={n // 2}\nh2 slots={n // 2}\n")
+            words = (shared, name, kind, elements, TIMEOUT_S, end)
+            command = launch.mpiexec(
+                n, "--hostfile", hosts, sys.executable, "-m", PROGRAM, *map(str, words)
+            )
+            launchers[name] = subprocess.Popen(
+                command, cwd=root, env=launch.environment(), stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        yield launchers
+    finally:
+        for launcher in launchers.values():
+            launcher.kill()
+            launcher.wait(10)
+
+
+def both_sides_have_an_error_at_their_deadline(shared: Path) -> None:
+    late = {}
+    for name, program in PROGRAMS.items():
+        for path in await_files(shared, f"{name}-said-*", program.ranks, TIMEOUT_S + 30):
+            said = json.loads(path.read_text())
+            assert "all_reduce" in said["error"] or "Allreduce" in said["error"], said
+            if said["seconds"] > TIMEOUT_S + FREED_WITHIN_S:
+                late[path.name] = said
+    assert not late
+
+
+def neither_side_goes_on(shared: Path) -> None:
+    for path in await_files(shared, "400kB-refused-*", 2, 30):
+        assert "neither side can go on" in path.read_text()
+
+
+def all_ranks_end_while_the_cable_is_cut(bed: BedClient) -> None:
+    def left() -> list[str]:
+        words = [words for host in ("h1", "h2") for words in bed.processes(host).values()]
+        return [w for w in words if f"python -m {PROGRAM}" in w and "mpiexec" not in w]
+
+    await_true(lambda: not left(), GONE_WITHIN_S, lambda: f"there are {left()}")
+
+
+def await_files(folder: Path, pattern: str, n: int, seconds: float) -> list[Path]:
+    found: list[Path] = []
+
+    def have() -> bool:
+        found[:] = sorted(folder.glob(pattern))
+        return len(found) == n
+
+    await_true(have, seconds, lambda: f"there are only {found} of {n} {pattern}")
     return found
 
 
-def test_both_sides_have_an_error_at_their_deadline(
-    root: Path, folder: Path, hostfile: Path, bed: BedClient
-) -> None:
-    shared = Path(tempfile.mkdtemp(dir=folder))
-    program = ("-c", LOOPS, shared, TIMEOUT_S)
-    command = launch.mpiexec(4, "--hostfile", hostfile, sys.executable, *map(str, program))
-    run = subprocess.Popen(
-        command, cwd=root, env=launch.environment(), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        await_files(shared, "going-*", 60)
-        bed.cut("h2")
-        for path in await_files(shared, "said-*", TIMEOUT_S + 30):
-            said = json.loads(path.read_text())
-            assert said["seconds"] < TIMEOUT_S + FREED_WITHIN_S, said
-            assert "all_reduce" in said["error"], said
-    finally:
-        bed.mend("h2")
-        try:
-            run.communicate(timeout=60)  # with the cable mended all end by themselves
-        finally:
-            run.kill()
-            run.wait(10)
+def await_true(holds: Callable[[], object], seconds: float, why: Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds} s {why()}"
+        time.sleep(0.05)

@@ -453,6 +453,50 @@ except mpi.RankFailedError as error:
     assert finished.output.count("went on") == 2, finished.output
 
 
+def test_a_large_message_to_a_rank_that_computes_ends_soon_after_its_deadline(exits: Exits) -> None:
+    """Revoking does not end it: the other rank would have to be in MPI."""
+    program = f"""
+comm, large = mpi.world(), np.zeros(1 << 24)
+if rank == 0:
+    comm.timeout, began = 1.0, time.monotonic()
+    try:
+        comm.Send(large, dest=1)
+    except mpi.DeadlineError as error:
+        assert "There is no answer" in str(error) and "rank 1: computing" in str(error), error
+        assert time.monotonic() - began < {1 + FREE_SECONDS}
+        print("freed", flush=True)
+    try:
+        mpi.shrink()
+    except mpi.CommunicationError as error:
+        print("refused:", error, flush=True)
+all_have("seen it")
+"""
+    finished = exits.run(2, "import numpy as np\n" + program, within=FREE_SECONDS + 10)
+    assert finished.output.count("freed") == 1, finished.output
+    assert "refused: shrink: There is no answer" in finished.output, finished.output
+
+
+def test_a_death_before_all_have_started_is_not_waited_for(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    deadline = time.monotonic() + {START_SECONDS}
+    while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+import torch_mpi4py.launch
+open(sys.argv[1], "w").close()
+import torch_mpi4py.runtime
+"""
+    finished = ranks.run(
+        2, "-c", program, tmp_path / "begins", limit=START_SECONDS,
+        variables={"TORCH_MPI4PY_START_SECONDS": "2"},
+    )  # fmt: skip
+    assert finished.returncode == 1, finished.output
+    assert "MPI_Init waits for all ranks, of which not all came within 2 s" in finished.output
+    assert not finished.left_behind
+
+
 def test_ranks_of_another_launcher_are_refused() -> None:
     program = START.format(timeout=5, longest=5)
     finished = ranks.run(1, "-c", program, limit=120, variables={"WORLD_SIZE": "2", "RANK": "0"})

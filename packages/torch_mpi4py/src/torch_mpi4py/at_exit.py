@@ -18,7 +18,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import base_comm, deadlines, heartbeat, link_queue, message_progress
+from . import base_comm, cut_links, deadlines, heartbeat, link_queue, message_progress
 from .deaths import failed_ranks, has_ulfm
 from .errors import DeadlineError
 from .live_groups import live_groups
@@ -29,6 +29,8 @@ _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
+_launcher = os.getppid()
 _installed = False
 _must_abort = False
 _must_die = False
@@ -106,22 +108,31 @@ def _all_leave() -> bool:
     if not (base_comm.half_made or is_half_shrunk()):  # else they would not meet
         with contextlib.suppress(MPI.Exception):
             _await_barrier(everyone)
-        if failed_ranks(everyone):
+        if failed_ranks(everyone) and not _is_orphan():
             # The living wait for each other: mpiexec ends all when one gives a status.
             with contextlib.suppress(DeadlineError):
                 shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
     # The dead that were left out by a shrink would be missed in MPI_Finalize all the same.
-    return not failed_ranks(MPI.COMM_WORLD)
+    return not failed_ranks(MPI.COMM_WORLD) and not _is_orphan()
+
+
+def _is_orphan() -> bool:
+    """Return whether the launcher's process here has ended, so that nobody tells of deaths."""
+    return os.getppid() != _launcher
 
 
 def _await_barrier(everyone: MPI.Intracomm) -> None:
-    """Return when all have come, or one has died."""
+    """Return when all have come, one has died, or there is nobody who would say so."""
     if failed_ranks(everyone):
         return
     request, pause = everyone.Ibarrier(), 1e-5
-    while not request.Test() and not failed_ranks(everyone):
+    look = time.monotonic() + _LOOK_SECONDS
+    while not (request.Test() or failed_ranks(everyone) or _is_orphan()):
         time.sleep(pause)
         pause = min(2 * pause, 1e-2)
+        if time.monotonic() > look:
+            look += _LOOK_SECONDS
+            cut_links.close_dead(cut_links.PATIENT_SECONDS)
 
 
 def _die() -> None:

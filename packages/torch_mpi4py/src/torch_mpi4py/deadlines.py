@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any
 
-from . import advice, heartbeat, shared_report
+from . import advice, cut_links, declared_deaths, heartbeat, shared_report
 from .deaths import has_ulfm, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
@@ -34,6 +34,8 @@ _MARKED_WITHIN_SECONDS = 0.3
 # A freed call returns within milliseconds; one that has not by then never will. Not seconds are
 # counted: they pass, too, while the whole machine stands still.
 _STUCK_POLLS = 20
+# After so many more a program's call is ended at any price: see declared_deaths.forsake_all().
+_FORSAKEN_POLLS = 30
 
 
 class Operation:
@@ -51,7 +53,8 @@ class Operation:
         in_mpi: whether the call is under way.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
-        polls_left: how often the watcher looks again before it calls :meth:`give_up`.
+        polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
+            afterwards.
     """
 
     in_mpi = False
@@ -87,7 +90,7 @@ class Operation:
         return DeadlineError(
             f"{self.what}: Timed out: not finished within {round(self.seconds, 2):g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
-            f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
+            f"{cut_links.advice_or(advice.START_AGAIN)}{shared_report.ending(self.report)}"
         )
 
 
@@ -316,18 +319,14 @@ def _watch() -> None:
                 interrupted_at = time.perf_counter()
         else:
             time.sleep(_POLL_SECONDS)
-        try:
-            heartbeat.note()
-        except Exception:  # nothing but this thread can free the rank
-            traceback.print_exc()
+        _try(heartbeat.note)
         now = time.perf_counter()
         for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
-            elif operation.reason is not None and operation.polls_left >= 0:
+            elif operation.reason is not None:
                 operation.polls_left -= 1
-                if operation.polls_left < 0:
-                    operation.give_up()
+                _try(_help_out, operation)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
             for operation in under_way():
                 if operation.reason is None and operation.started < interrupted_at:
@@ -340,6 +339,25 @@ def _interrupt_arrived() -> bool:
     if _previous_wakeup >= 0:
         os.write(_previous_wakeup, signals)
     return signal.SIGINT in signals
+
+
+def _try(function: Callable[..., None], *args: Any) -> None:
+    """Call ``function``, and go on if it fails: nothing but this thread can free the rank."""
+    try:
+        function(*args)
+    except Exception:
+        traceback.print_exc()
+
+
+def _help_out(operation: Operation) -> None:
+    """Do for a call that was freed, and has not come back yet, what else there is to do."""
+    if has_ulfm():
+        cut_links.close_dead()
+    if operation.polls_left == -1:
+        operation.give_up()
+    elif operation.polls_left == -_FORSAKEN_POLLS and has_ulfm() and not heartbeat.has_cells():
+        leave_mpi_unfinalized()
+        declared_deaths.forsake_all()
 
 
 def _expire(operation: Operation, reason: str) -> None:

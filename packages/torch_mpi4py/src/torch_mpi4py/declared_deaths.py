@@ -17,8 +17,10 @@ import ctypes
 import os
 from collections.abc import Iterable
 
+from . import cut_links
 from .deaths import has_ulfm
 from .gpus import loaded_library
+from .runtime import MPI
 
 _ABORTED_BY_SIGNAL = -402  # PMIX_ERR_PROC_ABORTED_BY_SIG
 _TO_THIS_PROCESS = 7  # PMIX_RANGE_PROC_LOCAL
@@ -47,6 +49,22 @@ def declare_dead(ranks: Iterable[int]) -> None:
     Raises:
         RuntimeError: if the MPI cannot go on after a death, or does not take the news.
     """
+    cut_links.decided()
+    _tell(ranks)
+
+
+def forsake_all() -> None:
+    """Have the MPI of this process take all other ranks for dead, so that no call waits for them.
+
+    It is the last resort for a call that nothing else ends, say a large message to a rank that
+    never enters MPI. This process can do no more than end: nobody has decided who goes on.
+    """
+    here = MPI.COMM_WORLD.Get_rank()
+    cut_links.forsaken()
+    _tell(rank for rank in range(MPI.COMM_WORLD.Get_size()) if rank != here)
+
+
+def _tell(ranks: Iterable[int]) -> None:
     library = loaded_library(("libpmix.so",))
     if not has_ulfm() or library is None:
         raise RuntimeError(

@@ -75,6 +75,11 @@ def runs_cells() -> None:
     _show(running=False, notebook=True, began=0.0)
 
 
+def has_cells() -> bool:
+    """Return whether this process runs cells, and is no program."""
+    return _shown.notebook
+
+
 def begin_cell(number: int) -> None:
     """Write that a cell begins."""
     began = time.perf_counter()

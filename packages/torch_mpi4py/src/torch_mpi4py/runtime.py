@@ -7,8 +7,10 @@ came too late are named in one warning.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import sys
+import types
 import warnings
 
 import mpi4py
@@ -25,6 +27,7 @@ from .launch import (
     own_shared_memory,
 )
 
+_START_SECONDS = "TORCH_MPI4PY_START_SECONDS"
 # What goes without each setting of Open MPI that is read when MPI is initialised.
 _WITHOUT = (
     (SAFE_TRUNCATION, "a message that is longer than its buffer overwrites what lies behind"),
@@ -73,6 +76,31 @@ def _losses() -> list[str]:
     return found
 
 
+def _start_mpi() -> None:
+    import mpi4py.MPI
+
+    if not mpi4py.MPI.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
+        mpi4py.MPI.Init_thread(mpi4py.MPI.THREAD_MULTIPLE)
+
+
+def _start_mpi_in_time(seconds: float) -> None:
+    """Start MPI, which waits for all ranks; end this process with status 1 if that takes longer.
+
+    A rank that died before, or has not been started, is waited for in vain, with the interpreter's
+    lock held. Only faulthandler's thread runs without it, and all that it writes is a traceback: so
+    the function that waits is named after what is wrong.
+    """
+    why = (
+        f"MPI_Init waits for all ranks, of which not all came within {seconds:g} s: one may have "
+        f"died. {_START_SECONDS}=0 on all ranks waits for ever"
+    )
+    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
+    try:
+        types.FunctionType(_start_mpi.__code__.replace(co_name=why), globals())()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 _imported_before = "mpi4py.MPI" in sys.modules
 _initialized_before = _imported_before and sys.modules["mpi4py.MPI"].Is_initialized()
 _only_here: list[str] = []
@@ -89,10 +117,14 @@ if not _imported_before:
     # Where a rank has died, MPI_Finalize would wait for it: torch_mpi4py.at_exit decides.
     mpi4py.rc.finalize = False
 
+_limit = float(os.environ.get(_START_SECONDS, "120"))
+if _initialized_before or _limit <= 0 or os.environ.get("OMPI_COMM_WORLD_SIZE", "1") == "1":
+    _start_mpi()
+else:
+    _start_mpi_in_time(_limit)
+
 from mpi4py import MPI  # noqa: E402
 
-if not MPI.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
-    MPI.Init_thread(MPI.THREAD_MULTIPLE)
 for _name in _only_here:
     del os.environ[_name]
 if MPI.Query_thread() < MPI.THREAD_MULTIPLE:

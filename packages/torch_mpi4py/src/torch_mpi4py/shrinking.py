@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
-from . import deadlines
+from . import cut_links, deadlines
 from .guarded_comm import DEFAULT_TIMEOUT_SECONDS, current_world, forget_half_made, renew_world
 from .live_groups import live_groups
 from .rendezvous import group_on, open_store
@@ -51,8 +51,10 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
 
     Raises:
         DeadlineError: if a living rank does not come; call it again, then it goes on.
-        CommunicationError: if this MPI has no fault tolerance.
+        CommunicationError: if this MPI has no fault tolerance, or another host does not answer: its
+            ranks may live and shrink, too.
     """
+    cut_links.require_none("shrink")
     comm = current_world()
     if comm is not None:
         deadlines.revoke(comm)
@@ -93,6 +95,7 @@ def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIPro
         return dist.group.WORLD
     group.abort()
     comm = shrunk_copy(group.comm, seconds, "shrink of a group")
+    cut_links.require_none("shrink of a group")
     places = MPI.Group.Translate_ranks(comm.Get_group(), None, group.comm.Get_group())
     members = dist.get_process_group_ranks(group)
     checked, timeout = group.check_collectives, group.timeout

@@ -6,14 +6,17 @@ taken up again by the next one.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, wait
 
-from . import advice, deadlines
+from . import advice, cut_links, deadlines
 from .base_comm import base, replace_base
 from .deaths import has_ulfm
 from .errors import CommunicationError, DeadlineError
 from .mpi_errors import translate
 from .runtime import MPI
+
+_LOOK_SECONDS = 1.0
 
 
 def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
@@ -28,6 +31,7 @@ def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
     """
     before = base()
     fresh = shrunk_copy(before, seconds, "shrink")
+    cut_links.require_none("shrink")
     survivors = list(MPI.Group.Translate_ranks(fresh.Get_group(), None, before.Get_group()))
     dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
     if dead:
@@ -54,7 +58,12 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     if key not in _unfinished:
         _unfinished[key] = deadlines.on_thread("shrink", comm.Shrink)
     shrinking = _unfinished[key]
-    if not wait([shrinking], seconds).done:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if wait([shrinking], min(left, _LOOK_SECONDS)).done:
+            break
+        cut_links.close_dead(cut_links.PATIENT_SECONDS)
+    if not shrinking.done():
         raise DeadlineError(
             f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
             "it on all of them; this rank goes on where it stopped when it is called again."

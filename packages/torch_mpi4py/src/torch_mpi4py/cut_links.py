@@ -1,0 +1,126 @@
+"""Closes connections whose other host is out of reach, so that MPI takes the ranks there for dead.
+
+Revoking a communicator does not end a large message in Open MPI 5.0.11 (its ``pml/ob1`` cancels
+what is being sent only to a rank that has died). Where a cable was cut in the middle of one, the
+sender would stay in MPI until the kernel gives the connection up, after some 15 minutes. The kernel
+knows much earlier that nobody answers, and says so (``tcp_info`` in Linux's ``linux/tcp.h``).
+
+That a host is silent does not make its ranks stop. They may take this host for dead in the same
+way, so that neither side may go on by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import advice
+from .errors import CommunicationError
+
+_OPEN_FILES = Path("/proc/self/fd")
+SOON_SECONDS = 1.0
+"""Silence after which a connection is closed that an overdue call may wait for."""
+PATIENT_SECONDS = 10.0
+"""The same where ranks wait for each other without a limit, and one may well compute."""
+_FIRST_RETRANSMIT_SECONDS = 0.2  # at least; each later one waits twice as long
+_SYN_SENT = 2  # the state in the first byte of tcp_info
+_RETRANSMITS_AT, _PROBES_AT = 2, 3  # bytes of tcp_info
+_PROBE_SECONDS = 1
+_MOST_PROBES = 127
+
+_silent: dict[str, None] = {}  # addresses of hosts, in the order in which they were found silent
+_decided = False
+
+
+def close_dead(seconds: float = SOON_SECONDS) -> None:
+    """Close this process's connections to hosts that have not answered for so many ``seconds``.
+
+    Idle connections are probed from the first call on; so it is called again and again. Where one
+    host has been found silent, there is less patience with the others.
+    """
+    seconds = min(seconds, SOON_SECONDS) if _silent else seconds
+    for connection, address in _to_other_hosts():
+        with contextlib.suppress(OSError):  # it has been closed meanwhile
+            _probe(connection)
+            said = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)
+            resent = _FIRST_RETRANSMIT_SECONDS * (2 ** said[_RETRANSMITS_AT] - 1)
+            probed = _PROBE_SECONDS * (said[_PROBES_AT] - 1)
+            if max(resent, probed) >= seconds:
+                _silent[address] = None
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def decided() -> None:
+    """Remember that somebody decides which of two sides goes on, and has told this one."""
+    global _decided
+    _decided = True
+
+
+def forsaken() -> None:
+    """Remember that this process takes all other ranks for dead."""
+    _silent["any other rank"] = None
+
+
+def advice_or(otherwise: str) -> str:
+    """Return what to do after a connection was closed and nobody has decided who goes on.
+
+    Args:
+        otherwise: returned where that is not so.
+    """
+    return f"{_note()}{advice.RESTART}" if _silent and not _decided else otherwise
+
+
+def require_none(what: str) -> None:
+    """Refuse to go on without ranks that may go on without this one.
+
+    Raises:
+        CommunicationError: if a connection was closed, and nobody has decided who goes on.
+    """
+    if found := advice_or(""):
+        raise CommunicationError(f"{what}: {found}")
+
+
+def _note() -> str:
+    return (
+        f"There is no answer from {' and '.join(_silent)}. The ranks there may live and think the "
+        "same of those here, so neither side can go on. "
+    )
+
+
+def _probe(connection: socket.socket) -> None:
+    if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == _PROBE_SECONDS:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _MOST_PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_SECONDS)
+
+
+def _to_other_hosts() -> Iterator[tuple[socket.socket, str]]:
+    """Yield each TCP connection to another host, as a handle of its own, and the address there."""
+    if not _OPEN_FILES.is_dir():  # not Linux
+        return
+    for name in os.listdir(_OPEN_FILES):
+        with contextlib.suppress(OSError):  # no socket, not connected, or closed meanwhile
+            if not os.readlink(_OPEN_FILES / name).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.type != socket.SOCK_STREAM:
+                    continue
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                here, there = connection.getsockname()[0], _other_end(connection)
+                if here != there:
+                    yield connection, there
+
+
+def _other_end(connection: socket.socket) -> str:
+    try:
+        return connection.getpeername()[0]
+    except OSError:
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _SYN_SENT:
+            raise
+        return "another host"  # to which there is no connection yet
