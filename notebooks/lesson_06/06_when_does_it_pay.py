@@ -682,7 +682,7 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early, as DistributedDataParallel does if it may choose; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so the smallest buckets are furthest off.
+# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early, as DistributedDataParallel does if it may choose; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so the smallest buckets are furthest off. Where real messages are slow, because the cores are busy or the ranks on several machines, the valley moves to the right, or is gone.
 #
 # DistributedDataParallel takes 25 MiB if you do not say otherwise, for networks of hundreds of MiB. For another network and another link the best size is another one: measure.
 #

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import nbformat
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_lib.teaching import lessons
 from tests.hosts.testbed import CONTROL, ROOT, Bed
@@ -56,6 +57,7 @@ def run(lesson: str) -> Run:
 
     Raises:
         nbclient.exceptions.CellTimeoutError: if a cell takes longer than ``CELL_SECONDS``.
+        nbclient.exceptions.DeadKernelError: if the kernel dies.
     """
     (source,) = (path for path in lessons.sources() if lessons.number(path) == lesson)
     half = RANKS.get(lesson, 4) // 2
@@ -110,7 +112,12 @@ def main() -> int:
     KEPT.mkdir(parents=True, exist_ok=True)
     failed = False
     for lesson in chosen:
-        done = run(lesson)
+        try:
+            done = run(lesson)
+        except (CellTimeoutError, DeadKernelError) as error:
+            print(f"lesson {lesson}: not to its end\n  {error}", flush=True)
+            failed = True
+            continue
         nbformat.write(done.notebook, KEPT / f"{lesson}.ipynb")
         print(f"lesson {lesson}: {done.seconds:.0f} s, {len(done.problems)} problems", flush=True)
         for problem in done.problems:
