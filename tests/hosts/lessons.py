@@ -1,9 +1,10 @@
 """Runs whole lessons on two virtual hosts, and says what fails or is shown wrongly there.
 
 ``.venv/bin/python tools/within.py -m tests.hosts.lessons`` (as root) makes the hosts and runs all
-lessons there, one after another; with ``08 11`` behind it those two. What is executed is the
-sources, so a changed lesson can be tried before its notebook is built. The course's notebooks stay
-as they are: those with the outputs of two hosts go to ``test-results/hosts``.
+lessons there, one after another; with ``08 11`` behind it those two, with ``--mbit 100`` over a
+network of so many Mbit/s. What is executed is the sources, so a changed lesson can be tried before
+its notebook is built. The course's notebooks stay as they are: those with the outputs of two hosts
+go to ``test-results/hosts``.
 """
 
 from __future__ import annotations
@@ -99,11 +100,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.hosts.lessons", description=__doc__)
     every = [lessons.number(source) for source in lessons.sources()]
     parser.add_argument("lessons", nargs="*", metavar="NN", help="their numbers; all by default")
-    chosen = parser.parse_args().lessons or every
+    parser.add_argument("--mbit", type=float, metavar="N", help="limit both hosts to N Mbit/s")
+    given = parser.parse_args()
+    chosen = given.lessons or every
     if unknown := [lesson for lesson in chosen if lesson not in every]:
         parser.error(f"there is no lesson {', '.join(unknown)}")
     if CONTROL not in os.environ:
         with Bed() as bed:
+            for host in ("h1", "h2"):
+                bed.limit(host, given.mbit)
             running = bed.popen("h1", [sys.executable, "-m", "tests.hosts.lessons", *chosen])
             try:
                 return running.wait()
