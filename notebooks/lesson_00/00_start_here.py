@@ -43,17 +43,17 @@ cluster = start_cluster(n=4)
 #
 # - **rank**: its number. Four ranks are numbered 0, 1, 2, 3.
 # - **device**: where its tensors live: the processor (`cpu`), or a graphics card, if there is one.
-# - **threads**: how many threads it computes with. One each: the ranks share the cores of your machine.
+# - **threads**: how many threads it computes with. One each: the ranks on a machine share its cores.
 # - **MPI library**: what carries messages between the ranks. MPI, the *Message Passing Interface*, is a standard from 1994 that every supercomputer speaks, and your laptop as well.
-# - **host**: the machine it runs on. Here it is the same for all; lessons run unchanged when it is not.
+# - **host**: the machine it runs on. On a laptop it is the same for all; lessons run unchanged when it is not.
 #
-# The number of ranks is the *world size*. How many cores do they share on your machine?
+# The number of ranks is the *world size*. How many cores has this machine, where the notebook runs, for the ranks that are on it?
 
 # %% tags=["nbval-ignore-output"]
 import os
 
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-print(f"{cluster.n} ranks share {cores} cores here")
+print(f"{cores} cores on this machine")
 
 # %% [markdown]
 # ## 2. One cell, four ranks

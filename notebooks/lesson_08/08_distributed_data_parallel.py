@@ -402,10 +402,11 @@ def backward_passes(bucket_cap_mb, passes=8):
 
 # %%
 # %%px
-def sent_early(run):
-    """How many buckets were on their way before the last gradient was ready."""
-    _, gradients, buckets = run
-    return sum(start < gradients[-1][1] for _, start, _ in buckets)
+def hidden(run):
+    """Seconds that a pass is shorter than its computing and its sending one after the other."""
+    seconds, gradients, buckets = run
+    computing, sending = gradients[-1][1], sum(end - start for _, start, end in buckets)
+    return computing + sending - seconds
 
 
 one_bucket = backward_passes(bucket_cap_mb=25)
@@ -420,8 +421,7 @@ compare(prediction, measured, within=0.2, unit="ms")
 # %%px
 assert (len(one_bucket[2]), len(per_layer[2])) == (1, 6)
 assert one_bucket[0] > 6 * 0.006 + 6 * 262144 / 50e6, "nothing can overlap"
-assert (sent_early(one_bucket), sent_early(per_layer) > 0) == (0, True)
-assert per_layer[0] < one_bucket[0], "the fastest of some passes each"
+assert hidden(one_bucket) <= 0 < hidden(per_layer), "only many buckets overlap with computing"
 
 # %% tags=["nbval-ignore-output"]
 figures.buckets(
@@ -433,7 +433,9 @@ figures.buckets(
 )
 
 # %% [markdown]
-# (a) Computing and sending come one after the other: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), and a little for the all-reduce itself. (b) All but the last bucket travel while layers are computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, with the layers in them. (On a busy machine both take longer, and if the threads that should carry a bucket get no core, (b) may lose its lead: run the cells again when it is quieter.)
+# (a) Computing and sending come one after the other: 6 · 6 + 6 · 5.2 = 67 ms (*predicted*), and a little for the all-reduce itself. (b) All but the last bucket travel while layers are computed: 6 · 6 + 5.2 = 41 ms (*predicted*). The numbers in the blocks are layers; the hatched blocks are buckets, with the layers in them.
+#
+# What we assert is the overlap itself: pass (a) takes at least as long as its computing and its sending together, pass (b) less. Which of the two passes is *shorter* is left to your machine and your network. Each bucket is a real all-reduce. Where that takes long, because the cores are busy or the ranks are on several machines, six small ones can cost more than their overlap saves, and (b) loses its lead.
 #
 # *Published*: Li and others measured the speed-up that overlap brings on 32 GPUs: 38.0 % for ResNet50 and 35.2 % for BERT over NCCL, 26.8 % and 21.5 % over gloo [1]. Why not always a bucket per layer? Because each bucket also pays a start-up time. Lesson 06 draws that curve.
 #

@@ -90,9 +90,14 @@ print(f"peak (float32) {peak / 1e9:.1f} GFLOP/s; bfloat16 {bfloat16 / 1e9:.1f} G
 # **Predict.** Now all four ranks multiply at the same time, a thread each. How many times the speed of one rank alone do they reach together? Write a number; the next cell tells how many cores you may use.
 
 # %% tags=["nbval-ignore-output"]
-# %%px --targets 0
+# %%px
+import platform
+
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-print(f"{cores} cores for {world_size} ranks, {torch.get_num_threads()} thread for each")
+hosts, threads = comm.allgather(platform.node()), torch.get_num_threads()
+ranks_here = hosts.count(hosts[rank])
+if hosts.index(hosts[rank]) == rank:  # the first one on its machine
+    print(f"{cores} cores for the {ranks_here} ranks on this machine, {threads} thread for each")
 
 # %%
 prediction = None
@@ -127,7 +132,7 @@ compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 # %% [markdown]
 # (Four ranks' work over the time from their common start until the last one is done. To add up each rank's own speed would be wrong: those who are not at work at the same moment would be counted as if they were.)
 #
-# Ranks do not make cores. With four ranks on c cores expect the smaller of 4 and c, less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you may use: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less time on its cores than it sees cores; then neither tells, but this measurement does.)
+# Ranks do not make cores. With four ranks on c cores of one machine expect the smaller of 4 and c (on several, the sum of what each gives with its ranks and its cores), less what the cores take from each other: heat lowers the clock, and caches are shared. What counts is the cores that you may use: `os.cpu_count()` counts those of the machine, `os.sched_getaffinity(0)` those that this process was given, by a batch system, say. (A container may also have less time on its cores than it sees cores; then neither tells, but this measurement does.)
 #
 # ## 2. How fast can it remember?
 #
