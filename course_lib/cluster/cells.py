@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
 _MOVES_WITHIN_S = 0.5
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
+_BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
 _STILL_MOVES = (
     "All ranks were still exchanging messages, so none waits in vain. Either a loop there never "
     "ends, or it needs more time."
@@ -94,6 +96,11 @@ def cell_number() -> int:
     return 0 if shell is None else len(shell.history_manager.input_hist_parsed) - 1
 
 
+def new_run() -> str:
+    """A text that no other run of a cell has, by which its ranks are told from late ones."""
+    return secrets.token_hex(8)
+
+
 class Cell:
     """What some ranks run, from its start until they have left it.
 
@@ -101,6 +108,7 @@ class Cell:
         cluster: where it runs.
         result: its ``AsyncResult``.
         limit: how long it may take.
+        run: the text of :func:`new_run` with which it was sent.
 
     Attributes:
         ranks: where it runs, as the children of ``result``.
@@ -113,7 +121,7 @@ class Cell:
         moved_lately: whether ranks had shown progress in the second half of the limit.
     """
 
-    def __init__(self, cluster: Cluster, result: Any, limit: Limit) -> None:
+    def __init__(self, cluster: Cluster, result: Any, limit: Limit, run: str) -> None:
         self.ranks: list[int] = [cluster.who.rank_of(engine) for engine in result._targets]
         self.output = CellOutput(result, self.ranks, cluster.n)
         self.end = ""
@@ -124,6 +132,7 @@ class Cell:
         self._cluster = cluster
         self._result = result
         self._limit = limit
+        self._run = run
         self._began = time.perf_counter()
         self._printed = 0
         self._printed_at = self._began
@@ -141,8 +150,9 @@ class Cell:
         """
         cluster.require_running()
         cluster.require_free()
-        result = cluster.view.apply_async(run_as_cell, cell_number(), function, *arguments)
-        return cls(cluster, result, limit)
+        run = new_run()
+        result = cluster.view.apply_async(run_as_cell, cell_number(), run, function, *arguments)
+        return cls(cluster, result, limit, run)
 
     def run(
         self,
@@ -225,9 +235,22 @@ class Cell:
                 return "limit"
 
     def _is_over(self, now: float) -> bool:
-        if not self._limit.without_progress:
-            return True
-        return now >= self._last_sign() + self._limit.seconds
+        since = self._last_sign() if self._limit.without_progress else self._began
+        return now >= max(since, self._begun_by_all()) + self._limit.seconds
+
+    def _begun_by_all(self) -> float:
+        """When the last rank began, from which the limit counts.
+
+        On a busy machine an engine may get its cell late, and what it does there nobody could say.
+        """
+        at_most = self._began + _BEGUN_WITHIN_S
+        begun = self._began
+        for engine in _going_on(self._result):
+            position = self._cluster.boards.position(engine)
+            if position is None or position.run != self._run:
+                return at_most
+            begun = max(begun, position.began)
+        return min(begun, at_most)
 
     def _last_sign(self) -> float:
         """When something was last printed or a call of communication ended."""

@@ -20,9 +20,10 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.rank_states import FREED, name_ranks
 
-from .cells import Cell, Limit, cell_number
+from .cells import Cell, Limit, cell_number, new_run
 from .completion import complete_on_engines
 from .errors import ClusterError, HangError, RemoteCellError
+from .rank_functions import make_label
 from .stop_button import StopButton, interruption
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class CourseMagics(ParallelMagics):
 
     def __init__(self, shell: Any, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._last_run = ""  # what belongs to ``last_result``
         super().__init__(shell, cluster.view)
 
     @magic_arguments()
@@ -93,7 +95,9 @@ class CourseMagics(ParallelMagics):
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
-            result = self.view.execute(cell, silent=False, block=False, label=str(cell_number()))
+            self._last_run = new_run()
+            label = make_label(cell_number(), self._last_run)
+            result = self.view.execute(cell, silent=False, block=False, label=label)
             result._fname = "%px"
             self.last_result = result
             if args.save_name:
@@ -121,7 +125,7 @@ class CourseMagics(ParallelMagics):
         if progress_after is None:
             progress_after = self.progress_after_seconds
         signum = _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
-        cell = Cell(cluster, result, limit)
+        cell = Cell(cluster, result, limit, self._last_run)
         cell.run(button, live, progress_after, signum)
         cell.output.show(args.groupby)
         failures, finished = cell.outcome()

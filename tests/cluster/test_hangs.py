@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.main_thread import SILENT_S
 from torch_mpi4py.observing import RankBoards
 
@@ -177,6 +178,51 @@ def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
     out = hangs.run(f"%%px --limit 2\n{textwrap.dedent(cell)}")
     assert "All ranks were still exchanging messages, so none waits in vain." in out.traceback
     assert "-0.0 s" not in out.traceback
+    assert_trains(hangs)
+
+
+def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
+    """It is not told as having finished, and what it does there decides the report."""
+    hangs.must("cells._BEGUN_WITHIN_S = 60")
+    boards = RankBoards(hangs.events)
+    late, before = boards.board(3).pid, boards.position(0).began
+    numbers = {rank: rank for rank in range(4)}
+
+    def report():
+        looks = {"alive": True, "ask_site": lambda: ""}
+        return HangReport.of(boards.state(rank, rank, numbers, **looks) for rank in numbers)
+
+    def all_but_one_wait():
+        begun = all(boards.position(rank).began > before for rank in range(3))
+        return begun and None not in boards.waits(range(3)).values()
+
+    os.kill(late, signal.SIGSTOP)
+    try:
+        running = hangs.begin("%%px --limit 2\nif rank != 3: comm.allreduce(1)")
+        wait_until(all_but_one_wait, 30, "ranks 0 to 2 wait")
+        since = time.monotonic()
+        found = report()
+        assert [state.state for state in found.ranks] == ["waiting"] * 3 + ["idle"]
+        assert found.diagnosis.startswith("Rank 3 is idle: it has not begun the cell in which ")
+        wait_until(lambda: time.monotonic() > since + 2.5, 10, "the limit is over for ranks 0 to 2")
+    finally:
+        os.kill(late, signal.SIGCONT)
+    out = hangs.finish(running)
+    assert "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait" in out.traceback
+    assert rows_of(out.traceback)[3] == "finished"
+    assert RENEWED in out.text()
+    hangs.must("cells._BEGUN_WITHIN_S = 5")
+    assert_trains(hangs)
+
+
+def test_ranks_that_are_not_asked_to_run_a_cell(hangs):
+    out = hangs.run("%%px --targets 0,1 --limit 1\ncomm.barrier()")
+    asked = r"Ranks 2 and 3 are idle: they have not begun the cell in which ranks 0 and 1 wait in "
+    assert re.search(
+        asked + r"barrier \[cell \d+, line 2\]\. Either they were not asked", out.traceback
+    )
+    assert {rows_of(out.traceback)[rank] for rank in (2, 3)} == {"idle"}
+    assert RENEWED in out.text()
     assert_trains(hangs)
 
 
