@@ -15,6 +15,7 @@ import threading
 import time
 
 import pytest
+from torch_mpi4py.event_board import OTHER_GROUP
 from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.main_thread import SILENT_S
 from torch_mpi4py.observing import RankBoards
@@ -348,15 +349,25 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
 def test_a_hang_in_a_group_on_another_backend(hangs, wait_until):
     hangs.must(
         "%%px\nfrom datetime import timedelta\n"
-        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=20))"
+        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=250))"
     )
-    out = hangs.run("%%px --limit 3\nif rank < 2: dist.all_reduce(t, group=other)")
+    boards, call = RankBoards(hangs.events), "dist.all_reduce(t, group=other)"
+
+    def is_told(rank: int) -> bool:
+        return any(OTHER_GROUP in op.group for op in boards.board(rank).open_operations())
+
+    running = hangs.begin(f"%%px --limit 60\nif rank < 2: {call}")
+    wait_until(lambda: is_told(0) and is_told(1), 60, "ranks 0 and 1 tell of their call")
+    wait_until(lambda: not (boards.is_busy(2) or boards.is_busy(3)), 60, "the others have finished")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
     assert out.error["ename"] == "HangError"
     assert re.search(r"Ranks 0 and 1 are stuck in C code \[cell \d+, line 2\]", out.traceback)
     kept = r"all_reduce, \(\d+,\) float, in group \d+ of PyTorch's gloo"
     assert re.search(rf"Ranks 0 and 1 are in {kept}\. Ranks 2 and 3 are not\.", out.traceback)
     assert "cluster.kill(0), cluster.kill(1) and cluster.shrink()" in out.traceback
-    wait_until(lambda: hangs.run("%px kept").error is None, 60, "gloo gives up")
+    hangs.must(f"late = cluster.client[2, 3].execute('{call}', block=False)")
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "the call has ended at last")
     assert_trains(hangs)
 
 
