@@ -317,7 +317,8 @@ class Cluster:
     def limit(self) -> Limit:
         """How long a ``%%px`` cell may take: 60 s. Set it to seconds, ``"60+"`` or ``None``.
 
-        ``"60+"`` is 60 s without progress: something printed, or a call of communication
+        It counts from when the last rank has begun the cell, but at most 5 s later than it was
+        sent: a busy machine may let a rank begin late. ``"60+"`` is 60 s without progress: something printed, or a call of communication
         ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
         """
         return self._limit
