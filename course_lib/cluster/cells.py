@@ -115,6 +115,7 @@ class Cell:
         output: what the ranks have printed and shown so far.
         end: why the waiting was over: ``"done"``, ``"limit"``, ``"in vain"`` or
             ``"interrupted"``.
+        result: its ``AsyncResult``.
         late: the ranks that had not ended it by themselves.
         stuck: those of them that could not be freed.
         report: what every rank was doing when the others were freed; None if it was done.
@@ -124,13 +125,13 @@ class Cell:
     def __init__(self, cluster: Cluster, result: Any, limit: Limit, run: str) -> None:
         self.ranks: list[int] = [cluster.who.rank_of(engine) for engine in result._targets]
         self.output = CellOutput(result, self.ranks, cluster.n)
+        self.result = result
         self.end = ""
         self.late: list[int] = []
         self.stuck: list[int] = []
         self.report: HangReport | None = None
         self.moved_lately = False
         self._cluster = cluster
-        self._result = result
         self._limit = limit
         self._run = run
         self._began = time.perf_counter()
@@ -181,13 +182,13 @@ class Cell:
             still_moves = self.end == "limit" and self._still_moves()
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
-            self.late = unfinished(self._result, self.ranks)
+            self.late = unfinished(self.result, self.ranks)
             by = signum if self.end == "interrupted" else signal.SIGINT
-            self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
+            self.stuck = free(self._cluster, self.result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
             if still_moves:
                 self.report = replace(self.report, diagnosis=_STILL_MOVES)
-        self._result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
+        self.result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
 
     def outcome(self) -> tuple[list[RankFailure], list[int]]:
         """Who failed and who finished, of the ranks that have ended the cell."""
@@ -207,7 +208,7 @@ class Cell:
 
     def answers(self) -> dict[int, object]:
         """What came back from the ranks that have ended it; of an error the exception."""
-        pairs = zip(self.ranks, self._result._children, strict=True)
+        pairs = zip(self.ranks, self.result._children, strict=True)
         return {rank: child.result() for rank, child in pairs if child.done()}
 
     # ---- waiting -----------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Cell:
         pause = _LIVE_AFTER_S
         while True:
             left = self._began + self._limit.seconds - time.perf_counter()
-            if self._result.wait(min(pause, left) if left > 0 else pause):
+            if self.result.wait(min(pause, left) if left > 0 else pause):
                 return "done"
             pause = interval
             now = time.perf_counter()
@@ -239,13 +240,13 @@ class Cell:
         return now >= max(since, self._begun_by_all()) + self._limit.seconds
 
     def _begun_by_all(self) -> float:
-        """When the last rank began, from which the limit counts.
+        """When the last of the ranks that are in the cell began, from which the limit counts.
 
         On a busy machine an engine may get its cell late, and what it does there nobody could say.
         """
         at_most = self._began + _BEGUN_WITHIN_S
         begun = self._began
-        for engine in _going_on(self._result):
+        for engine in _going_on(self.result):
             position = self._cluster.boards.position(engine)
             if position is None or position.run != self._run:
                 return at_most
@@ -254,16 +255,16 @@ class Cell:
 
     def _last_sign(self) -> float:
         """When something was last printed or a call of communication ended."""
-        return max(self._printed_at, self._cluster.boards.last_movement(self._result._targets))
+        return max(self._printed_at, self._cluster.boards.last_movement(self.result._targets))
 
     def _still_moves(self) -> bool:
         """Whether each wait of now is soon over: then it does not matter who waits for whom."""
-        boards, engines = self._cluster.boards, self._result._targets
+        boards, engines = self._cluster.boards, self.result._targets
         waits = {e: wait for e, wait in boards.waits(engines).items() if wait is not None}
         until = time.perf_counter() + _MOVES_WITHIN_S
         left = set(waits)
         while left and boards.last_movement(engines) > until - 2 * _MOVES_WITHIN_S:
-            if time.perf_counter() > until or self._result.wait(0.01):
+            if time.perf_counter() > until or self.result.wait(0.01):
                 return False
             left = {e for e in left if boards.waits([e])[e] == waits[e]}
         return bool(waits) and not left
@@ -276,7 +277,7 @@ class Cell:
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
-        going_on = _going_on(self._result)
+        going_on = _going_on(self.result)
         if not failed or not going_on:
             return False
         waits = self._cluster.boards.waits(going_on)

@@ -81,6 +81,7 @@ class Cluster:
         self.boards = HostBoards(keeper.directory.events, elsewhere, self._ask_host)
         self._killed: set[int] = set()  # engines that were killed on request
         self._stuck: tuple[int, ...] = ()  # engines that could not be freed
+        self._unanswered: dict[int, str] = {}  # by engine of these, what asked for its cell
         self._owes_recovery = False
         self._needs_restart = False
         self._under_way = None  # an interrupted shrink, as long as ranks may be in it
@@ -317,9 +318,11 @@ class Cluster:
     def limit(self) -> Limit:
         """How long a ``%%px`` cell may take: 60 s. Set it to seconds, ``"60+"`` or ``None``.
 
-        It counts from when the last rank has begun the cell, but at most 5 s later than it was
-        sent: a busy machine may let a rank begin late. ``"60+"`` is 60 s without progress: something printed, or a call of communication
+        ``"60+"`` is 60 s without progress: something printed, or a call of communication
         ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
+
+        Where a busy machine lets a rank begin late, it counts from then, but from at most 5 s
+        after the cell was sent.
         """
         return self._limit
 
@@ -358,14 +361,19 @@ class Cluster:
             time.sleep(_LOOK_AGAIN_S)
         return found
 
-    def after_failure(self, report: HangReport, stuck: list[int]) -> str:
+    def after_failure(self, report: HangReport, stuck: list[int], result: Any) -> str:
         """Renew communication after a failed cell, now or once the ranks are free.
+
+        Args:
+            report: what every rank was doing.
+            stuck: the ranks that could not be freed.
+            result: the cell's ``AsyncResult``.
 
         Returns:
             What state the ranks are in now.
         """
         if stuck:
-            return self.note_stuck(stuck)
+            return self.note_stuck(stuck, result)
         self.mend(report.is_out_of_step)
         if self._needs_restart:
             return (
@@ -377,15 +385,28 @@ class Cluster:
     @property
     def stuck(self) -> list[int]:
         """The ranks that could not be freed and have not come back since."""
-        return self._busy(self.who.ranks_of(self._stuck))
+        ranks = self.who.ranks_of(self._stuck)
+        asked = {rank: self._unanswered.get(self.who.engine_of(rank)) for rank in ranks}
+        not_begun = [rank for rank in ranks if asked[rank] in self.client.outstanding]
+        return sorted({*self._busy(ranks), *not_begun})
 
     def _busy(self, ranks: list[int]) -> list[int]:
         """Which of the ranks are running a cell."""
         return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
 
-    def note_stuck(self, ranks: list[int]) -> str:
-        """Remember ranks that could not be freed; return what can be done about them."""
+    def note_stuck(self, ranks: list[int], result: Any = None) -> str:
+        """Remember ranks that could not be freed; return what can be done about them.
+
+        Args:
+            ranks: these ranks.
+            result: the ``AsyncResult`` of the cell that they have not ended, if there is one.
+        """
         self._stuck = tuple(self.who.engines_of(ranks))
+        asked = [] if result is None else zip(result._targets, result.msg_ids, strict=True)
+        self._unanswered = {engine: message for engine, message in asked if engine in self._stuck}
+        return self._about_stuck(ranks)
+
+    def _about_stuck(self, ranks: list[int]) -> str:
         one = len(ranks) == 1
         who = f"Rank {ranks[0]} does" if one else f"Ranks {', '.join(map(str, ranks))} do"
         back = f"{'it comes' if one else 'they come'} back by {'itself' if one else 'themselves'}"
@@ -409,13 +430,14 @@ class Cluster:
             ClusterError: if a rank is still stuck; the message says what to do.
         """
         self._stuck = tuple(engine for engine in self._stuck if engine in self.who.engines)
-        if self.stuck:
-            told = self.note_stuck(self.stuck)
-            raise ClusterError(told.replace(" All other ranks are free again.", ""))
         if not self._stuck and not self._owes_recovery:
             return
-        if self.client.outstanding:  # what they were asked while they were stuck
+        # What they were asked while they were stuck.
+        if self.client.outstanding and not self._busy(self.who.ranks_of(self._stuck)):
             self.client.wait(timeout=_BUSY_AFTER_S)
+        if self.stuck:
+            told = self._about_stuck(self.stuck)
+            raise ClusterError(told.replace(" All other ranks are free again.", ""))
         self.mend(out_of_step=bool(self._stuck))
         self._stuck = ()
 

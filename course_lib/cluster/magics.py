@@ -135,7 +135,7 @@ class CourseMagics(ParallelMagics):
             cluster.mend()
             return
         report = cell.report or cluster.report_after_the_cell()
-        advice = cluster.after_failure(report, cell.stuck)
+        advice = cluster.after_failure(report, cell.stuck, cell.result)
         if cell.end == "limit":
             reason = f"the cell was not finished within its limit of {limit}"
             more = _more_time(limit, cell.moved_lately)
@@ -187,7 +187,7 @@ def _more_time(limit: Limit, moving: bool) -> str:
 
 def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
     assert cell.report is not None
-    advice = cluster.after_failure(cell.report, cell.stuck)
+    advice = cluster.after_failure(cell.report, cell.stuck, cell.result)
     message = "the cell was interrupted on all ranks"
     if cell.stuck:
         message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"

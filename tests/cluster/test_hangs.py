@@ -212,7 +212,26 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     assert "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait" in out.traceback
     assert rows_of(out.traceback)[3] == "finished"
     assert RENEWED in out.text()
-    hangs.must("cells._BEGUN_WITHIN_S = 5")
+    assert_trains(hangs)
+
+    patience = "from course_lib.cluster import handle; cells._FREE_WITHIN_S, handle._BUSY_AFTER_S"
+    hangs.must(f"cells._BEGUN_WITHIN_S = 5; {patience} = 1, 1")
+    before = boards.position(0).began
+    os.kill(late, signal.SIGSTOP)
+    try:
+        running = hangs.begin("%%px --limit 60\nif rank != 3: comm.allreduce(1)")
+        wait_until(all_but_one_wait, 30, "ranks 0 to 2 wait")
+        with limit_passed(hangs):
+            out = hangs.finish(running)
+        assert "Rank 3 is idle: it has not begun the cell" in out.traceback
+        assert "Rank 3 does not react to signals" in out.traceback
+        out = hangs.run("%px kept")  # it would run what rank 3 still has to run before
+        assert out.error["ename"] == "ClusterError"
+        assert "Rank 3 does not react to signals" in out.error["evalue"]
+    finally:
+        os.kill(late, signal.SIGCONT)
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 3 comes back")
+    hangs.must("cells._FREE_WITHIN_S, handle._BUSY_AFTER_S = 6, 5")
     assert_trains(hangs)
 
 
