@@ -218,7 +218,7 @@ class Cell:
         asked = self._began
         pause = _LIVE_AFTER_S
         while True:
-            left = self._began + self._limit.seconds - time.perf_counter()
+            left = self._over_at(pause) - time.perf_counter()
             if self.result.wait(min(pause, left) if left > 0 else pause):
                 return "done"
             pause = interval
@@ -232,12 +232,16 @@ class Cell:
                 self._cluster.status()
             if self._in_vain(now):
                 return "in vain"
-            if now >= self._began + self._limit.seconds and self._is_over(now):
+            if now >= self._over_at():
                 return "limit"
 
-    def _is_over(self, now: float) -> bool:
+    def _over_at(self, within: float = 0.0) -> float:
+        """When the limit will have passed; only a bound where that is not ``within`` so long."""
+        soonest = self._began + self._limit.seconds
+        if time.perf_counter() + within < soonest:
+            return soonest
         since = self._last_sign() if self._limit.without_progress else self._began
-        return now >= max(since, self._begun_by_all()) + self._limit.seconds
+        return max(since, self._begun_by_all()) + self._limit.seconds
 
     def _begun_by_all(self) -> float:
         """When the last of the ranks that are in the cell began, from which the limit counts.
