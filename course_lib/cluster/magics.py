@@ -54,17 +54,11 @@ class CourseMagics(ParallelMagics):
     def cell_px(self, line: str = "", cell: str = "") -> Any:
         """Run the cell on all ranks."""
         args = self.cell_px.parser.parse_argstring(line)
-        before = self.view.targets
-        if args.targets:
-            self.view.targets = self._eval_target_str(args.targets)
         # A traceback then has the line numbers of the notebook's cell. A cell magic has to
         # stay in the first line, though.
         if not cell.lstrip().startswith("%%"):
             cell = f"# %%px {line}".rstrip() + "\n" + cell
-        try:
-            return self._run(cell, args)
-        finally:
-            self.view.targets = before
+        return self._run(cell, args)
 
     @no_var_expand
     def px(self, line: str = "") -> Any:
@@ -91,13 +85,17 @@ class CourseMagics(ParallelMagics):
     def _run(self, cell: str, args: Namespace) -> Any:
         """Run a cell on the targets, with the options of ``%%px``."""
         block = self.view.block if args.block is None else args.block
+        # The view itself keeps all ranks as its targets: whatever is to be renewed is so on all.
+        targets = self._eval_target_str(args.targets) if args.targets else None
         self._limit(args)  # is it one at all?
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
             self._last_run = new_run()
             label = make_label(cell_number(), self._last_run)
-            result = self.view.execute(cell, silent=False, block=False, label=label)
+            result = self.view.execute(
+                cell, silent=False, block=False, label=label, targets=targets
+            )
             result._fname = "%px"
             self.last_result = result
             if args.save_name:
