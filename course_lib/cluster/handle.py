@@ -288,7 +288,7 @@ class Cluster:
         """
         self.require_running()
         self.require_free()
-        self.view.apply_sync(on_rank.init_process_group, timeout_s)
+        self._view_on_all().apply_sync(on_rank.init_process_group, timeout_s)
 
     def reset_communication(self, timeout_s: float = 30.0) -> None:
         """Make ``comm`` and the default process group anew on every rank; variables are kept.
@@ -305,7 +305,7 @@ class Cluster:
         """
         self.require_running()
         self._require_idle("the reset")
-        self.view.apply_sync(on_rank.renew, timeout_s)
+        self._view_on_all().apply_sync(on_rank.renew, timeout_s)
 
     def _require_idle(self, what: str) -> None:
         # What a dead rank was running ends when the controller has said so.
@@ -470,6 +470,10 @@ class Cluster:
         if said:
             print(said)
 
+    def _view_on_all(self) -> ipp.DirectView:
+        """A view on all ranks, whatever ``%pxconfig --targets`` has made of the notebook's."""
+        return self.client.direct_view(self.who.engines)
+
     def _recover(self, always: bool) -> str:
         """Renew what was lost on the ranks, which are all idle.
 
@@ -479,7 +483,7 @@ class Cluster:
         Returns:
             What was done.
         """
-        found: list[on_rank.Condition] = self.view.apply_sync(on_rank.condition)
+        found: list[on_rank.Condition] = self._view_on_all().apply_sync(on_rank.condition)
         union = 0
         for one in found:
             union |= one.flags
@@ -492,7 +496,7 @@ class Cluster:
                 "lost then; until then you can still read them: cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
-            self.view.apply_sync(on_rank.renew, None)
+            self._view_on_all().apply_sync(on_rank.renew, None)
             gone = sorted({*lost, *(name for one in found for name in one.stale)})
             also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
             return (
@@ -500,7 +504,7 @@ class Cluster:
                 f"and all variables are kept.{also}"
             )
         if lost:
-            self.view.apply_sync(on_rank.note_told, lost)
+            self._view_on_all().apply_sync(on_rank.note_told, lost)
             return (
                 f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All "
                 "other communication is as usable as before, and all variables are kept."

@@ -235,12 +235,17 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     assert_trains(hangs)
 
 
-def test_ranks_that_are_not_asked_to_run_a_cell(hangs):
-    out = hangs.run("%%px --targets 0,1 --limit 1\ncomm.barrier()")
-    asked = r"Ranks 2 and 3 are idle: they have not begun the cell in which ranks 0 and 1 wait in "
-    assert re.search(
-        asked + r"barrier \[cell \d+, line 2\]\. Either they were not asked", out.traceback
-    )
+@pytest.mark.parametrize("way", ["option", "configured"])
+def test_ranks_that_are_not_asked_to_run_a_cell(hangs, way):
+    """The report says so, and communication is renewed on all ranks."""
+    if way == "configured":
+        hangs.must("%pxconfig --targets 0,1")
+    targets = " --targets 0,1" if way == "option" else ""
+    out = hangs.run(f"%%px{targets} --limit 1\ncomm.barrier()")
+    hangs.must("%pxconfig --targets all")
+    begun = r"Ranks 2 and 3 are idle: they have not begun the cell in which ranks 0 and 1 wait in "
+    why = r"barrier \[cell \d+, line 2\]\. Either they were not asked to run the cell, or"
+    assert re.search(begun + why, out.traceback), out.traceback
     assert {rows_of(out.traceback)[rank] for rank in (2, 3)} == {"idle"}
     assert RENEWED in out.text()
     assert_trains(hangs)
