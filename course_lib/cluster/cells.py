@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ _STUCK_AFTER_S = 1.5
 _LOOK_AGAIN_S = 0.1
 _MOVES_WITHIN_S = 0.5
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
+_BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
 _STILL_MOVES = (
     "All ranks were still exchanging messages, so none waits in vain. Either a loop there never "
     "ends, or it needs more time."
@@ -94,6 +96,11 @@ def cell_number() -> int:
     return 0 if shell is None else len(shell.history_manager.input_hist_parsed) - 1
 
 
+def new_run() -> str:
+    """A text that no other run of a cell has, by which its ranks are told from late ones."""
+    return secrets.token_hex(8)
+
+
 class Cell:
     """What some ranks run, from its start until they have left it.
 
@@ -101,29 +108,32 @@ class Cell:
         cluster: where it runs.
         result: its ``AsyncResult``.
         limit: how long it may take.
+        run: the text of :func:`new_run` with which it was sent.
 
     Attributes:
         ranks: where it runs, as the children of ``result``.
         output: what the ranks have printed and shown so far.
         end: why the waiting was over: ``"done"``, ``"limit"``, ``"in vain"`` or
             ``"interrupted"``.
+        result: its ``AsyncResult``.
         late: the ranks that had not ended it by themselves.
         stuck: those of them that could not be freed.
         report: what every rank was doing when the others were freed; None if it was done.
         moved_lately: whether ranks had shown progress in the second half of the limit.
     """
 
-    def __init__(self, cluster: Cluster, result: Any, limit: Limit) -> None:
+    def __init__(self, cluster: Cluster, result: Any, limit: Limit, run: str) -> None:
         self.ranks: list[int] = [cluster.who.rank_of(engine) for engine in result._targets]
         self.output = CellOutput(result, self.ranks, cluster.n)
+        self.result = result
         self.end = ""
         self.late: list[int] = []
         self.stuck: list[int] = []
         self.report: HangReport | None = None
         self.moved_lately = False
         self._cluster = cluster
-        self._result = result
         self._limit = limit
+        self._run = run
         self._began = time.perf_counter()
         self._printed = 0
         self._printed_at = self._began
@@ -141,8 +151,9 @@ class Cell:
         """
         cluster.require_running()
         cluster.require_free()
-        result = cluster.view.apply_async(run_as_cell, cell_number(), function, *arguments)
-        return cls(cluster, result, limit)
+        run = new_run()
+        result = cluster.view.apply_async(run_as_cell, cell_number(), run, function, *arguments)
+        return cls(cluster, result, limit, run)
 
     def run(
         self,
@@ -171,13 +182,13 @@ class Cell:
             still_moves = self.end == "limit" and self._still_moves()
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
-            self.late = unfinished(self._result, self.ranks)
+            self.late = unfinished(self.result, self.ranks)
             by = signum if self.end == "interrupted" else signal.SIGINT
-            self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
+            self.stuck = free(self._cluster, self.result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
             if still_moves:
                 self.report = replace(self.report, diagnosis=_STILL_MOVES)
-        self._result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
+        self.result.wait_for_output(0 if self.stuck else _OUTPUT_WITHIN_S)
 
     def outcome(self) -> tuple[list[RankFailure], list[int]]:
         """Who failed and who finished, of the ranks that have ended the cell."""
@@ -197,7 +208,7 @@ class Cell:
 
     def answers(self) -> dict[int, object]:
         """What came back from the ranks that have ended it; of an error the exception."""
-        pairs = zip(self.ranks, self._result._children, strict=True)
+        pairs = zip(self.ranks, self.result._children, strict=True)
         return {rank: child.result() for rank, child in pairs if child.done()}
 
     # ---- waiting -----------------------------------------------------------------------
@@ -207,8 +218,8 @@ class Cell:
         asked = self._began
         pause = _LIVE_AFTER_S
         while True:
-            left = self._began + self._limit.seconds - time.perf_counter()
-            if self._result.wait(min(pause, left) if left > 0 else pause):
+            left = self._over_at(pause) - time.perf_counter()
+            if self.result.wait(min(pause, left) if left > 0 else pause):
                 return "done"
             pause = interval
             now = time.perf_counter()
@@ -221,26 +232,43 @@ class Cell:
                 self._cluster.status()
             if self._in_vain(now):
                 return "in vain"
-            if now >= self._began + self._limit.seconds and self._is_over(now):
+            if now >= self._over_at():
                 return "limit"
 
-    def _is_over(self, now: float) -> bool:
-        if not self._limit.without_progress:
-            return True
-        return now >= self._last_sign() + self._limit.seconds
+    def _over_at(self, within: float = 0.0) -> float:
+        """When the limit will have passed; only a bound where that is not ``within`` so long."""
+        soonest = self._began + self._limit.seconds
+        if time.perf_counter() + within < soonest:
+            return soonest
+        since = self._last_sign() if self._limit.without_progress else self._began
+        return max(since, self._begun_by_all()) + self._limit.seconds
+
+    def _begun_by_all(self) -> float:
+        """When the last of the ranks that are in the cell began, from which the limit counts.
+
+        On a busy machine an engine may get its cell late, and what it does there nobody could say.
+        """
+        at_most = self._began + _BEGUN_WITHIN_S
+        begun = self._began
+        for engine in _going_on(self.result):
+            position = self._cluster.boards.position(engine)
+            if position is None or position.run != self._run:
+                return at_most
+            begun = max(begun, position.began)
+        return min(begun, at_most)
 
     def _last_sign(self) -> float:
         """When something was last printed or a call of communication ended."""
-        return max(self._printed_at, self._cluster.boards.last_movement(self._result._targets))
+        return max(self._printed_at, self._cluster.boards.last_movement(self.result._targets))
 
     def _still_moves(self) -> bool:
         """Whether each wait of now is soon over: then it does not matter who waits for whom."""
-        boards, engines = self._cluster.boards, self._result._targets
+        boards, engines = self._cluster.boards, self.result._targets
         waits = {e: wait for e, wait in boards.waits(engines).items() if wait is not None}
         until = time.perf_counter() + _MOVES_WITHIN_S
         left = set(waits)
         while left and boards.last_movement(engines) > until - 2 * _MOVES_WITHIN_S:
-            if time.perf_counter() > until or self._result.wait(0.01):
+            if time.perf_counter() > until or self.result.wait(0.01):
                 return False
             left = {e for e in left if boards.waits([e])[e] == waits[e]}
         return bool(waits) and not left
@@ -253,7 +281,7 @@ class Cell:
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
-        going_on = _going_on(self._result)
+        going_on = _going_on(self.result)
         if not failed or not going_on:
             return False
         waits = self._cluster.boards.waits(going_on)

@@ -24,7 +24,7 @@ from .engine_exit import (
     look_after_children,
 )
 from .keeper_client import KeeperClient
-from .rank_functions import describe, lost_flags, namespace
+from .rank_functions import describe, lost_flags, namespace, read_label
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
@@ -159,10 +159,10 @@ def _run_cells(kernel: Any) -> None:
     execute, engine = kernel.do_execute, os.getpid()
 
     async def do_execute(*args: Any, **kwargs: Any) -> dict:
-        label = kernel.get_parent("shell")["metadata"].get("label")
-        if label and str(label).isdigit():  # the number it has in the notebook, for tracebacks
-            kernel.shell.execution_count = int(label)
-        heartbeat.begin_cell(kernel.shell.execution_count)
+        number, run = read_label(kernel.get_parent("shell")["metadata"].get("label"))
+        if number is not None:  # the one it has in the notebook, for tracebacks
+            kernel.shell.execution_count = number
+        heartbeat.begin_cell(kernel.shell.execution_count, run)
         reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
         try:
             reply = await execute(*args, **kwargs)

@@ -81,6 +81,7 @@ class Cluster:
         self.boards = HostBoards(keeper.directory.events, elsewhere, self._ask_host)
         self._killed: set[int] = set()  # engines that were killed on request
         self._stuck: tuple[int, ...] = ()  # engines that could not be freed
+        self._unanswered: dict[int, str] = {}  # by engine of these, what asked for its cell
         self._owes_recovery = False
         self._needs_restart = False
         self._under_way = None  # an interrupted shrink, as long as ranks may be in it
@@ -287,7 +288,7 @@ class Cluster:
         """
         self.require_running()
         self.require_free()
-        self.view.apply_sync(on_rank.init_process_group, timeout_s)
+        self._view_on_all().apply_sync(on_rank.init_process_group, timeout_s)
 
     def reset_communication(self, timeout_s: float = 30.0) -> None:
         """Make ``comm`` and the default process group anew on every rank; variables are kept.
@@ -304,7 +305,7 @@ class Cluster:
         """
         self.require_running()
         self._require_idle("the reset")
-        self.view.apply_sync(on_rank.renew, timeout_s)
+        self._view_on_all().apply_sync(on_rank.renew, timeout_s)
 
     def _require_idle(self, what: str) -> None:
         # What a dead rank was running ends when the controller has said so.
@@ -319,6 +320,9 @@ class Cluster:
 
         ``"60+"`` is 60 s without progress: something printed, or a call of communication
         ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
+
+        Where a busy machine lets a rank begin late, it counts from then, but from at most 5 s
+        after the cell was sent.
         """
         return self._limit
 
@@ -357,14 +361,19 @@ class Cluster:
             time.sleep(_LOOK_AGAIN_S)
         return found
 
-    def after_failure(self, report: HangReport, stuck: list[int]) -> str:
+    def after_failure(self, report: HangReport, stuck: list[int], result: Any) -> str:
         """Renew communication after a failed cell, now or once the ranks are free.
+
+        Args:
+            report: what every rank was doing.
+            stuck: the ranks that could not be freed.
+            result: the cell's ``AsyncResult``.
 
         Returns:
             What state the ranks are in now.
         """
         if stuck:
-            return self.note_stuck(stuck)
+            return self.note_stuck(stuck, result)
         self.mend(report.is_out_of_step)
         if self._needs_restart:
             return (
@@ -376,15 +385,28 @@ class Cluster:
     @property
     def stuck(self) -> list[int]:
         """The ranks that could not be freed and have not come back since."""
-        return self._busy(self.who.ranks_of(self._stuck))
+        ranks = self.who.ranks_of(self._stuck)
+        asked = {rank: self._unanswered.get(self.who.engine_of(rank)) for rank in ranks}
+        not_begun = [rank for rank in ranks if asked[rank] in self.client.outstanding]
+        return sorted({*self._busy(ranks), *not_begun})
 
     def _busy(self, ranks: list[int]) -> list[int]:
         """Which of the ranks are running a cell."""
         return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
 
-    def note_stuck(self, ranks: list[int]) -> str:
-        """Remember ranks that could not be freed; return what can be done about them."""
+    def note_stuck(self, ranks: list[int], result: Any = None) -> str:
+        """Remember ranks that could not be freed; return what can be done about them.
+
+        Args:
+            ranks: these ranks.
+            result: the ``AsyncResult`` of the cell that they have not ended, if there is one.
+        """
         self._stuck = tuple(self.who.engines_of(ranks))
+        asked = [] if result is None else zip(result._targets, result.msg_ids, strict=True)
+        self._unanswered = {engine: message for engine, message in asked if engine in self._stuck}
+        return self._about_stuck(ranks)
+
+    def _about_stuck(self, ranks: list[int]) -> str:
         one = len(ranks) == 1
         who = f"Rank {ranks[0]} does" if one else f"Ranks {', '.join(map(str, ranks))} do"
         back = f"{'it comes' if one else 'they come'} back by {'itself' if one else 'themselves'}"
@@ -408,13 +430,14 @@ class Cluster:
             ClusterError: if a rank is still stuck; the message says what to do.
         """
         self._stuck = tuple(engine for engine in self._stuck if engine in self.who.engines)
-        if self.stuck:
-            told = self.note_stuck(self.stuck)
-            raise ClusterError(told.replace(" All other ranks are free again.", ""))
         if not self._stuck and not self._owes_recovery:
             return
-        if self.client.outstanding:  # what they were asked while they were stuck
+        # What they were asked while they were stuck.
+        if self.client.outstanding and not self._busy(self.who.ranks_of(self._stuck)):
             self.client.wait(timeout=_BUSY_AFTER_S)
+        if self.stuck:
+            told = self._about_stuck(self.stuck)
+            raise ClusterError(told.replace(" All other ranks are free again.", ""))
         self.mend(out_of_step=bool(self._stuck))
         self._stuck = ()
 
@@ -447,6 +470,10 @@ class Cluster:
         if said:
             print(said)
 
+    def _view_on_all(self) -> ipp.DirectView:
+        """A view on all ranks, whatever ``%pxconfig --targets`` has made of the notebook's."""
+        return self.client.direct_view(self.who.engines)
+
     def _recover(self, always: bool) -> str:
         """Renew what was lost on the ranks, which are all idle.
 
@@ -456,7 +483,7 @@ class Cluster:
         Returns:
             What was done.
         """
-        found: list[on_rank.Condition] = self.view.apply_sync(on_rank.condition)
+        found: list[on_rank.Condition] = self._view_on_all().apply_sync(on_rank.condition)
         union = 0
         for one in found:
             union |= one.flags
@@ -469,7 +496,7 @@ class Cluster:
                 "lost then; until then you can still read them: cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
-            self.view.apply_sync(on_rank.renew, None)
+            self._view_on_all().apply_sync(on_rank.renew, None)
             gone = sorted({*lost, *(name for one in found for name in one.stale)})
             also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
             return (
@@ -477,7 +504,7 @@ class Cluster:
                 f"and all variables are kept.{also}"
             )
         if lost:
-            self.view.apply_sync(on_rank.note_told, lost)
+            self._view_on_all().apply_sync(on_rank.note_told, lost)
             return (
                 f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All "
                 "other communication is as usable as before, and all variables are kept."

@@ -20,9 +20,10 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.rank_states import FREED, name_ranks
 
-from .cells import Cell, Limit, cell_number
+from .cells import Cell, Limit, cell_number, new_run
 from .completion import complete_on_engines
 from .errors import ClusterError, HangError, RemoteCellError
+from .rank_functions import make_label
 from .stop_button import StopButton, interruption
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class CourseMagics(ParallelMagics):
 
     def __init__(self, shell: Any, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._last_run = ""  # what belongs to ``last_result``
         super().__init__(shell, cluster.view)
 
     @magic_arguments()
@@ -52,17 +54,11 @@ class CourseMagics(ParallelMagics):
     def cell_px(self, line: str = "", cell: str = "") -> Any:
         """Run the cell on all ranks."""
         args = self.cell_px.parser.parse_argstring(line)
-        before = self.view.targets
-        if args.targets:
-            self.view.targets = self._eval_target_str(args.targets)
         # A traceback then has the line numbers of the notebook's cell. A cell magic has to
         # stay in the first line, though.
         if not cell.lstrip().startswith("%%"):
             cell = f"# %%px {line}".rstrip() + "\n" + cell
-        try:
-            return self._run(cell, args)
-        finally:
-            self.view.targets = before
+        return self._run(cell, args)
 
     @no_var_expand
     def px(self, line: str = "") -> Any:
@@ -89,11 +85,17 @@ class CourseMagics(ParallelMagics):
     def _run(self, cell: str, args: Namespace) -> Any:
         """Run a cell on the targets, with the options of ``%%px``."""
         block = self.view.block if args.block is None else args.block
+        # The view itself keeps all ranks as its targets: whatever is to be renewed is so on all.
+        targets = self._eval_target_str(args.targets) if args.targets else None
         self._limit(args)  # is it one at all?
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
-            result = self.view.execute(cell, silent=False, block=False, label=str(cell_number()))
+            self._last_run = new_run()
+            label = make_label(cell_number(), self._last_run)
+            result = self.view.execute(
+                cell, silent=False, block=False, label=label, targets=targets
+            )
             result._fname = "%px"
             self.last_result = result
             if args.save_name:
@@ -121,7 +123,7 @@ class CourseMagics(ParallelMagics):
         if progress_after is None:
             progress_after = self.progress_after_seconds
         signum = _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
-        cell = Cell(cluster, result, limit)
+        cell = Cell(cluster, result, limit, self._last_run)
         cell.run(button, live, progress_after, signum)
         cell.output.show(args.groupby)
         failures, finished = cell.outcome()
@@ -131,7 +133,7 @@ class CourseMagics(ParallelMagics):
             cluster.mend()
             return
         report = cell.report or cluster.report_after_the_cell()
-        advice = cluster.after_failure(report, cell.stuck)
+        advice = cluster.after_failure(report, cell.stuck, cell.result)
         if cell.end == "limit":
             reason = f"the cell was not finished within its limit of {limit}"
             more = _more_time(limit, cell.moved_lately)
@@ -183,7 +185,7 @@ def _more_time(limit: Limit, moving: bool) -> str:
 
 def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
     assert cell.report is not None
-    advice = cluster.after_failure(cell.report, cell.stuck)
+    advice = cluster.after_failure(cell.report, cell.stuck, cell.result)
     message = "the cell was interrupted on all ranks"
     if cell.stuck:
         message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"

@@ -91,12 +91,23 @@ def complete(token: str) -> list[str]:
     return list(dict.fromkeys(completer.global_matches(token)))
 
 
-def run_as_cell(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+def make_label(number: int, run: str) -> str:
+    """The label with which a notebook sends a cell to the ranks: its number, and which run."""
+    return f"{number}:{run}"
+
+
+def read_label(label: object) -> tuple[int | None, str]:
+    """What :func:`make_label` has put into a label; None and "" of any other."""
+    number, _, run = str(label).partition(":")
+    return (int(number), run) if number.isdigit() else (None, "")
+
+
+def run_as_cell(number: int, run: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``function(*arguments)``; meanwhile this rank shows that it runs a cell."""
     from torch_mpi4py import heartbeat
 
     outcome = "KeyboardInterrupt: "
-    heartbeat.begin_cell(number)
+    heartbeat.begin_cell(number, run)
     try:
         answer = function(*arguments)
         outcome = ""

@@ -200,7 +200,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             record.note(exercise.id, "out of time")  # tried, though there will be no verdict
         if cell.stuck:
             too_long = _too_long(exercise, cell.late).text
-            advice = cluster.after_failure(cell.report, cell.stuck)
+            advice = cluster.after_failure(cell.report, cell.stuck, cell.result)
             raise CheckError(f"{interrupted if cell.end == 'interrupted' else too_long}. {advice}")
         with contextlib.redirect_stdout(io.StringIO()) as lost:
             cluster.mend(out_of_step=any(verdict.reset for verdict in verdicts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def runs_lesson_00(page: Page, cells: list[nbformat.NotebookNode]) -> None:
     learner.run(check, f"{ID}: not attempted yet.")
     learner.try_out(answer, unmarked(exercise_cell(ID)))
     learner.run(check, f"{ID}: right.")
-    # Its row says "finished", on a busy machine also "idle" (seen once in eight runs).
     waits = "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait"
-    learner.run(learner.find("if rank != 3:"), waits)
+    report = learner.run(learner.find("if rank != 3:"), waits)
+    assert re.search(r"^3 +finished", report, re.MULTILINE), report
     learner.try_out(answer, "cluster.stop(); print('all stopped')", "all stopped")

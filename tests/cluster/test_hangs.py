@@ -15,6 +15,8 @@ import threading
 import time
 
 import pytest
+from torch_mpi4py.event_board import OTHER_GROUP
+from torch_mpi4py.hang_report import HangReport
 from torch_mpi4py.main_thread import SILENT_S
 from torch_mpi4py.observing import RankBoards
 
@@ -180,6 +182,75 @@ def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
     assert_trains(hangs)
 
 
+def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
+    """It is not told as having finished, and what it does there decides the report."""
+    hangs.must("cells._BEGUN_WITHIN_S = 60")
+    boards = RankBoards(hangs.events)
+    late, before = boards.board(3).pid, boards.position(0).began
+    numbers = {rank: rank for rank in range(4)}
+
+    def report():
+        looks = {"alive": True, "ask_site": lambda: ""}
+        return HangReport.of(boards.state(rank, rank, numbers, **looks) for rank in numbers)
+
+    def all_but_one_wait():
+        begun = all(boards.position(rank).began > before for rank in range(3))
+        return begun and None not in boards.waits(range(3)).values()
+
+    os.kill(late, signal.SIGSTOP)
+    try:
+        running = hangs.begin("%%px --limit 2\nif rank != 3: comm.allreduce(1)")
+        wait_until(all_but_one_wait, 30, "ranks 0 to 2 wait")
+        since = time.monotonic()
+        found = report()
+        assert [state.state for state in found.ranks] == ["waiting"] * 3 + ["idle"]
+        assert found.diagnosis.startswith("Rank 3 is idle: it has not begun the cell in which ")
+        wait_until(lambda: time.monotonic() > since + 2.5, 10, "the limit is over for ranks 0 to 2")
+    finally:
+        os.kill(late, signal.SIGCONT)
+    out = hangs.finish(running)
+    assert "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait" in out.traceback
+    assert rows_of(out.traceback)[3] == "finished"
+    assert RENEWED in out.text()
+    assert_trains(hangs)
+
+    patience = "from course_lib.cluster import handle; cells._FREE_WITHIN_S, handle._BUSY_AFTER_S"
+    hangs.must(f"cells._BEGUN_WITHIN_S = 5; {patience} = 1, 1")
+    before = boards.position(0).began
+    os.kill(late, signal.SIGSTOP)
+    try:
+        running = hangs.begin("%%px --limit 60\nif rank != 3: comm.allreduce(1)")
+        wait_until(all_but_one_wait, 30, "ranks 0 to 2 wait")
+        with limit_passed(hangs):
+            out = hangs.finish(running)
+        assert "Rank 3 is idle: it has not begun the cell" in out.traceback
+        assert "Rank 3 does not react to signals" in out.traceback
+        out = hangs.run("%px kept")  # it would run what rank 3 still has to run before
+        assert out.error["ename"] == "ClusterError"
+        assert "Rank 3 does not react to signals" in out.error["evalue"]
+    finally:
+        os.kill(late, signal.SIGCONT)
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 3 comes back")
+    hangs.must("cells._FREE_WITHIN_S, handle._BUSY_AFTER_S = 6, 5")
+    assert_trains(hangs)
+
+
+@pytest.mark.parametrize("way", ["option", "configured"])
+def test_ranks_that_are_not_asked_to_run_a_cell(hangs, way):
+    """The report says so, and communication is renewed on all ranks."""
+    if way == "configured":
+        hangs.must("%pxconfig --targets 0,1")
+    targets = " --targets 0,1" if way == "option" else ""
+    out = hangs.run(f"%%px{targets} --limit 1\ncomm.barrier()")
+    hangs.must("%pxconfig --targets all")
+    begun = r"Ranks 2 and 3 are idle: they have not begun the cell in which ranks 0 and 1 wait in "
+    why = r"barrier \[cell \d+, line 2\]\. Either they were not asked to run the cell, or"
+    assert re.search(begun + why, out.traceback), out.traceback
+    assert {rows_of(out.traceback)[rank] for rank in (2, 3)} == {"idle"}
+    assert RENEWED in out.text()
+    assert_trains(hangs)
+
+
 def test_report_while_a_cell_runs(hangs, wait_until):
     assert "idle" not in hangs.must("print(cluster.report().table())").text()
     hangs.must("%%px --noblock\nif rank == 3: comm.recv(source=0)")
@@ -302,15 +373,25 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
 def test_a_hang_in_a_group_on_another_backend(hangs, wait_until):
     hangs.must(
         "%%px\nfrom datetime import timedelta\n"
-        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=20))"
+        "other = dist.new_group(backend='gloo', timeout=timedelta(seconds=250))"
     )
-    out = hangs.run("%%px --limit 3\nif rank < 2: dist.all_reduce(t, group=other)")
+    boards, call = RankBoards(hangs.events), "dist.all_reduce(t, group=other)"
+
+    def is_told(rank: int) -> bool:
+        return any(OTHER_GROUP in op.group for op in boards.board(rank).open_operations())
+
+    running = hangs.begin(f"%%px --limit 60\nif rank < 2: {call}")
+    wait_until(lambda: is_told(0) and is_told(1), 60, "ranks 0 and 1 tell of their call")
+    wait_until(lambda: not (boards.is_busy(2) or boards.is_busy(3)), 60, "the others have finished")
+    with limit_passed(hangs):
+        out = hangs.finish(running)
     assert out.error["ename"] == "HangError"
     assert re.search(r"Ranks 0 and 1 are stuck in C code \[cell \d+, line 2\]", out.traceback)
     kept = r"all_reduce, \(\d+,\) float, in group \d+ of PyTorch's gloo"
     assert re.search(rf"Ranks 0 and 1 are in {kept}\. Ranks 2 and 3 are not\.", out.traceback)
     assert "cluster.kill(0), cluster.kill(1) and cluster.shrink()" in out.traceback
-    wait_until(lambda: hangs.run("%px kept").error is None, 60, "gloo gives up")
+    hangs.must(f"late = cluster.client[2, 3].execute('{call}', block=False)")
+    wait_until(lambda: hangs.run("%px kept").error is None, 60, "the call has ended at last")
     assert_trains(hangs)
 
 

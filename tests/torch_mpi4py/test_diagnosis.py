@@ -96,6 +96,34 @@ CASES = {
         ],
         "Rank 2 finished without the all_reduce in which rank 0 waits [cell 3, line 2] of pair.",
     ),
+    "not begun": (
+        [waits(0, "barrier", site="here"), waits(1, "barrier", site="here"), RankState(2, "idle")],
+        "Rank 2 is idle: it has not begun the cell in which ranks 0 and 1 wait in barrier [here]. "
+        "Either it was not asked to run the cell, or the machine had no time for it yet.",
+    ),
+    "not begun by two": (
+        [waits(0, "barrier", ranks=(0, 1, 2)), RankState(1, "idle"), RankState(2, "idle")],
+        "Ranks 1 and 2 are idle: they have not begun the cell in which rank 0 waits in barrier "
+        "[cell 3, line 2]. Either they were not asked",
+    ),
+    "not begun by one, and skipped by another": (
+        [waits(0, "barrier", site="here"), finished(1), RankState(2, "idle")],
+        "Rank 1 finished without the barrier in which rank 0 waits [here].",
+    ),
+    "not begun by the sender": (
+        [waits(0, "recv", peer=1), RankState(1, "idle")],
+        "Rank 1 is idle: it has not begun the cell in which rank 0 waits in recv from rank 1 "
+        "[cell 3, line 2].",
+    ),
+    "not begun by one who may send": (
+        [waits(0, "recv"), finished(1), RankState(2, "idle")],
+        "Rank 2 is idle: it has not begun the cell in which rank 0 waits in recv from any rank "
+        "[cell 3, line 2].",
+    ),
+    "not begun by one that nobody waits for": (
+        [waits(0, "recv", peer=1), finished(1), RankState(2, "idle")],
+        "rank 1 has not sent such a message and has finished.",
+    ),
     "different collectives": (
         [waits(0, "all_reduce"), waits(1, "broadcast", root=0)],
         "Different collectives on different ranks: rank 0 called all_reduce [cell 3, line 2], "

@@ -39,12 +39,22 @@ CASES = {
     "was freed": (replace(OVER, outcome="RevokedError: recv", past=(ENDED, FREED)), "waiting"),
     "was interrupted, not in a call": (replace(OVER, outcome="KeyboardInterrupt: "), "raised"),
     "has run no cell": (replace(OVER, cell=0, seconds=None), "idle"),
-    "was not in the latest cell": (replace(OVER, cell=2), "idle"),
+    "was not in the latest cell": (replace(OVER, cell=2, seconds=4.0), "idle"),
+    "was in another run of the cell": (replace(OVER, run="one", seconds=4.0), "idle"),
+    "is in the latest cell, of a notebook that counts anew": (
+        replace(CELL, cell=2, seconds=2.0, operations=(WAITS,)),
+        "waiting",
+    ),
+    "has finished the latest, of a notebook that counts anew": (
+        replace(OVER, cell=2, seconds=2.0),
+        "finished",
+    ),
     "still runs an earlier cell": (replace(CELL, cell=2, operations=(WAITS,)), "waiting"),
     "died in a cell": (replace(CELL, alive=False, operations=(WAITS,)), "dead"),
     "died between cells": (replace(OVER, alive=False), "dead"),
     "a program that waits": (replace(PROGRAM, operations=(WAITS,)), "waiting"),
     "a program that ended well": (replace(PROGRAM, running=False, past=(ENDED,)), "finished"),
+    "a program that ended well, without a call": (replace(PROGRAM, running=False), "finished"),
     "and its process, too": (
         replace(PROGRAM, running=False, alive=False, past=(ENDED,)),
         "finished",
@@ -73,6 +83,22 @@ def test_states(name: str) -> None:
     assert state.state == expected
     there = json.loads(json.dumps([asdict(seen), asdict(another)]))  # as another host sends it
     assert HangReport.of(map(RankState.from_dict, there)) == HangReport.of([seen, another])
+
+
+def test_a_rank_that_is_told_to_have_finished_has_begun() -> None:
+    """The row and the sentence agree, with and without numbers of cells."""
+    barrier = call("barrier", seconds=2.0, site="line 2", ranks=(0, 1))
+    for cell in (3, 0):
+        waits = replace(CELL, cell=cell, run="two", operations=(barrier,))
+        ended = replace(OVER, rank=1, cell=cell, run="two")
+        begins_late = replace(ended, run="one", seconds=5.0)
+        found = HangReport.of([waits, ended])
+        assert found.ranks[1].state == "finished"
+        assert found.diagnosis.startswith("Rank 1 finished without the barrier")
+        for late in (begins_late, replace(begins_late, run="", seconds=None)):
+            found = HangReport.of([waits, late])
+            assert found.ranks[1].state == "idle"
+            assert found.diagnosis.startswith("Rank 1 is idle: it has not begun the cell in which")
 
 
 def test_the_sites_of_ranks() -> None:

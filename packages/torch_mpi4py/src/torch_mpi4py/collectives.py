@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import methodcaller
+from typing import Any
 
 import numpy
 import torch
 from torch.distributed import ReduceOp
 
 from .buffers import MAX_COUNT, Staging, is_direct, message
+from .deadlines import confirm_collective
 from .dtypes import UNSIGNED, Reduction, element_type, premultiplier, reduction
 from .errors import MismatchError
 from .runtime import MPI
@@ -118,7 +120,7 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
         staging.arrive()
         send = MPI.IN_PLACE if host_in is None else message(host_in)
         if len(set(counts)) > 1:
-            comm.Allgatherv(send, by_rank(collected, counts, element))
+            gather_to_all(comm, send, by_rank(collected, counts, element))
         else:
             count, kind = message(collected[: counts[0]], element)[1:]  # one rank's part
             memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
@@ -128,6 +130,12 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
         staging.finish()
 
     return run
+
+
+def gather_to_all(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
+    """Do ``comm.Allgatherv``, and raise also where it says nothing of a death."""
+    comm.Allgatherv(send, receive)
+    confirm_collective(comm, "all_gather")
 
 
 def gather(

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from . import advice, cut_links, declared_deaths, heartbeat, shared_report
-from .deaths import has_ulfm, is_revoked
+from .deaths import has_ulfm, is_broken, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
 from .runtime import MPI
@@ -192,6 +192,14 @@ def call(
         if operation.reason:
             raise operation.freed_error() from None
         raise translate(error, what, comm) from error
+    except CommunicationError:
+        raise
+    except Exception as error:  # as of an object whose bytes never came: see confirm_collective()
+        if operation.reason:
+            raise operation.freed_error() from error
+        if is_broken(comm):
+            raise freed(what, comm) from error
+        raise
     finally:
         _single.discard(operation)
         operation.in_mpi = False
@@ -211,6 +219,23 @@ def confirm_sent(comm: MPI.Comm, what: str) -> None:
         RevokedError: if ``comm`` has been revoked, so that the message may never have arrived.
     """
     if is_revoked(comm):
+        raise freed(what, comm)
+
+
+def confirm_collective(comm: MPI.Comm, what: str) -> None:
+    """Check that a collective which MPI calls complete was not cut short by a death.
+
+    In Open MPI 5.0.11 the usual way of a short Allgatherv, which mpi4py's allgather and allreduce
+    of objects make, too, is a gather and a broadcast, and nobody asks how the broadcast ended:
+    after a death or a revocation it returns without an error, and leaves the buffer as it was.
+    Ranks of ours go another way (``launch.SEES_DEATHS``), but where MPI was initialised before
+    us, or with settings of the user's own, they may not.
+
+    Raises:
+        RankFailedError: if a rank of ``comm`` is known to have died.
+        RevokedError: if ``comm`` has been revoked.
+    """
+    if is_broken(comm):
         raise freed(what, comm)
 
 

@@ -26,6 +26,7 @@ def diagnose(states: Iterable[RankState]) -> str:
         _different_collectives,
         _skipped_collective,
         _missing_partner,
+        _not_begun,
         _busy,
         _unattended,
     ):
@@ -171,7 +172,7 @@ def _skipped_collective(world: World, waits: Waits) -> str:
 def _missing_partner(world: World, waits: Waits) -> str:
     for rank, op in waits.items():
         peer = op.world_peer
-        partners = [peer] if peer != ANY else [r for r in world if r != rank]
+        partners = _partners(world, rank, op)
         quiet = [r in waits or _is_over(world, r) for r in partners if r in world]
         if op.collective or not quiet or not all(quiet):
             continue
@@ -188,6 +189,30 @@ def _missing_partner(world: World, waits: Waits) -> str:
             "A send too large to be buffered waits for its receive."
         )
     return ""
+
+
+def _not_begun(world: World, waits: Waits) -> str:
+    """A rank that is needed runs nothing yet: what it will do in the cell, nobody knows."""
+    for rank, op in waits.items():
+        if op.collective:
+            alike = _collectives_by_group(waits)[op.group]
+            needed = [other for other in op.ranks if other not in alike]
+        else:
+            alike, needed = {rank: op}, _partners(world, rank, op)
+        idle = [other for other in needed if other in world and world[other].state == "idle"]
+        if idle:
+            it = "it was" if len(idle) == 1 else "they were"
+            return (
+                f"{_subject(idle, 'is idle: it has', 'are idle: they have')} not begun the cell "
+                f"in which {_who_wait(alike)} in {_where(op)}. Either {it} not asked to run the "
+                "cell, or the machine had no time for it yet."
+            )
+    return ""
+
+
+def _partners(world: World, rank: int, op: Event) -> list[int]:
+    """The ranks of which one may do the other half of a message."""
+    return [op.world_peer] if op.world_peer != ANY else [r for r in world if r != rank]
 
 
 def _busy(world: World, waits: Waits) -> str:
@@ -245,7 +270,7 @@ def _in_state(world: World, state: str) -> list[int]:
 
 
 def _is_over(world: World, rank: int) -> bool:
-    return rank in world and world[rank].state in ("finished", "idle")
+    return rank in world and world[rank].state == "finished"
 
 
 def _sends_to(state: RankState, rank: int, group: str) -> list[Event]:

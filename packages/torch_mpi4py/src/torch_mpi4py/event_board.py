@@ -32,7 +32,7 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 5"
+FORMAT = "torch_mpi4py event board 6"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
 
@@ -193,6 +193,8 @@ class Position(NamedTuple):
         renewed: when communication was last made anew; what was open before is over.
         lost: what the latest cell has lost, in flags of whoever runs cells.
         notebook: whether the process runs cells, so that it does not end by itself.
+        run: which run of a cell the latest is, the same on all ranks that were asked for it
+            together; empty where nobody says.
     """
 
     time: float
@@ -205,6 +207,7 @@ class Position(NamedTuple):
     renewed: float = 0.0
     lost: int = 0
     notebook: bool = False
+    run: str = ""
 
 
 class Verdict(NamedTuple):

@@ -25,13 +25,16 @@ from .runtime import MPI
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 
-BLOCKING = (
-    *("Send", "Recv", "Ssend", "Rsend", "Bsend", "Sendrecv", "Sendrecv_replace"),
-    *("send", "recv", "ssend", "bsend", "sendrecv", "Probe", "probe", "Mprobe", "mprobe"),
+COLLECTIVES = (
     *("Barrier", "barrier", "Bcast", "bcast", "Reduce", "reduce", "Allreduce", "allreduce"),
     *("Gather", "Gatherv", "gather", "Scatter", "Scatterv", "scatter"),
     *("Allgather", "Allgatherv", "allgather", "Alltoall", "Alltoallv", "Alltoallw", "alltoall"),
     *("Reduce_scatter", "Reduce_scatter_block", "Scan", "scan", "Exscan", "exscan"),
+)
+BLOCKING = (
+    *("Send", "Recv", "Ssend", "Rsend", "Bsend", "Sendrecv", "Sendrecv_replace"),
+    *("send", "recv", "ssend", "bsend", "sendrecv", "Probe", "probe", "Mprobe", "mprobe"),
+    *COLLECTIVES,
 )
 
 
@@ -105,6 +108,8 @@ def _guarded(name: str) -> Callable[..., Any]:
                 made = deadlines.call(self, name, self.timeout, call)
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
+                elif name in COLLECTIVES:
+                    deadlines.confirm_collective(self, name)
         except BaseException as error:
             end_call(events, None, error)
             if isinstance(error, MPI.Exception):

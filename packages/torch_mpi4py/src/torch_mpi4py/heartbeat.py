@@ -80,10 +80,15 @@ def has_cells() -> bool:
     return _shown.notebook
 
 
-def begin_cell(number: int) -> None:
-    """Write that a cell begins."""
+def begin_cell(number: int, run: str = "") -> None:
+    """Write that a cell begins.
+
+    Args:
+        number: the cell's, 0 where cells are not counted.
+        run: a text of your own that no other run of a cell has, the same on all ranks.
+    """
     began = time.perf_counter()
-    _show(cell=number, running=True, outcome="", began=began, lost=0, notebook=True)
+    _show(cell=number, running=True, outcome="", began=began, lost=0, notebook=True, run=run)
 
 
 def end_cell(outcome: str, lost: int = 0) -> None:

@@ -129,6 +129,7 @@ def observe(
         alive=alive,
         notebook=position.notebook,
         cell=position.cell,
+        run=position.run,
         running=position.running,
         outcome=position.outcome,
         seconds=now - position.began if position.began else None,

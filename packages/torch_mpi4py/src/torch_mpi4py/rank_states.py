@@ -26,7 +26,8 @@ class RankState:
     Attributes:
         rank: which one.
         state: "finished", "raised", "waiting", "computing", "stuck" (in C code, where no signal
-            reaches it), "dead" or "idle"; empty until :func:`classify` has compared all ranks.
+            reaches it), "dead" or "idle" (it runs no cell, and has not begun the latest); empty
+            until :func:`classify` has compared all ranks.
         operations: calls of communication that were open, the one it waits in last; their ends
             are this moment, and their ranks those of today's world.
         past: those of the cell that were over, oldest first.
@@ -36,6 +37,7 @@ class RankState:
         alive: whether its process lived.
         notebook: whether it runs cells, so that it does not end by itself.
         cell: number of its latest cell; 0 where cells are not counted.
+        run: which run of a cell that is, as :class:`~torch_mpi4py.event_board.Position` has it.
         running: whether its cell, or program, was running.
         seconds: since when its cell or program has begun; None if none has.
         silent: seconds since its last sign of life.
@@ -53,6 +55,7 @@ class RankState:
     alive: bool = True
     notebook: bool = False
     cell: int = 0
+    run: str = ""
     running: bool = True
     seconds: float | None = None
     silent: float = 0.0
@@ -83,16 +86,18 @@ class RankState:
 def classify(seen: Iterable[RankState]) -> list[RankState]:
     """Return what every rank was doing."""
     seen = list(seen)
-    latest = max((one.cell for one in seen), default=0)
+    # Not the highest number: a notebook that was started again counts from one.
+    begun = [one for one in seen if one.seconds is not None]
+    latest = min(begun, key=lambda one: one.seconds or 0.0, default=None)
     return [_classified(one, latest) for one in seen]
 
 
-def _classified(one: RankState, latest_cell: int) -> RankState:
+def _classified(one: RankState, latest: RankState | None) -> RankState:
     if not one.alive and (one.running or one.notebook):
         return replace(one, state="dead")
     if not one.visible:
         return replace(one, state="on another host, or its board cannot be read")
-    if one.notebook and not one.running and (one.seconds is None or one.cell != latest_cell):
+    if one.notebook and not one.running and not _has_begun(one, latest):
         return replace(one, state="idle", operations=(), past=())
     if not one.running:
         return _after_the_end(one)
@@ -102,9 +107,16 @@ def _classified(one: RankState, latest_cell: int) -> RankState:
     return replace(one, state="stuck" if stuck else "computing")
 
 
+def _has_begun(one: RankState, latest: RankState | None) -> bool:
+    """Whether a rank's latest cell is the ``latest`` of all: engines get it one by one."""
+    if one.seconds is None or latest is None:
+        return False
+    return (one.run, one.cell) == (latest.run, latest.cell)
+
+
 def _after_the_end(one: RankState) -> RankState:
     if not one.outcome:
-        return replace(one, state="finished" if one.notebook or one.past else "idle")
+        return replace(one, state="finished")
     if one.notebook and one.outcome.startswith(LEFT_IN_VAIN):
         freed = [op for op in one.past if op.outcome.startswith(LEFT_IN_VAIN) and op.waiting]
         if freed:  # what it did was to wait, until it was freed

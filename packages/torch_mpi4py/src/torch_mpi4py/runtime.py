@@ -34,7 +34,7 @@ _WITHOUT = (
     (LARGE_FRAGMENTS, "large tensors take longer"),
     (WRAPPING_SUMS, "sums of 8- and 16-bit integers may saturate instead of wrapping round"),
     (YIELD, "ranks that wait take their core from those that compute"),
-    (SEES_DEATHS, "after the death of a rank on another host collectives may crash or be wrong"),
+    (SEES_DEATHS, "after the death of a rank collectives may crash or be wrong"),
     (BOTH_WAYS, "large messages between two hosts wait for those that go the other way"),
 )
 

@@ -11,7 +11,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from .call import Call
-from .collectives import Plan, by_rank, scale_after
+from .collectives import Plan, by_rank, gather_to_all, scale_after
 from .dtypes import Reduction, element_type, reduction
 from .runtime import MPI
 
@@ -72,7 +72,7 @@ def _gathered(comm: MPI.Intracomm, own: torch.Tensor, counts: numpy.ndarray) -> 
     memory = MPI.buffer.fromaddress(own.data_ptr(), own.nbytes)
     element = element_type(own.dtype)
     receive = by_rank(whole, [int(count) * width for count in counts], element)
-    comm.Allgatherv([memory, own.numel(), element], receive)
+    gather_to_all(comm, [memory, own.numel(), element], receive)
     return whole
 
 
