@@ -19,9 +19,11 @@ from ipyparallel import error
 from IPython import get_ipython
 from torch_mpi4py.hang_report import HangReport
 
+from .cores import WAITS_ARE_TOLD, OwnTime, waited
 from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
+from .rank_table import Rank
 from .stop_button import StopButton
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_S = 60.0
 
+# Ranks that wait for a core for a larger share of the time have it from others than each other.
+_CROWDED = 0.8
+_LOOK_AT_CORES_EVERY_S = 1.0
+_AT_MOST_TIMES = 10  # the limit, in a crowd
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
@@ -120,6 +126,7 @@ class Cell:
         stuck: those of them that could not be freed.
         report: what every rank was doing when the others were freed; None if it was done.
         moved_lately: whether ranks had shown progress in the second half of the limit.
+        starved: seconds for which each rank that was still computing had waited for a core.
     """
 
     def __init__(self, cluster: Cluster, result: Any, limit: Limit, run: str) -> None:
@@ -131,6 +138,7 @@ class Cell:
         self.stuck: list[int] = []
         self.report: HangReport | None = None
         self.moved_lately = False
+        self.starved: dict[int, float] = {}
         self._cluster = cluster
         self._limit = limit
         self._run = run
@@ -139,6 +147,9 @@ class Cell:
         self._printed_at = self._began
         self._waits: dict[int, int | None] = {}
         self._waits_since = self._began
+        self._waited_before = self._waits_for_cores()
+        self._own, self._looked_at_cores = OwnTime(self._began, _CROWDED), self._began
+        self._look_at_cores(self._began)
 
     @classmethod
     def of_function(
@@ -183,6 +194,7 @@ class Cell:
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
             self.late = unfinished(self.result, self.ranks)
+            self.starved = self._starved()
             by = signum if self.end == "interrupted" else signal.SIGINT
             self.stuck = free(self._cluster, self.result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
@@ -232,7 +244,10 @@ class Cell:
                 self._cluster.status()
             if self._in_vain(now):
                 return "in vain"
-            if now >= self._over_at():
+            due = now >= self._over_at()
+            if due or now - self._looked_at_cores >= _LOOK_AT_CORES_EVERY_S:
+                self._look_at_cores(now)
+            if due and now >= self._over_at():
                 return "limit"
 
     def _over_at(self, within: float = 0.0) -> float:
@@ -240,8 +255,13 @@ class Cell:
         soonest = self._began + self._limit.seconds
         if time.perf_counter() + within < soonest:
             return soonest
-        since = self._last_sign() if self._limit.without_progress else self._began
+        since = self._last_sign() if self._limit.without_progress else self._began + self._excused()
         return max(since, self._begun_by_all()) + self._limit.seconds
+
+    def _excused(self) -> float:
+        """Seconds that do not count, as ranks that compute waited for a core in a crowd."""
+        waited = self._looked_at_cores - self._began - self._own.seconds
+        return min(waited, (_AT_MOST_TIMES - 1) * self._limit.seconds)
 
     def _begun_by_all(self) -> float:
         """When the last of the ranks that are in the cell began, from which the limit counts.
@@ -272,6 +292,36 @@ class Cell:
                 return False
             left = {e for e in left if boards.waits([e])[e] == waits[e]}
         return bool(waits) and not left
+
+    def _look_at_cores(self, now: float) -> None:
+        """Count the time, but not what ranks that compute wait for a core in a crowd."""
+        self._looked_at_cores = now
+        here = [row.pid for row in self._rows_here()]
+        self._own.look(now, here, [row.pid for row in self._computing()])
+
+    def _rows_here(self) -> list[Rank]:
+        """What is known of those ranks that run on this machine."""
+        elsewhere = self._cluster.boards.elsewhere
+        rows = self._cluster.ranks if WAITS_ARE_TOLD else []
+        return [row for row in rows if row.rank in self.ranks and row.engine not in elsewhere]
+
+    def _computing(self) -> list[Rank]:
+        """The ranks here that have not ended the cell and do not wait for another."""
+        late = unfinished(self.result, self.ranks)
+        rows = [row for row in self._rows_here() if row.rank in late]
+        waits = self._cluster.boards.waits([row.engine for row in rows])
+        return [row for row in rows if waits[row.engine] is None]
+
+    def _waits_for_cores(self) -> dict[int, float]:
+        """For how long each rank here has waited for a core since its process began."""
+        waits = {row.rank: waited(row.pid) for row in self._rows_here()}
+        return {rank: seconds for rank, seconds in waits.items() if seconds is not None}
+
+    def _starved(self) -> dict[int, float]:
+        """How long each rank that computes has waited for a core since the cell began."""
+        now, before = self._waits_for_cores(), self._waited_before
+        ranks = [row.rank for row in self._computing()]
+        return {r: now[r] - before[r] for r in ranks if r in now and r in before}
 
     def _note_printed(self, now: float) -> None:
         printed = self.output.printed()

@@ -1,0 +1,114 @@
+"""The deadline of a start counts the time of its own, not what it waits for a core."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from course_lib.cluster.cores import WAITS_ARE_TOLD
+from course_lib.cluster.start_clock import StartClock
+
+pytestmark = pytest.mark.timeout(270)
+
+USUAL_S = 6  # a start of two ranks takes 2 s of its own
+CROWD = 6  # programs for each core
+
+linux = pytest.mark.skipif(not WAITS_ARE_TOLD, reason="the system does not tell who waits")
+
+
+@contextlib.contextmanager
+def computing(count: int) -> Iterator[list[int]]:
+    """Run some processes that always want a core; give their ids.
+
+    Each has a session of its own, as programs of many users do: Linux shares cores among sessions.
+    """
+    command = [sys.executable, "-S", "-c", "while True: pass"]
+    processes = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
+    try:
+        yield [process.pid for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def watched(clock: StartClock, pids: list[int], seconds: float) -> float:
+    """Have a clock look at processes for some seconds; return the time at the end."""
+    until = time.monotonic() + seconds
+    while (now := time.monotonic()) < until:
+        clock.look(now, pids)
+        time.sleep(0.1)
+    return now
+
+
+@linux
+def test_waiting_for_a_core_does_not_count() -> None:
+    with computing(8 * (os.cpu_count() or 1)) as pids:
+        clock = StartClock(time.monotonic(), usual=1.0, most=600.0)
+        now = watched(clock, pids, 2.0)
+        assert clock.seconds < 0.5 * (now - clock.began)
+        assert clock.crowded
+        assert not clock.is_over(now)
+
+
+@linux
+def test_sleeping_counts_in_full() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        clock = StartClock(time.monotonic(), usual=1.0, most=600.0)
+        now = watched(clock, [sleeper.pid], 2.0)
+        assert clock.seconds > 0.9 * (now - clock.began) - 0.2
+        assert not clock.crowded
+        assert clock.is_over(now)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@linux
+def test_a_late_step_gives_time_up_to_the_most() -> None:
+    clock = StartClock(began=0.0, usual=60.0, most=100.0)
+    clock.look(59.0, [])
+    assert clock.is_over(60.0)
+    clock.step()
+    assert not clock.is_over(88.0)
+    assert clock.is_over(90.0)
+    clock.look(89.0, [])
+    clock.step()
+    assert not clock.is_over(99.0)
+    assert clock.is_over(100.0)
+
+
+@linux
+def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_kernel) -> None:
+    kernel = new_kernel()
+    kernel.must(
+        "from course_lib.cluster import notebook_client, start_cluster, starting\n"
+        f"starting._USUAL_START_S, starting._USUAL_PER_RANK_S = {USUAL_S}, 0\n"
+        "notebook_client._TELL_AFTER_S = 3"
+    )
+    with computing(CROWD * (os.cpu_count() or 1)):
+        out = kernel.must("cluster = start_cluster(2)", within=200)
+        log = kernel.must("print(cluster.keeper.directory.keeper_log.read_text())").text()
+        seconds, own = map(float, re.findall(r"ready after (\S+) s, of which (\S+) s", log)[0])
+        assert own < USUAL_S < seconds
+        assert re.search(r"^\d+ s: waiting for a core: \d of 2 ranks have", out.text(), re.M)
+        kernel.must(
+            "%%px --limit 1\nimport time\nbegan, has_run = time.monotonic(), time.process_time()\n"
+            "while time.process_time() < has_run + 0.3:\n    pass\n"
+            "took = time.monotonic() - began"
+        )
+        assert "True" in kernel.must("print(min(cluster.view['took']) > 1)").text()
+        waits = kernel.run("%%px --limit 3\nimport time\ntime.sleep(60)")
+        computes = kernel.run("%%px --limit 0.5\nwhile True:\n    pass")
+    assert computes.error["ename"] == waits.error["ename"] == "HangError"
+    assert re.search(r"For \d+ s of that rank \d could have run, but no", computes.traceback)
+    assert "no core was free" not in waits.traceback
+    assert "If the cell only needs more time" in waits.traceback
