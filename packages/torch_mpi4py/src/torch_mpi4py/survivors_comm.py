@@ -62,7 +62,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     while (left := deadline - time.monotonic()) > 0:
         if wait([shrinking], min(left, _LOOK_SECONDS)).done:
             break
-        cut_links.close_dead(cut_links.PATIENT_SECONDS)
+        cut_links.close_dead(min(cut_links.PATIENT_SECONDS, seconds / 3))
     if not shrinking.done():
         raise DeadlineError(
             f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
