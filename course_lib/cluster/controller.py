@@ -53,6 +53,9 @@ class Controller(IPController):
         self.heartmonitor_process: Any = _HeartMonitorThread(
             target=start_heartmonitor, kwargs=arguments, name="heartmonitor", daemon=True
         )
+        # An engine may wait for a core longer than the hub waits for its first beat; whether a
+        # start has failed, the keeper decides.
+        self.hub._purge_stalled_registration = lambda heart: None
 
 
 _given_out: set[int] = set()

@@ -29,7 +29,8 @@ from .runtime_dir import RuntimeDir
 from .tracebacks import shorten
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_CONNECTION_FILE_PATIENCE_S = 60.0
+# Longer than a start may take: the keeper ends it, and says why.
+_PATIENCE_S = 3600
 
 
 def rank_from_environment() -> int:
@@ -57,6 +58,8 @@ def _run(stopping: threading.Event) -> None:
     keeper.tell(rank, "started")
 
     import torch
+
+    keeper.tell(rank, "imported torch")
     from torch_mpi4py import MPI, deaths  # noqa: F401  (initialised its way, before ipyparallel's)
     from torch_mpi4py.declared_deaths import declare_dead
 
@@ -66,7 +69,7 @@ def _run(stopping: threading.Event) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     # torch.profiler tells each start and stop on stderr, where a cell shows what went wrong.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    keeper.tell(rank, "imported torch")
+    keeper.tell(rank, "started MPI")
     app = _engine_class().instance()
     app.keeper = keeper
     app.stopping = stopping
@@ -80,9 +83,9 @@ def _run(stopping: threading.Event) -> None:
             "--mpi",
             "--IPEngine.init_mpi=",
             "--IPEngine.enable_nanny=False",
-            "--IPEngine.timeout=300",
+            f"--IPEngine.timeout={_PATIENCE_S}",
             "--HistoryManager.enabled=False",
-            f"--IPEngine.wait_for_url_file={_CONNECTION_FILE_PATIENCE_S}",
+            f"--IPEngine.wait_for_url_file={_PATIENCE_S}",
         ]
     )
     app.start()

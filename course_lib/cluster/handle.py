@@ -32,7 +32,8 @@ from .stop_button import StopButton, interruption
 _POLL_S = 0.02
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _CONNECT_WITHIN_S = 20.0
-_ANNOUNCED_WITHIN_S = 2.0
+_ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many learners start at once
+_ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
 _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
 _DEATH_NOTED_WITHIN_S = 15.0
 _SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
@@ -606,16 +607,20 @@ class Cluster:
         at that moment may miss it for good; the next one gets it with the list.
         """
         directory = self.keeper.directory
-        deadline = time.monotonic() + _CONNECT_WITHIN_S
+        deadline, patience = time.monotonic() + _ALL_KNOWN_WITHIN_S, _ANNOUNCED_WITHIN_S
         while True:
             client = ipp.Client(
-                str(directory.client_file), profile_dir=str(directory.profile), timeout=30
+                str(directory.client_file),
+                profile_dir=str(directory.profile),
+                timeout=_ALL_KNOWN_WITHIN_S,
             )
             try:
-                client.wait_for_engines(self.n, timeout=_ANNOUNCED_WITHIN_S, interactive=False)
+                client.wait_for_engines(self.n, timeout=patience, interactive=False)
                 return client
             except TimeoutError as error:
                 client.close(linger=0)
+                patience *= 2
+                self.status()  # who has ended is not waited for
                 if time.monotonic() > deadline:
                     raise ClusterError(f"not all engines have registered: {error}") from None
 

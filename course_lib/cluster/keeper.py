@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -35,13 +36,15 @@ from torch_mpi4py.versions import differences
 from .host_link import HostLink
 from .hosts import HostError, address_towards, by_ssh, filled, is_here, versions
 from .ranks_here import RanksHere
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, started, tail
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, python, started, tail
 from .slurm import Allocation, allocate, is_inside
+from .start_clock import StartClock
 
 log = logging.getLogger("keeper")
 
 _WATCH_INTERVAL_S = 0.1
 _LOOK_AT_ENGINES_EVERY_S = 0.5
+_LOOK_AT_CLOCK_EVERY_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_FOR_FILE_EVERY_S = 0.05
 # What an engine on another host gets of our variables; mpiexec passes on those of the MPI itself.
@@ -56,6 +59,14 @@ _PASSED_ON = (
     "MKL_",
     "OPENBLAS_",
 )
+# The stages of an engine's start, and how to say that a rank has passed them.
+_STAGES = {
+    "not started": "",
+    "started": "have started",
+    "imported torch": "have torch",
+    "started MPI": "have MPI",
+    "registered": "are registered",
+}
 _TELL_FOR_S = 2.0  # once all ranks have ended: who has died, to whoever waits for their cell
 
 
@@ -89,8 +100,7 @@ class Keeper:
         owner_fd: the inherited socket of the process that started us.
         owner_pid: that process.
         grace: seconds to wait for another owner once the connection is gone.
-        within: seconds until a start counts as failed, on a machine with cores to spare and on
-            one that is as busy as can be.
+        within: seconds until a start counts as failed: of its own time, and in any case.
         hosts: how many ranks run on which host; None if all run here.
         slurm: how to ask Slurm for hosts, None if it is not to be asked; empty in its own job.
     """
@@ -114,9 +124,10 @@ class Keeper:
         self._slurm = slurm
         self._allocation: Allocation | None = None
         self._queue = ""  # why the job still waits
-        self._began = time.monotonic()
         self.grace = grace
         self._within = within
+        self._clock = StartClock(time.monotonic(), *within)
+        self._looked_at_clock = 0.0
         self.state = "starting"
         self.error = ""
         self.engines: dict[int, KnownEngine] = {}  # those that have come, by number
@@ -182,7 +193,8 @@ class Keeper:
             log.exception("could not start")
             self._fail(f"{type(error).__name__}: {error}")
         # For `unregister`: now, while the ranks import torch, so that a death is told at once.
-        import ipyparallel.util  # noqa: F401
+        # In a thread, as the notebook's questions are answered meanwhile, also without a core.
+        await asyncio.to_thread(importlib.import_module, "ipyparallel.util")
 
         if self.links:
             await self._pass_connection_on()
@@ -202,7 +214,7 @@ class Keeper:
                 self._queue = line
 
             self._allocation = await allocate(self.n, settings, tell)
-            self.state, self._began = "starting", time.monotonic()
+            self.state, self._clock = "starting", StartClock(time.monotonic(), *self._within)
         slots = self._allocation.hosts
         if sum(slots.values()) < self.n:
             raise HostError(
@@ -280,12 +292,8 @@ class Keeper:
         if self._orphaned_at is not None and now - self._orphaned_at >= grace:
             log.info("nobody adopted the cluster within %s s", grace)
             self._stop.set()
-        if self.state == "starting" and (seconds := now - self._began) > self._within[0]:
-            # The deadline is for the work of a start, and others may have most of the cores.
-            wanted = os.getloadavg()[0] / (os.cpu_count() or 1)
-            if seconds > min(self._within[0] * wanted, self._within[1]):
-                busy = f"; {wanted:.1f} programs want each core" if wanted > 2 else ""
-                self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
+        if self.state == "starting":
+            self._watch_the_clock(now)
         if self.state == "failed":
             return
         if now - self._looked_at_engines >= _LOOK_AT_ENGINES_EVERY_S:
@@ -302,6 +310,18 @@ class Keeper:
             self._ranks_have_ended("mpiexec ended", now)
         elif ready and not any(engine.lives for engine in self.engines.values()):
             self._ranks_have_ended("all ranks have ended", now)
+
+    def _watch_the_clock(self, now: float) -> None:
+        """End a start that has failed by taking too long."""
+        clock = self._clock
+        if now - self._looked_at_clock >= _LOOK_AT_CLOCK_EVERY_S:
+            self._looked_at_clock = now
+            clock.look(now, family(os.getpid()))
+        if clock.is_over(now):
+            seconds = clock.seconds(now)
+            waited = seconds - clock.own
+            busy = f"; for {waited:.0f} s of them no core was free" if waited > seconds / 2 else ""
+            self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
 
     def _ranks_have_ended(self, how: str, now: float) -> None:
         """Give the notebook time to hear of the deaths of all ranks before the cluster ends."""
@@ -329,6 +349,14 @@ class Keeper:
         missing = self._missing()
         far = ", ".join(sorted(set(missing.values())))
         return f"waiting for ranks {list(missing)}, which got as far as: {far}"
+
+    def _step(self) -> str:
+        """What the start has got done, for whoever waits: ``2 of 4 ranks have torch``."""
+        stages, order = [*self._missing().values()], list(_STAGES)
+        behind = min(map(order.index, stages), default=len(order) - 2)
+        done = self.n - sum(order.index(stage) <= behind for stage in stages)
+        step = f"{done} of {self.n} ranks {_STAGES[order[behind + 1]]}"
+        return f"waiting for a core: {step}" if self._clock.crowded else step
 
     def _engine_lines(self) -> str:
         """The last lines of the rank that is to blame, or else of mpiexec."""
@@ -375,8 +403,11 @@ class Keeper:
             self.engines[number] = KnownEngine(pid, host)
         self.engines[number].stage = stage
         self.engines[number].description = description
+        self._clock.step()
         if self.state == "starting" and not self._missing():
             self.state = "ready"
+            passed = self._clock.seconds(time.monotonic())
+            log.info("ready after %.1f s, of which %.1f s of its own", passed, self._clock.own)
 
     def _obey(self, operation: str, message: dict, writer: asyncio.StreamWriter) -> None:
         if operation == "own":
@@ -401,6 +432,7 @@ class Keeper:
             "state": self.state,
             "error": self.error,
             "progress": self._progress(),
+            "step": self._step(),
             "dead": [rank for rank, one in enumerate(members) if one is not None and not one.lives],
             "pid": os.getpid(),
             "members": self.members,

@@ -21,6 +21,8 @@ from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, no_room, python, ta
 
 _POLL_S = 0.02
 _ANSWER_WITHIN_S = 15.0  # at once, but for a machine with many busy ranks
+_ANSWER_AT_START_WITHIN_S = 60.0  # where many start at once, the keeper waits for a core, too
+_TELL_AFTER_S = 15.0  # how far a start has got; most are over by then
 
 
 class NotebookClient:
@@ -114,24 +116,30 @@ class NotebookClient:
         Raises:
             StartError: if they are not within ``timeout`` seconds; the message says why.
         """
-        deadline = time.monotonic() + timeout + 15  # the keeper has the same limit, and a reason
-        queue = ""
+        began = told_at = time.monotonic()
+        deadline = began + timeout + 15  # the keeper has the same limit, and a reason
+        told = ""
         while True:
             try:
-                status = self.ask("status")
+                status = self.ask("status", _ANSWER_AT_START_WITHIN_S)
             except ClusterError as error:
                 reason = self.why_it_ended() or error
                 raise StartError(f"the cluster did not start: {reason}") from None
+            now = time.monotonic()
             if status["state"] == "ready":
                 return
             if status["state"] == "queued":
-                if status["progress"] != queue:
-                    queue = status["progress"]
-                    print(queue, flush=True)
-                deadline = time.monotonic() + timeout + 15
+                if status["progress"] != told:
+                    told = status["progress"]
+                    print(told, flush=True)
+                began = told_at = now
+                deadline = now + timeout + 15
             elif status["state"] != "starting":
                 raise StartError(f"the cluster did not start: {status['error']}{no_room()}")
-            if time.monotonic() > deadline:
+            elif now - told_at >= _TELL_AFTER_S and status["step"] != told:
+                told, told_at = status["step"], now
+                print(f"{now - began:.0f} s: {told}", flush=True)
+            if now > deadline:
                 raise StartError(f"the cluster did not start: {status['progress']}")
             time.sleep(_POLL_S)
 

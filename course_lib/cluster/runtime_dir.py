@@ -227,6 +227,15 @@ def started(pid: int) -> float | None:
         return None
 
 
+def family(pid: int) -> list[int]:
+    """A process and its descendants; none if it does not run."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    return []
+
+
 def kill(pid: int, signum: int) -> None:
     """Send a signal; a process that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError):

@@ -22,6 +22,7 @@ from .rank_table import count
 from .runtime_dir import started, sweep_stale
 from .slurm import is_inside, read_settings
 
+_LONGEST_START_S = 600.0
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
 
@@ -62,8 +63,8 @@ def start_cluster(
             is shown, and can be stopped.
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed. By default a minute plus two seconds for
-            each rank; where more programs want to run than there are cores, as when a room of
-            learners shares a machine, up to five times as long, in proportion.
+            each rank, not counting what its processes wait for a core: where a room of learners
+            shares a machine, ten minutes at most. A start that takes long says how far it is.
         grace: seconds in which a restarted kernel can come back for its cluster.
 
     Raises:
@@ -76,7 +77,7 @@ def start_cluster(
     slots, job = _where(hosts, slurm)
     n = _a_number(n) if job is not None else checked(n, slots)
     usual = 60.0 + 2 * n
-    within = [usual, 5 * usual] if timeout is None else [float(timeout)] * 2
+    within = [usual, max(_LONGEST_START_S, 5 * usual)] if timeout is None else [float(timeout)] * 2
     settings: dict[str, Any] = {"key": _key(), "n": n, "within": within, "grace": float(grace)}
     settings |= {"hosts": None if slots is None else filled(slots, n), "slurm": job}
     began = time.monotonic()
