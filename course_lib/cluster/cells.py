@@ -18,6 +18,7 @@ from ipyparallel import error
 from IPython import get_ipython
 from torch_mpi4py.hang_report import HangReport
 
+from .cores import waited
 from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
@@ -111,6 +112,7 @@ class Cell:
         stuck: those of them that could not be freed.
         report: what every rank was doing when the others were freed; None if it was done.
         moved_lately: whether ranks had shown progress in the second half of the limit.
+        starved: seconds for which each rank that was still computing had waited for a core.
     """
 
     def __init__(self, cluster: Cluster, result: Any, limit: Limit) -> None:
@@ -121,6 +123,7 @@ class Cell:
         self.stuck: list[int] = []
         self.report: HangReport | None = None
         self.moved_lately = False
+        self.starved: dict[int, float] = {}
         self._cluster = cluster
         self._result = result
         self._limit = limit
@@ -129,6 +132,7 @@ class Cell:
         self._printed_at = self._began
         self._waits: dict[int, int | None] = {}
         self._waits_since = self._began
+        self._waited_before = self._waited_for_cores()
 
     @classmethod
     def of_function(
@@ -172,6 +176,7 @@ class Cell:
             self.report = self._cluster.report()
             self.moved_lately = time.perf_counter() - self._last_sign() < self._limit.seconds / 2
             self.late = unfinished(self._result, self.ranks)
+            self.starved = self._starved()
             by = signum if self.end == "interrupted" else signal.SIGINT
             self.stuck = free(self._cluster, self._result, self.ranks, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
@@ -244,6 +249,20 @@ class Cell:
                 return False
             left = {e for e in left if boards.waits([e])[e] == waits[e]}
         return bool(waits) and not left
+
+    def _waited_for_cores(self) -> dict[int, float]:
+        """For how long each rank on this machine has waited for a core since it began."""
+        here = [r for r in self._cluster.ranks if r.engine not in self._cluster.boards.elsewhere]
+        waits = {row.rank: waited(row.pid) for row in here if row.rank in self.ranks}
+        return {rank: seconds for rank, seconds in waits.items() if seconds is not None}
+
+    def _starved(self) -> dict[int, float]:
+        """How long each late rank has waited for a core, but for those that wait for others."""
+        engines = self._cluster.who.engines_of(self.late)
+        waits = self._cluster.boards.waits(engines)
+        computing = [r for r, e in zip(self.late, engines, strict=True) if waits[e] is None]
+        now, before = self._waited_for_cores(), self._waited_before
+        return {r: now[r] - before[r] for r in computing if r in now and r in before}
 
     def _note_printed(self, now: float) -> None:
         printed = self.output.printed()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .handle import Cluster
 
 _CELL_MAGIC = re.compile(r"(%%\w+).*")
+_STARVED = 0.6  # of the limit; ranks that share cores with each other alone wait less
 _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
@@ -134,7 +135,7 @@ class CourseMagics(ParallelMagics):
         advice = cluster.after_failure(report, cell.stuck)
         if cell.end == "limit":
             reason = f"the cell was not finished within its limit of {limit}"
-            more = _more_time(limit, cell.moved_lately)
+            more = _more_time(limit, cell.moved_lately, cell.starved)
             raise HangError(reason, report, failures, finished, cell.stuck, f"{advice}{more}")
         names = {failure.ename for failure in failures}
         if "DeadlineError" in names and names <= set(FREED) and report.waiting:
@@ -170,9 +171,15 @@ def parse_targets(text: str, n: int) -> list[int]:
         raise ClusterError(f"--targets {text}: the ranks are 0 to {n - 1}") from None
 
 
-def _more_time(limit: Limit, moving: bool) -> str:
+def _more_time(limit: Limit, moving: bool, starved: dict[int, float]) -> str:
     larger = max(10, 5 * round(limit.seconds))
     way = f"%%px --limit {larger}, or cluster.limit = {larger} for all cells"
+    rank = max(starved, key=starved.__getitem__, default=None)
+    if rank is not None and starved[rank] > _STARVED * limit.seconds:
+        return (
+            f" For {starved[rank]:.0f} s of that rank {rank} could have run, but no core was free: "
+            f"this machine is busy, so the cell may only need more time: {way}."
+        )
     if moving:
         return (
             f" The cell was still making progress, so it may only need more time: {way}; "

@@ -1,17 +1,17 @@
-"""Decides when a start has failed: a start that waits for a core needs longer, one that is stuck not.
+"""Decides when a start has failed: one that waits for a core needs longer, one that is stuck not.
 
-A start is some seconds of work. Where many learners start at once there are far more processes that
-want to run than cores, and the same work takes minutes with nothing wrong. So the deadline is for
-the start's own time: the seconds in which its processes waited for a core do not count. A start that
-is really stuck waits for something else, and ends when it always did.
+A start is some seconds of work. Where many learners start at once far more processes want to run
+than there are cores, and the same work takes minutes with nothing wrong. So the deadline is for the
+start's own time: the seconds in which its processes waited for a core do not count. A start that is
+really stuck waits for something else, and ends when it always did.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
+
+from .cores import WAITS_ARE_TOLD, waited
 
 _A_STEP_GIVES = 0.5  # of the usual time, should that be over sooner
 _CROWDED = 0.5  # waits for a core for more than half of the time
@@ -53,10 +53,10 @@ class StartClock:
         if passed <= 0:
             return
         before, self._looked = self._waited, now
-        self._waited = {pid: waited for pid in processes if (waited := _waits(pid)) is not None}
+        self._waited = {pid: has for pid in processes if (has := waited(pid)) is not None}
         # Of processes that wait together the longest wait counts: the start needs all of them.
-        waits = [waited - before[pid] for pid, waited in self._waited.items() if pid in before]
-        share = min(max(waits, default=0.0) / passed, 1.0) if self._waited else _share_by_load()
+        waits = [has - before[pid] for pid, has in self._waited.items() if pid in before]
+        share = min(max(waits, default=0.0) / passed, 1.0) if WAITS_ARE_TOLD else _share_by_load()
         self.own += passed * (1 - share)
         self.crowded = share > _CROWDED
 
@@ -69,13 +69,6 @@ class StartClock:
         own = self.own + now - self._looked
         limit = max(self._usual, self._stepped + _A_STEP_GIVES * self._usual)
         return self.seconds(now) >= self._most or own >= limit
-
-
-def _waits(pid: int) -> float | None:
-    """For how many seconds the main thread of a process has waited for a core; None if unknown."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return None
 
 
 def _share_by_load() -> float:

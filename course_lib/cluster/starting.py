@@ -22,6 +22,8 @@ from .rank_table import count
 from .runtime_dir import started, sweep_stale
 from .slurm import is_inside, read_settings
 
+_USUAL_START_S = 60.0  # and so many more for each rank:
+_USUAL_PER_RANK_S = 2.0
 _LONGEST_START_S = 600.0
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
@@ -76,7 +78,7 @@ def start_cluster(
     """
     slots, job = _where(hosts, slurm)
     n = _a_number(n) if job is not None else checked(n, slots)
-    usual = 60.0 + 2 * n
+    usual = _USUAL_START_S + _USUAL_PER_RANK_S * n
     within = [usual, max(_LONGEST_START_S, 5 * usual)] if timeout is None else [float(timeout)] * 2
     settings: dict[str, Any] = {"key": _key(), "n": n, "within": within, "grace": float(grace)}
     settings |= {"hosts": None if slots is None else filled(slots, n), "slurm": job}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,15 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from course_lib.cluster import StartError
-from course_lib.cluster.notebook_client import NotebookClient
+from course_lib.cluster.cores import WAITS_ARE_TOLD
 from course_lib.cluster.start_clock import StartClock
 
 pytestmark = pytest.mark.timeout(270)
 
-linux = pytest.mark.skipif(
-    not os.path.exists("/proc/self/schedstat"), reason="the system does not tell who waits"
-)
+USUAL_S = 9  # a start of two ranks takes 3 s of its own on a quiet machine
+CROWD = 10  # programs for each core
+
+linux = pytest.mark.skipif(not WAITS_ARE_TOLD, reason="the system does not tell who waits")
 
 
 @contextlib.contextmanager
@@ -68,10 +69,36 @@ def test_sleeping_counts_in_full() -> None:
         sleeper.wait()
 
 
+@linux
 def test_a_late_step_gives_time_up_to_the_most() -> None:
-    clock = StartClock(0.0, usual=60.0, most=100.0)
-    here = [os.getpid()]
-    for now in range(59):
-        clock.look(float(now), here)
+    clock = StartClock(began=0.0, usual=60.0, most=100.0)
+    clock.look(59.0, [])
+    assert clock.is_over(60.0)
     clock.step()
-    assert not clock.is_over(clock._looked + 25.0)
+    assert not clock.is_over(88.0)
+    assert clock.is_over(90.0)
+    clock.look(89.0, [])
+    clock.step()
+    assert not clock.is_over(99.0)
+    assert clock.is_over(100.0)
+
+
+@linux
+def test_in_a_crowd_ranks_start_and_a_cell_says_who_had_no_core(new_kernel) -> None:
+    kernel = new_kernel()
+    kernel.must(
+        "from course_lib.cluster import start_cluster, starting\n"
+        f"starting._USUAL_START_S, starting._USUAL_PER_RANK_S = {USUAL_S}, 0"
+    )
+    with computing(CROWD * (os.cpu_count() or 1)):
+        out = kernel.must("cluster = start_cluster(2)", within=200)
+        log = kernel.must("print(cluster.keeper.directory.keeper_log.read_text())").text()
+        seconds, own = map(float, re.findall(r"ready after (\S+) s, of which (\S+) s", log)[0])
+        assert own < USUAL_S < seconds
+        assert re.search(r"^\d+ s: waiting for a core: \d of 2 ranks have", out.text(), re.M)
+        out = kernel.run("%%px --limit 3\nwhile True:\n    pass", within=60)
+    assert out.error["ename"] == "HangError"
+    assert re.search(r"For \d s of that rank \d could have run, but no core", out.traceback)
+    out = kernel.run("%%px --limit 3\nwhile True:\n    pass", within=60)
+    assert "no core was free" not in out.traceback
+    assert "If the cell only needs more time" in out.traceback

@@ -51,19 +51,31 @@ def run_lesson(hub: Hub, name: str, measured: Measured) -> None:
     learner, start = Learner(hub, name), time.monotonic()
     learner.start()
     measured.server = time.monotonic() - start
-    cells = learner.open(LESSON)
+    learner.open(LESSON)
     start = time.monotonic()
-    for cell in cells:
+    for cell in learner.cells:
         source, began = "".join(cell["source"]), time.monotonic()
         ran = learner.run(source, seconds=1200)
         on_purpose = "raises-exception" in cell["metadata"].get("tags", [])
-        measured.failed += ran.ok == on_purpose
+        if ran.ok == on_purpose:
+            measured.failed += 1
+            print(f"{name}, after {time.monotonic() - start:.0f} s: {first_line(source)}")
+            print(f"    {last_line(ran.text)}", flush=True)
         if source.startswith("cluster = start_cluster"):
             measured.cluster = time.monotonic() - began
             if not ran.ok:
-                print(f"{name}: {ran.text.splitlines()[-1]}")
                 break
     measured.lesson = time.monotonic() - start
+
+
+def first_line(source: str) -> str:
+    """Return the first line of a cell that says what it does."""
+    return next((line for line in source.splitlines() if not line.startswith("%%")), source)
+
+
+def last_line(text: str) -> str:
+    """Return the last line of an output that is not empty."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def part_of(process: psutil.Process) -> str:

@@ -48,7 +48,12 @@ c.JupyterHub.load_roles.append({{
 
 
 class Learner:
-    """One learner's server, reached with a token of their own, and the kernel of one notebook."""
+    """One learner's server, reached with a token of their own, and the kernel of one notebook.
+
+    Attributes:
+        home: the learner's folder.
+        cells: the code cells of the notebook that is open.
+    """
 
     def __init__(self, hub: Hub, name: str):
         self.name = name
@@ -57,6 +62,7 @@ class Learner:
         token = hub.ask("POST", f"users/{name}/tokens", {"note": "test"})["token"]
         self.headers = {"Authorization": f"token {token}"}
         self.address = f"{hub.address}/user/{name}"
+        self.cells: list[dict] = []
         self._hub = hub
         self._kernel = ""
 
@@ -76,8 +82,8 @@ class Learner:
             f"{self.address}/api/{path}", headers=headers or self.headers, timeout=60
         )
 
-    def open(self, notebook: str) -> list[dict]:
-        """Start the notebook's kernel as JupyterLab does; return its code cells."""
+    def open(self, notebook: str) -> None:
+        """Start the notebook's kernel as JupyterLab does, and read its cells."""
         asked = {"path": notebook, "name": notebook, "type": "notebook"}
         answer = requests.post(
             f"{self.address}/api/sessions",
@@ -88,7 +94,7 @@ class Learner:
         answer.raise_for_status()
         self._kernel = answer.json()["kernel"]["id"]
         cells = self.get(f"contents/{notebook}").json()["content"]["cells"]
-        return [cell for cell in cells if cell["cell_type"] == "code"]
+        self.cells = [cell for cell in cells if cell["cell_type"] == "code"]
 
     def _connect(self) -> websocket.WebSocket:
         """Connect to the kernel, for one cell: the server closes a connection that rests."""
