@@ -1,27 +1,34 @@
 """Measure how many learners a machine carries: they run lesson 00 under a real hub.
 
 ``python -m tests.hub.crowd 10 --apart 20``, ten learners who begin 20 s after each other, prints
-what each learner's lesson took, in seconds, seconds of a core, and memory; and the most that all
-of them had together.
+what each learner's lesson took, in seconds, seconds of a core, memory, files, processes and ports;
+what clusters cost that rest; and how soon the ranks have ended of whoever leaves.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import signal
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import psutil
 
 from tests.hub.hub import Hub, Learner, running_hub
-from tests.lab_server import marked
+from tests.lab_server import marked, wait_until
 
 LESSON = "workspace/00_start_here.ipynb"
-SAMPLE_SECONDS = 2.0
+SAMPLE_SECONDS = 5.0
+SAMPLING = threading.Lock()
+RESTING_SECONDS = 10.0
 
 
 @dataclass
@@ -36,6 +43,10 @@ class Measured:
         core: for each process its seconds on a core.
         memory: the largest memory in bytes, by what the processes are; pages that several
             processes share are divided among them (PSS).
+        started: the memory when the cluster had just started, in bytes.
+        start_core: seconds of a core that server, kernel and cluster had until then.
+        most: the largest number of ``processes``, ``threads`` and listening ``ports`` of the
+            cluster.
     """
 
     server: float = 0.0
@@ -44,9 +55,12 @@ class Measured:
     failed: int = 0
     core: dict[int, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
+    started: float = 0.0
+    start_core: float = 0.0
+    most: dict[str, int] = field(default_factory=dict)
 
 
-def run_lesson(hub: Hub, name: str, measured: Measured) -> None:
+def run_lesson(hub: Hub, name: str, measured: Measured) -> Learner:
     """Start a learner's server, run all cells of lesson 00, and note the times."""
     learner, start = Learner(hub, name), time.monotonic()
     learner.start()
@@ -65,7 +79,10 @@ def run_lesson(hub: Hub, name: str, measured: Measured) -> None:
             measured.cluster = time.monotonic() - began
             if not ran.ok:
                 break
+            now = sample(hub.mark, {name: measured})
+            measured.started, measured.start_core = now[name], sum([*measured.core.values()])
     measured.lesson = time.monotonic() - start
+    return learner
 
 
 def first_line(source: str) -> str:
@@ -91,19 +108,72 @@ def part_of(process: psutil.Process) -> str:
     return "cluster"  # keeper, controller and its schedulers, mpiexec
 
 
-def sample(mark: str, learners: dict[str, Measured]) -> float:
-    """Note what everybody's processes have now; return the memory of all in bytes."""
+def sample(mark: str, learners: dict[str, Measured]) -> dict[str, float]:
+    """Note what everybody's processes have now; return each one's memory in bytes."""
     now: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for process in marked(mark):
-        with contextlib.suppress(psutil.Error, OSError):
-            name = process.environ().get("JUPYTERHUB_USER", "hub")
-            now[name][part_of(process)] += process.memory_full_info().pss
-            if name in learners:
-                learners[name].core[process.pid] = sum(process.cpu_times()[:2])
-    for name, parts in now.items():
-        if name in learners and sum(parts.values()) > sum(learners[name].memory.values()):
-            learners[name].memory = dict(parts)
-    return sum(sum(parts.values()) for parts in now.values())
+    counts: dict[str, Counter] = defaultdict(Counter)
+    with SAMPLING:
+        for process in marked(mark):
+            with contextlib.suppress(psutil.Error, OSError):
+                name, part = process.environ().get("JUPYTERHUB_USER", "hub"), part_of(process)
+                now[name][part] += process.memory_full_info().pss
+                if name in learners:
+                    learners[name].core[process.pid] = sum(process.cpu_times()[:2])
+                if part in ("ranks", "cluster"):
+                    counts[name] += Counter(processes=1, threads=process.num_threads())
+                    counts[name]["ports"] += len(listening(process))
+        for name in now.keys() & learners.keys():
+            parts, measured = now[name], learners[name]
+            if sum(parts.values()) > sum(measured.memory.values()):
+                measured.memory = dict(parts)
+            for what, count in counts[name].items():
+                measured.most[what] = max(count, measured.most.get(what, 0))
+    return {name: sum(parts.values()) for name, parts in now.items()}
+
+
+def listening(process: psutil.Process) -> set[int]:
+    """Return the ports on which a process listens."""
+    found = process.net_connections("tcp")
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+
+
+def size_of_files(hub: Hub) -> int:
+    """Return the bytes that all clusters have in the hub's /tmp and in /dev/shm."""
+    size = 0
+    for base in (hub.temporary, Path("/dev/shm")):
+        for path in base.glob(f"rank-by-rank-{os.getuid()}*/**/*"):
+            with contextlib.suppress(FileNotFoundError):  # removed just now
+                size += path.lstat().st_blocks * 512
+    return size
+
+
+def resting(hub: Hub, learners: dict[str, Measured]) -> float:
+    """Return what share of a core all of one learner's processes take when nobody does anything."""
+    sample(hub.mark, learners)
+    before, began = {name: dict(m.core) for name, m in learners.items()}, time.monotonic()
+    time.sleep(RESTING_SECONDS)
+    sample(hub.mark, learners)
+    seconds = time.monotonic() - began
+    used = sum(m.core[pid] - had for n, m in learners.items() for pid, had in before[n].items())
+    return used / seconds / len(learners)
+
+
+def until_gone(pids: list[int], end: Callable[[], object]) -> float:
+    """Return how many seconds after ``end()`` the last of some ranks is gone."""
+    began = time.monotonic()
+    end()
+    wait_until(lambda: not any(map(psutil.pid_exists, pids)), 120, "an end of the ranks")
+    return time.monotonic() - began
+
+
+def tell_who_leaves(hub: Hub, here: list[Learner]) -> None:
+    """End one learner's server, kill another's kernel, and print when their ranks are gone."""
+    *_, first, last = here
+    kernel = int(first.run("import os; print(os.getpid())").text)
+    seconds = until_gone(first.ranks(), lambda: os.kill(kernel, signal.SIGKILL))
+    print(f"kernel killed: ranks gone after {seconds:.1f} s")
+    end_server = partial(hub.ask, "DELETE", f"users/{last.name}/server")
+    print(f"server ended: ranks gone after {until_gone(last.ranks(), end_server):.1f} s")
 
 
 def main() -> None:
@@ -114,14 +184,15 @@ def main() -> None:
     arguments = parser.parse_args()
     count = arguments.learners
     learners = {f"learner{number}": Measured() for number in range(1, count + 1)}
-    done, most = threading.Event(), [0.0]
+    done, most, files, here = threading.Event(), [0.0], [0], []
 
-    def watch(mark: str) -> None:
+    def watch(hub: Hub) -> None:
         while not done.wait(SAMPLE_SECONDS):
-            most.append(sample(mark, learners))
+            most.append(sum(sample(hub.mark, learners).values()))
+            files.append(size_of_files(hub))
 
     with running_hub() as hub:
-        watcher = threading.Thread(target=watch, args=(hub.mark,))
+        watcher = threading.Thread(target=watch, args=(hub,))
         watcher.start()
         try:
             with ThreadPoolExecutor(count) as together:
@@ -129,21 +200,27 @@ def main() -> None:
                 for name, measured in learners.items():
                     runs.append(together.submit(run_lesson, hub, name, measured))
                     time.sleep(arguments.apart)
-                for run in runs:
-                    run.result()
+                here = [run.result() for run in runs]
         finally:
             done.set()
             watcher.join()
+        print(f"at rest: {resting(hub, learners):.3f} of a core for each learner")
+        if len(here) > 1:
+            tell_who_leaves(hub, here)
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB")
-    print("learner     server  cluster  lesson  core s  failed  memory (MiB)")
+    print("learner     server  cluster  lesson  core s  failed  memory (MiB)  when started")
     for name, m in learners.items():
         parts = ", ".join(f"{part} {size / 2**20:.0f}" for part, size in sorted(m.memory.items()))
         print(
             f"{name:10}  {m.server:5.0f} s  {m.cluster:5.0f} s {m.lesson:5.0f} s"
             f"  {sum(m.core.values()):6.0f}  {m.failed:6}"
             f"  {sum(m.memory.values()) / 2**20:.0f}: {parts}"
+            f"  {m.started / 2**20:.0f} after {m.start_core:.0f} core s; {m.most}"
         )
-    print(f"all together: at most {max(most) / 2**20:.0f} MiB, the hub and its proxy included")
+    print(
+        f"all together: at most {max(most) / 2**20:.0f} MiB, the hub and its proxy included, and"
+        f" {max(files) / 2**20:.0f} MiB of files"
+    )
 
 
 if __name__ == "__main__":

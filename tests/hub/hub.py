@@ -165,10 +165,11 @@ class Ran:
 
 
 class Hub:
-    """A running JupyterHub."""
+    """A running JupyterHub; in its folder are the learners' ``homes`` and their ``temporary``."""
 
-    def __init__(self, address: str, token: str, homes: Path, mark: str):
-        self.address, self.homes, self.mark = address, homes, mark
+    def __init__(self, address: str, token: str, folder: Path, mark: str):
+        self.address, self.mark = address, mark
+        self.homes, self.temporary = folder / "homes", folder / "tmp"
         self._headers = {"Authorization": f"token {token}"}
 
     def ask(self, method: str, path: str, content: dict | None = None) -> Any:
@@ -223,7 +224,7 @@ def running_hub() -> Iterator[Hub]:
             )
         )
         log = folder / "log"
-        hub = Hub(f"http://127.0.0.1:{ports[0]}", token, folder / "homes", mark)
+        hub = Hub(f"http://127.0.0.1:{ports[0]}", token, folder, mark)
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [ROOT / "hub/.venv/bin/python", "-m", "jupyterhub", "-f", config],
