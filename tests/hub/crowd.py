@@ -39,7 +39,8 @@ class Measured:
         server: seconds until the server answered.
         cluster: seconds that `start_cluster` took.
         lesson: seconds for all cells.
-        failed: cells that did not end as they are meant to.
+        cells: cells that were run.
+        failed: cells of them that did not end as they are meant to.
         core: for each process its seconds on a core.
         memory: the largest memory in bytes, by what the processes are; pages that several
             processes share are divided among them (PSS).
@@ -52,6 +53,7 @@ class Measured:
     server: float = 0.0
     cluster: float = 0.0
     lesson: float = 0.0
+    cells: int = 0
     failed: int = 0
     core: dict[int, float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
@@ -60,8 +62,12 @@ class Measured:
     most: dict[str, int] = field(default_factory=dict)
 
 
-def run_lesson(hub: Hub, name: str, measured: Measured) -> Learner:
-    """Start a learner's server, run all cells of lesson 00, and note the times."""
+def run_lesson(hub: Hub, name: str, measured: Measured, until: float) -> Learner:
+    """Start a learner's server, run all cells of lesson 00, and note the times.
+
+    Args:
+        until: no cell begins after it, in seconds of ``time.monotonic()``.
+    """
     learner, start = Learner(hub, name), time.monotonic()
     learner.start()
     measured.server = time.monotonic() - start
@@ -69,7 +75,11 @@ def run_lesson(hub: Hub, name: str, measured: Measured) -> Learner:
     start = time.monotonic()
     for cell in learner.cells:
         source, began = "".join(cell["source"]), time.monotonic()
+        if began > until:
+            print(f"{name} has not come further than {measured.cells} cells")
+            break
         ran = learner.run(source, seconds=1200)
+        measured.cells += 1
         on_purpose = "raises-exception" in cell["metadata"].get("tags", [])
         if ran.ok == on_purpose:
             measured.failed += 1
@@ -181,7 +191,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("learners", type=int, nargs="?", default=10)
     parser.add_argument("--apart", type=float, default=0.0, help="seconds between two learners")
+    parser.add_argument("--within", type=float, default=3600.0, help="no cell begins later")
     arguments = parser.parse_args()
+    until = time.monotonic() + arguments.within
     count = arguments.learners
     learners = {f"learner{number}": Measured() for number in range(1, count + 1)}
     done, most, files, here = threading.Event(), [0.0], [0], []
@@ -198,7 +210,7 @@ def main() -> None:
             with ThreadPoolExecutor(count) as together:
                 runs = []
                 for name, measured in learners.items():
-                    runs.append(together.submit(run_lesson, hub, name, measured))
+                    runs.append(together.submit(run_lesson, hub, name, measured, until))
                     time.sleep(arguments.apart)
                 here = [run.result() for run in runs]
         finally:
@@ -208,12 +220,12 @@ def main() -> None:
         if len(here) > 1:
             tell_who_leaves(hub, here)
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB")
-    print("learner     server  cluster  lesson  core s  failed  memory (MiB)  when started")
+    print("learner     server  cluster  lesson  core s  cells  failed  memory (MiB)  when started")
     for name, m in learners.items():
         parts = ", ".join(f"{part} {size / 2**20:.0f}" for part, size in sorted(m.memory.items()))
         print(
             f"{name:10}  {m.server:5.0f} s  {m.cluster:5.0f} s {m.lesson:5.0f} s"
-            f"  {sum(m.core.values()):6.0f}  {m.failed:6}"
+            f"  {sum(m.core.values()):6.0f}  {m.cells:5}  {m.failed:6}"
             f"  {sum(m.memory.values()) / 2**20:.0f}: {parts}"
             f"  {m.started / 2**20:.0f} after {m.start_core:.0f} core s; {m.most}"
         )
