@@ -18,10 +18,11 @@ from ipyparallel import error
 from IPython import get_ipython
 from torch_mpi4py.hang_report import HangReport
 
-from .cores import waited
+from .cores import WAITS_ARE_TOLD, OwnTime, waited
 from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
+from .rank_table import Rank
 from .stop_button import StopButton
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_S = 60.0
 
+# Ranks that wait for a core for a larger share of the time have it from others than each other.
+_CROWDED = 0.8
+_LOOK_AT_CORES_EVERY_S = 1.0
+_AT_MOST_TIMES = 10  # the limit, in a crowd
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
@@ -132,7 +137,9 @@ class Cell:
         self._printed_at = self._began
         self._waits: dict[int, int | None] = {}
         self._waits_since = self._began
-        self._waited_before = self._waited_for_cores()
+        self._waited_before = self._waits_for_cores()
+        self._own = OwnTime(self._began, _CROWDED)
+        self._looked_at_cores = self._began
 
     @classmethod
     def of_function(
@@ -226,12 +233,16 @@ class Cell:
                 self._cluster.status()
             if self._in_vain(now):
                 return "in vain"
+            if now - self._looked_at_cores >= _LOOK_AT_CORES_EVERY_S:
+                self._look_at_cores(now)
             if now >= self._began + self._limit.seconds and self._is_over(now):
                 return "limit"
 
     def _is_over(self, now: float) -> bool:
         if not self._limit.without_progress:
-            return True
+            self._look_at_cores(now)
+            most = self._began + _AT_MOST_TIMES * self._limit.seconds
+            return self._own.seconds >= self._limit.seconds or now >= most
         return now >= self._last_sign() + self._limit.seconds
 
     def _last_sign(self) -> float:
@@ -250,19 +261,34 @@ class Cell:
             left = {e for e in left if boards.waits([e])[e] == waits[e]}
         return bool(waits) and not left
 
-    def _waited_for_cores(self) -> dict[int, float]:
-        """For how long each rank on this machine has waited for a core since it began."""
-        here = [r for r in self._cluster.ranks if r.engine not in self._cluster.boards.elsewhere]
-        waits = {row.rank: waited(row.pid) for row in here if row.rank in self.ranks}
+    def _look_at_cores(self, now: float) -> None:
+        """Count the time, but not what ranks that compute wait for a core in a crowd."""
+        self._looked_at_cores = now
+        self._own.look(now, [row.pid for row in self._computing()])
+
+    def _rows_here(self) -> list[Rank]:
+        """What is known of those ranks that run on this machine."""
+        elsewhere = self._cluster.boards.elsewhere
+        rows = self._cluster.ranks if WAITS_ARE_TOLD else []
+        return [row for row in rows if row.rank in self.ranks and row.engine not in elsewhere]
+
+    def _computing(self) -> list[Rank]:
+        """The ranks here that have not ended the cell and do not wait for another."""
+        late = unfinished(self._result, self.ranks)
+        rows = [row for row in self._rows_here() if row.rank in late]
+        waits = self._cluster.boards.waits([row.engine for row in rows])
+        return [row for row in rows if waits[row.engine] is None]
+
+    def _waits_for_cores(self) -> dict[int, float]:
+        """For how long each rank here has waited for a core since its process began."""
+        waits = {row.rank: waited(row.pid) for row in self._rows_here()}
         return {rank: seconds for rank, seconds in waits.items() if seconds is not None}
 
     def _starved(self) -> dict[int, float]:
-        """How long each late rank has waited for a core, but for those that wait for others."""
-        engines = self._cluster.who.engines_of(self.late)
-        waits = self._cluster.boards.waits(engines)
-        computing = [r for r, e in zip(self.late, engines, strict=True) if waits[e] is None]
-        now, before = self._waited_for_cores(), self._waited_before
-        return {r: now[r] - before[r] for r in computing if r in now and r in before}
+        """How long each rank that computes has waited for a core since the cell began."""
+        now, before = self._waits_for_cores(), self._waited_before
+        ranks = [row.rank for row in self._computing()]
+        return {r: now[r] - before[r] for r in ranks if r in now and r in before}
 
     def _note_printed(self, now: float) -> None:
         printed = self.output.printed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()
@@ -18,3 +19,50 @@ def waited(pid: int) -> float | None:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     return None
+
+
+class OwnTime:
+    """Counts the time of a piece of work, but not what it waits for a core.
+
+    Args:
+        began: when the work began, in seconds of the clock that ``now`` is from.
+        least: what share of the time it has to wait before that does not count.
+
+    Attributes:
+        began: the same.
+        seconds: the time that counts, up to the latest look.
+        share: what share of its time it waited for a core between the latest two looks.
+    """
+
+    def __init__(self, began: float, least: float = 0.0) -> None:
+        self.began = began
+        self.seconds = 0.0
+        self.share = 0.0
+        self._looked = began
+        self._least = least
+        self._waited: dict[int, float] = {}
+
+    def look(self, now: float, processes: Iterable[int]) -> None:
+        """Count the time since the last look.
+
+        Args:
+            now: the present time.
+            processes: those that do the work, on this machine. The longest wait counts, as the
+                work needs all of them.
+        """
+        passed = now - self._looked
+        if passed <= 0:
+            return
+        before, self._looked = self._waited, now
+        self._waited = {pid: has for pid in processes if (has := waited(pid)) is not None}
+        waits = [has - before[pid] for pid, has in self._waited.items() if pid in before]
+        self.count(passed, min(max(waits, default=0.0) / passed, 1.0))
+
+    def count(self, passed: float, share: float) -> None:
+        """Count some seconds, for a share of which it waited for a core."""
+        self.share = share
+        self.seconds += passed * (1 - share) if share >= self._least else passed
+
+    def at(self, now: float) -> float:
+        """The time that counts, if it has not waited since the latest look."""
+        return self.seconds + now - self._looked

@@ -320,6 +320,9 @@ class Cluster:
 
         ``"60+"`` is 60 s without progress: something printed, or a call of communication
         ended. ``None`` is no limit. ``%%px --limit 5`` sets it for one cell.
+
+        Where other programs leave ranks that compute less than a fifth of a core, what they wait
+        for one does not count, up to ten times the limit.
         """
         return self._limit
 

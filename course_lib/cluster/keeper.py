@@ -318,8 +318,8 @@ class Keeper:
             self._looked_at_clock = now
             clock.look(now, family(os.getpid()))
         if clock.is_over(now):
-            seconds = clock.seconds(now)
-            waited = seconds - clock.own
+            seconds = now - clock.began
+            waited = seconds - clock.at(now)
             busy = f"; for {waited:.0f} s of them no core was free" if waited > seconds / 2 else ""
             self._fail(f"not ready after {seconds:.0f} s ({self._progress()}{busy})")
 
@@ -406,8 +406,8 @@ class Keeper:
         self._clock.step()
         if self.state == "starting" and not self._missing():
             self.state = "ready"
-            passed = self._clock.seconds(time.monotonic())
-            log.info("ready after %.1f s, of which %.1f s of its own", passed, self._clock.own)
+            passed, own = time.monotonic() - self._clock.began, self._clock.seconds
+            log.info("ready after %.1f s, of which %.1f s of its own", passed, own)
 
     def _obey(self, operation: str, message: dict, writer: asyncio.StreamWriter) -> None:
         if operation == "own":
