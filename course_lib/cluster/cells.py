@@ -138,8 +138,8 @@ class Cell:
         self._waits: dict[int, int | None] = {}
         self._waits_since = self._began
         self._waited_before = self._waits_for_cores()
-        self._own = OwnTime(self._began, _CROWDED)
-        self._looked_at_cores = self._began
+        self._own, self._looked_at_cores = OwnTime(self._began, _CROWDED), self._began
+        self._look_at_cores(self._began)
 
     @classmethod
     def of_function(
@@ -264,7 +264,8 @@ class Cell:
     def _look_at_cores(self, now: float) -> None:
         """Count the time, but not what ranks that compute wait for a core in a crowd."""
         self._looked_at_cores = now
-        self._own.look(now, [row.pid for row in self._computing()])
+        here = [row.pid for row in self._rows_here()]
+        self._own.look(now, here, [row.pid for row in self._computing()])
 
     def _rows_here(self) -> list[Rank]:
         """What is known of those ranks that run on this machine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()
@@ -42,21 +42,27 @@ class OwnTime:
         self._least = least
         self._waited: dict[int, float] = {}
 
-    def look(self, now: float, processes: Iterable[int]) -> None:
+    def look(
+        self, now: float, processes: Iterable[int], needed: Collection[int] | None = None
+    ) -> None:
         """Count the time since the last look.
 
         Args:
             now: the present time.
-            processes: those that do the work, on this machine. The longest wait counts, as the
-                work needs all of them.
+            processes: those that do the work, on this machine.
+            needed: those of them for which the work waits now, by default all. The longest wait
+                of one of them counts.
         """
-        passed = now - self._looked
-        if passed <= 0:
-            return
-        before, self._looked = self._waited, now
+        before, passed = self._waited, now - self._looked
+        self._looked = now
         self._waited = {pid: has for pid in processes if (has := waited(pid)) is not None}
-        waits = [has - before[pid] for pid, has in self._waited.items() if pid in before]
-        self.count(passed, min(max(waits, default=0.0) / passed, 1.0))
+        waits = [
+            has - before[pid]
+            for pid, has in self._waited.items()
+            if pid in before and (needed is None or pid in needed)
+        ]
+        if passed > 0:
+            self.count(passed, min(max(waits, default=0.0) / passed, 1.0))
 
     def count(self, passed: float, share: float) -> None:
         """Count some seconds, for a share of which it waited for a core."""

@@ -9,7 +9,7 @@ really stuck waits for something else, and ends when it always did.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from .cores import WAITS_ARE_TOLD, OwnTime
 
@@ -40,10 +40,12 @@ class StartClock(OwnTime):
         """Note that some process of the start has got further."""
         self._stepped = self.seconds
 
-    def look(self, now: float, processes: Iterable[int]) -> None:
+    def look(
+        self, now: float, processes: Iterable[int], needed: Collection[int] | None = None
+    ) -> None:
         """Count the time since the last look; see :meth:`.OwnTime.look`."""
         if WAITS_ARE_TOLD:
-            super().look(now, processes)
+            super().look(now, processes, needed)
         elif now > self._looked:
             passed, self._looked = now - self._looked, now
             self.count(passed, _share_by_load())
