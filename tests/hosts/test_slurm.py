@@ -67,12 +67,20 @@ def test_a_job_of_its_own(bed: BedClient, kernel: Kernel) -> None:
     await_no_jobs(bed)
 
 
-def test_a_cancelled_job_is_told(bed: BedClient, kernel: Kernel) -> None:
+ENDS = {
+    "scancel {}": "CANCELLED",
+    # A limit has whole minutes, but its end may be moved; slurmctld looks every half minute.
+    "scontrol update JobId={} EndTime=now+1": "TIMEOUT (its time limit was ",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_a_job_is_told(bed: BedClient, kernel: Kernel, end: str) -> None:
     kernel.start_cluster(4, JOB)
     (job,) = jobs("%i")
-    subprocess.run(["scancel", job], check=True, timeout=30)
+    subprocess.run(end.format(job).split(), check=True, timeout=30)
     error = kernel.run("while True: cluster.status()", START_WITHIN_S).traceback
-    assert f"the cluster has ended: Slurm has ended job {job}: CANCELLED" in error
+    assert f"the cluster has ended: Slurm has ended job {job}: {ENDS[end]}" in error
     await_no_jobs(bed)
 
 
