@@ -516,7 +516,7 @@ prediction = None
 from notebooks.lesson_11.page_cache import evict, share_in_cache
 
 PATHS = {"500 files": files, "one tar archive": [tar], "one array": [array]}
-cold, warm, was_cached = {}, {}, {}
+cold, warm, was_cached, now_cached = {}, {}, {}, {}
 for way, read in WAYS.items():
     asked = evict(PATHS[way])
     was_cached[way] = share_in_cache(PATHS[way])
@@ -525,8 +525,9 @@ for way, read in WAYS.items():
     cold[way] = time.perf_counter() - start
 for way, read in WAYS.items():
     warm[way] = best_seconds(read)
-now_cached = {way: share_in_cache(PATHS[way]) for way in WAYS}
-assert set(now_cached.values()) <= {1.0, None}
+    now_cached[way] = share_in_cache(PATHS[way])
+# A system that is short of memory may forget a page at any time.
+assert all(share is None or share > 0.9 for share in now_cached.values())
 
 # %%
 warm, cold = cluster.view["warm"][0], cluster.view["cold"][0]
