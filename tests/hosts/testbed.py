@@ -197,9 +197,17 @@ class Bed:
         return self.hosts[host].processes()
 
     def left(self, host: str) -> list[str]:
-        """What the cluster and MPI have left on a host's ``/tmp`` and ``/dev/shm``."""
-        names = self.run(host, ["sh", "-c", "cd /tmp && ls -d rank-by-rank-*/* ompi.* prte* "
-                                "/dev/shm/* 2>/dev/null; true"], 10)  # fmt: skip
+        """What the cluster and MPI have left on a host's ``/tmp`` and ``/dev/shm``.
+
+        But for the empty folders there of runs that were killed, which the next run removes: see
+        ``test_killed_programs.py``.
+        """
+        look = (
+            "cd /tmp && ls -d rank-by-rank-*/* ompi.* prte* 2>/dev/null; "
+            "find /dev/shm -mindepth 1 -maxdepth 1 "
+            "! '(' -type d -empty -name 'torch-mpi4py-run-*' ')'"
+        )
+        names = self.run(host, ["sh", "-c", look], 10)
         return names.stdout.split()
 
     def start_slurm(self) -> str:
