@@ -107,12 +107,21 @@ def neither_side_goes_on(shared: Path) -> None:
 
 
 def all_ranks_end_while_the_cable_is_cut(bed: BedClient) -> None:
-    def left() -> list[str]:
-        words = [words for host in ("h1", "h2") for words in bed.processes(host).values()]
-        # Ranks alone: mpiexec itself waits for the other host, and its words name Python, too.
-        return [w for w in words if PROGRAM in w and Path(w.split()[0]).name.startswith("python")]
-
+    left = lambda: [*ranks_of(bed, "h1"), *ranks_of(bed, "h2")]  # noqa: E731
     await_true(lambda: not left(), GONE_WITHIN_S, lambda: f"there are {left()}")
+
+
+def ranks_of(bed: BedClient, host: str, name: str = "") -> dict[int, str]:
+    """The ranks on a host, of the program ``name`` alone or of all: command lines by process id.
+
+    Not mpiexec, whose command line holds that of its ranks.
+    """
+    return {
+        pid: words
+        for pid, words in bed.processes(host).items()
+        if Path(words.split()[0]).name.startswith("python") and f"-m {PROGRAM} " in words
+        if f" {name}" in words
+    }
 
 
 def await_files(folder: Path, pattern: str, n: int, seconds: float) -> list[Path]:

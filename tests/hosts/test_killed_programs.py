@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_mpi4py import launch
 
-from tests.hosts.test_cut_cable import PROGRAM, await_files, await_true
+from tests.hosts.test_cut_cable import PROGRAM, await_files, await_true, ranks_of
 from tests.hosts.testbed import BedClient
 
 ENDS_WITHIN_S = 30.0
@@ -66,14 +66,6 @@ def test_what_killed_programs_leave_goes_with_the_next(
     )  # fmt: skip
     for host in ("h1", "h2"):
         assert on(bed, host, RUN_FOLDERS) == []
-
-
-def ranks_of(bed: BedClient, host: str, name: str = "") -> list[int]:
-    """Process ids of the ranks on a host, those of the program ``name`` alone or of all."""
-    return [
-        pid for pid, words in bed.processes(host).items()
-        if f"python -m {PROGRAM}" in words and "mpiexec" not in words and f" {name}" in words
-    ]  # fmt: skip
 
 
 def on(bed: BedClient, host: str, find: list[str]) -> list[str]:

@@ -29,7 +29,6 @@ _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
 # Survivors of a death wait so long for each other at their end.
 _PATIENCE_SECONDS = 60.0
-_LOOK_SECONDS = 1.0
 _launcher = os.getppid()
 _installed = False
 _must_abort = False
@@ -126,12 +125,12 @@ def _await_barrier(everyone: MPI.Intracomm) -> None:
     if failed_ranks(everyone):
         return
     request, pause = everyone.Ibarrier(), 1e-5
-    look = time.monotonic() + _LOOK_SECONDS
+    look = time.monotonic() + cut_links.LOOK_EVERY_SECONDS
     while not (request.Test() or failed_ranks(everyone) or _is_orphan()):
         time.sleep(pause)
         pause = min(2 * pause, 1e-2)
         if time.monotonic() > look:
-            look += _LOOK_SECONDS
+            look += cut_links.LOOK_EVERY_SECONDS
             cut_links.close_dead(cut_links.PATIENT_SECONDS)
 
 

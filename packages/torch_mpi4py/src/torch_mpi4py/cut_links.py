@@ -25,6 +25,8 @@ SOON_SECONDS = 1.0
 """Silence after which a connection is closed that an overdue call may wait for."""
 PATIENT_SECONDS = 10.0
 """The same where ranks wait for each other without a limit, and one may well compute."""
+LOOK_EVERY_SECONDS = 1.0
+"""How often whoever waits looks for them."""
 _FIRST_RETRANSMIT_SECONDS = 0.2  # at least; each later one waits twice as long
 _SYN_SENT = 2  # the state in the first byte of tcp_info
 _RETRANSMITS_AT, _PROBES_AT = 2, 3  # bytes of tcp_info

@@ -117,7 +117,12 @@ if not _imported_before:
     # Where a rank has died, MPI_Finalize would wait for it: torch_mpi4py.at_exit decides.
     mpi4py.rc.finalize = False
 
-_limit = float(os.environ.get(_START_SECONDS, "120"))
+try:
+    _limit = float(os.environ.get(_START_SECONDS, "120"))
+except ValueError:
+    raise ImportError(
+        f"{_START_SECONDS}={os.environ[_START_SECONDS]!r} is no number of seconds; 0 is no limit"
+    ) from None
 if _initialized_before or _limit <= 0 or os.environ.get("OMPI_COMM_WORLD_SIZE", "1") == "1":
     _start_mpi()
 else:

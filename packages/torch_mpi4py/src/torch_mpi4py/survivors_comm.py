@@ -16,8 +16,6 @@ from .errors import CommunicationError, DeadlineError
 from .mpi_errors import translate
 from .runtime import MPI
 
-_LOOK_SECONDS = 1.0
-
 
 def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
     """Leave the dead out of the base; every living rank must call this.
@@ -60,7 +58,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     shrinking = _unfinished[key]
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
-        if wait([shrinking], min(left, _LOOK_SECONDS)).done:
+        if wait([shrinking], min(left, cut_links.LOOK_EVERY_SECONDS)).done:
             break
         cut_links.close_dead(min(cut_links.PATIENT_SECONDS, seconds / 3))
     if not shrinking.done():
