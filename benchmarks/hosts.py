@@ -5,7 +5,8 @@ An ordinary program: ``python -m benchmarks.hosts FILE``. The hosts are the virt
 this machine's cores, and what crosses the network is copied by its kernel. There it measures
 
 - ``runs``: all-reduces and training steps of four ranks, ours, gloo and raw MPI in turns in the
-  same processes, on two hosts and on one (``--ranks`` is what mpiexec starts),
+  same processes, on two hosts and on one (``--ranks`` is what mpiexec starts); and what is the
+  least that a backend can take which compares calls, see :class:`Least`,
 - ``starts``: from ``start_cluster`` to four engines with torch, on one host and on two, in turns,
 - ``reports``: a cell with a limit hangs on two hosts; from the limit to its error,
 - ``idle``: the share of a core that the agent of the other host takes when nothing happens.
@@ -46,6 +47,54 @@ cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
 """
 
 
+class Least(dist.ProcessGroup):
+    """Does nothing but two raw MPI calls: an all-reduce of 16 bytes, as a check, and the asked one.
+
+    Between it and ours lies what ours costs; between it and raw MPI what torch's own function and
+    any check cost, which is done by all ranks before data moves.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        self._comm = comm
+        self._name = self._description = ""
+        self._check = [bytes(16), 2, MPI.INT64_T]
+        self._largest = [bytearray(16), 2, MPI.INT64_T]
+        self.message: list = []
+
+    def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> None:
+        """Add up ``message``, which the caller has set to the memory of the tensor."""
+        self._comm.Allreduce(self._check, self._largest, MPI.MAX)
+        self._comm.Allreduce(MPI.IN_PLACE, self.message, MPI.SUM)
+
+    # What torch asks a group written in Python for, besides.
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+
+
+def new_least_group(comm: MPI.Intracomm) -> Least:
+    """Return a group of all ranks that does the least, as torch makes one."""
+
+    def create(*_: object) -> Least:
+        return Least(comm)
+
+    dist.Backend.register_backend("least", create, extended_api=True, devices=["cpu"])
+    return dist.new_group(backend="least")
+
+
 def on_a_rank(output: Path) -> None:
     """Measure all-reduces and steps on the ranks of this mpiexec; rank 0 writes them."""
     torch.set_num_threads(1)
@@ -53,13 +102,15 @@ def on_a_rank(output: Path) -> None:
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
     gloo = dist.new_group(backend="gloo")
     comm = MPI.COMM_WORLD.Dup()
+    least_group = new_least_group(comm)
     rows = []
     for size in SIZES:
         tensor = torch.zeros(size // 4)
-        message = [tensor.numpy(), size // 4, MPI.FLOAT]
+        least_group.message = message = [tensor.numpy(), size // 4, MPI.FLOAT]
         variants = {
             "ours": lambda: dist.all_reduce(tensor),  # noqa: B023 used within this turn
             "gloo": lambda: dist.all_reduce(tensor, group=gloo),  # noqa: B023
+            "least": lambda: dist.all_reduce(tensor, group=least_group),  # noqa: B023
             "raw": lambda: comm.Allreduce(MPI.IN_PLACE, message, MPI.SUM),  # noqa: B023
         }
         least = LEAST_LOOPS_SMALL if size <= SMALL else LEAST_LOOPS
