@@ -26,8 +26,13 @@ from torch_mpi4py import launch
 # A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
 _LONGEST_BASE = 60
 _SHARED_MEMORY = launch.SHARED_MEMORY
-# By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
-_SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
+# By MPICH, and by Open MPI 5 and 4: at a terminal, without torch_mpi4py and with it.
+_OPEN_MPI_SEGMENTS = ("sm_segment.*", "vader_segment.*")
+_SEGMENTS = (
+    "mpich_shm_*",
+    *_OPEN_MPI_SEGMENTS,
+    *(f"{launch.RUN_FOLDERS}*/{name}" for name in _OPEN_MPI_SEGMENTS),
+)
 _LEAST_SHARED_MIB = 32  # four ranks do not start with 12
 _YOUNG_S = 1.0
 CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
