@@ -79,8 +79,8 @@ def connections(bed: BedClient) -> dict[str, dict[str, str]]:
     """The settings of each ssh that runs on h1, by what it runs on the other host."""
     found = {}
     for words in bed.processes("h1").values():
-        if words.startswith("ssh -o"):
-            options, _, command = words.partition(" h2 ")
+        options, _, command = words.partition(" h2 ")
+        if options.split()[0].endswith("ssh"):
             asked = ["ssh", "-G", *options.split()[1:], "h2"]
             said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10)
             found[command] = dict(line.split(" ", 1) for line in said.stdout.splitlines())
@@ -98,5 +98,7 @@ def test_a_contrary_configuration(bed: BedClient, kernel: Kernel, folder: Path) 
         settings = seen[command]
         assert {name: settings.get(name) for name in WANTED} == WANTED, command
         assert "remotecommand" not in settings
-        assert settings["identityfile"] == f"{folder}/user_key"  # which is theirs to say
+        # Which is theirs to say: who they are, and whether there is a connection to be used.
+        assert settings["identityfile"] == f"{folder}/user_key"
+        assert settings["controlpath"].startswith(f"{folder}/control-")
     assert not list(folder.glob("control-*")), "others could join our connection"
