@@ -28,5 +28,5 @@ class Client(ipp.Client):
             self.explain()
             raise ClusterError(
                 f"this view asks for an engine that has left the cluster ({gone}); cluster.view is "
-                "a view on all ranks that are left"
+                "a view on all ranks that are left, cluster.restart() starts fresh ones"
             ) from None
