@@ -92,6 +92,7 @@ class Agent:
         if self._alone_since is None:
             log.error("%s: the ranks end", why)
             self._alone_since = time.monotonic()
+            self._tell(alone=why)  # so that nobody looks for another reason of their deaths
             self.ranks.end_ranks()
 
     def _do(self, work: Any) -> None:

@@ -21,9 +21,8 @@ from .keeper_client import KeeperClient
 from .runtime_dir import RuntimeDir
 
 # An engine counts as registered after its first heartbeat, which ipyparallel sends every 3 s.
-# Beating faster saves seconds at the start; the patience (30 s in all) stays the same.
+# Beating faster saves seconds at the start.
 _BEAT_MS = 200
-_PATIENCE_BEATS = 150
 
 
 # Below the ranges from which Linux and macOS hand out ports to anybody who asks for one, so
@@ -56,6 +55,9 @@ class Controller(IPController):
         # An engine may wait for a core longer than the hub waits for its first beat; whether a
         # start has failed, the keeper decides.
         self.hub._purge_stalled_registration = lambda heart: None
+        # And which engine lives: one whose heart stops, after 10 beats by default, may only stand
+        # still (a machine that sleeps, a paused container), and go on with all of its variables.
+        self.hub.handle_stopped_heart = lambda heart: None
 
 
 _given_out: set[int] = set()
@@ -96,7 +98,6 @@ def main() -> None:
             "--IPController.use_threads=True",
             "--nodb",  # results go to the notebook; keeping them here as well only costs memory
             f"--HeartMonitor.period={_BEAT_MS}",
-            f"--HeartMonitor.max_heartmonitor_misses={_PATIENCE_BEATS}",
             "--log-level=INFO",
         ]
     )

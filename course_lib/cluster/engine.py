@@ -84,6 +84,8 @@ def _run(stopping: threading.Event) -> None:
             "--IPEngine.init_mpi=",
             "--IPEngine.enable_nanny=False",
             f"--IPEngine.timeout={_PATIENCE_S}",
+            # A controller that stands still is no reason to end; whether it lives, the keeper sees.
+            "--IPEngine.max_heartbeat_misses=0",
             "--HistoryManager.enabled=False",
             f"--IPEngine.wait_for_url_file={_PATIENCE_S}",
         ]

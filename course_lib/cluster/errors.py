@@ -39,8 +39,9 @@ MEMORY_ADVICE = (
 def host_lost(host: str) -> str:
     """What has happened to the ranks on a host that is lost."""
     return (
-        f"{host} is lost: nothing is heard of it any more, or its agent was ended. Its ranks end "
-        "themselves, and what they had is lost."
+        f"{host} is lost: for some seconds it and this machine heard nothing of each other (a "
+        "cable is cut, one of them slept), or its agent was ended. Its ranks end themselves, and "
+        "what they had is lost."
     )
 
 

@@ -22,6 +22,7 @@ from torch_mpi4py.rank_states import name_ranks, rank_list
 from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
+from .client import Client
 from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, host_lost
 from .host_boards import HostBoards
 from .notebook_client import NotebookClient
@@ -637,11 +638,12 @@ class Cluster:
         directory = self.keeper.directory
         deadline, patience = time.monotonic() + _ALL_KNOWN_WITHIN_S, _ANNOUNCED_WITHIN_S
         while True:
-            client = ipp.Client(
+            client = Client(
                 str(directory.client_file),
                 profile_dir=str(directory.profile),
                 timeout=_ALL_KNOWN_WITHIN_S,
             )
+            client.explain = self.require_running
             try:
                 client.wait_for_engines(self.n, timeout=patience, interactive=False)
                 return client

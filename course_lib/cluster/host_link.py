@@ -11,13 +11,12 @@ import itertools
 import json
 import logging
 import os
-import shlex
 import time
 from collections.abc import Callable
 from typing import IO, Any
 
 from .agent import GREETING
-from .hosts import HostError
+from .hosts import HostError, to_try
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, tail
 
 log = logging.getLogger("host")
@@ -126,7 +125,7 @@ class HostLink:
             raise HostError(
                 self._why(what, "the checkout and its .venv must have the same path on every host")
             )
-        by_hand = shlex.join(self._reach(self.host, ["true"]))
+        by_hand = to_try(self._reach(self.host, ["true"]))
         raise HostError(self._why("cannot be used", f"this has to work:  {by_hand}"))
 
     def _why(self, what: str, advice: str) -> str:
@@ -169,6 +168,8 @@ class HostLink:
                 question = self._questions.get(message["id"])
                 if question is not None and not question.done():
                     question.set_result(message["answer"])
+            elif why := message.get("alone"):
+                self._lose(f"its agent has ended the ranks ({why})")
             else:
                 self._news(self.host, message)
         self._lose("its agent has ended")

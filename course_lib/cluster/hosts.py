@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv4Interface
 from pathlib import Path
 
@@ -24,7 +24,35 @@ _ADVICE = (
     "lines"
 )
 _SSH_ARGUMENTS = "PRTE_MCA_plm_ssh_args"
-_SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "LogLevel=ERROR")
+# What our connections depend on, whatever stands in somebody's ~/.ssh/config: ssh takes the first
+# value that it finds, and the command line comes first. How a host is reached (user, port, keys,
+# jumps, a connection that is open already) is for that file to say.
+_BY_HAND = "-oBatchMode=yes"  # never ask for a password
+_SSH_OPTIONS = (
+    "-oIgnoreUnknown=*",  # older versions do not know all of these
+    _BY_HAND,
+    "-oConnectTimeout=10",
+    "-oLogLevel=ERROR",
+    # Standard input and output are those of the command, and nothing but it runs.
+    "-oRequestTTY=no",
+    "-oRemoteCommand=none",
+    "-oSessionType=default",
+    "-oStdinNull=no",
+    "-oForkAfterAuthentication=no",
+    "-oPermitLocalCommand=no",
+    # It lives as long as we want: the agents' lease decides when a host is lost, and mpiexec ends
+    # all ranks once the connection to a daemon of its own has ended. (Debian's ssh would give up
+    # after 15 minutes of silence.)
+    "-oServerAliveInterval=0",
+    "-oChannelTimeout=none",
+    # Whoever else uses it would end with it, or keep it open: one that is there is used, but none
+    # is offered.
+    "-oControlMaster=no",
+    # A port that is in use would be the end of it, and X11 costs time.
+    "-oClearAllForwardings=yes",
+    "-oForwardX11=no",
+    "-oTunnel=no",
+)
 
 
 class HostError(RuntimeError):
@@ -100,6 +128,21 @@ def by_ssh(host: str, command: list[str]) -> list[str]:
     """
     options = shlex.split(os.environ.get(_SSH_ARGUMENTS, ""))
     return ["ssh", *_SSH_OPTIONS, *options, host, shlex.join(command)]
+
+
+def to_try(command: Sequence[str]) -> str:
+    """What a person types to see whether a command as :func:`by_ssh` makes it works."""
+    return shlex.join(word for word in command if word == _BY_HAND or word not in _SSH_OPTIONS)
+
+
+def ssh_of_mpiexec(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make the ssh which mpiexec calls ours, with its own options behind.
+
+    Args:
+        variables: what mpiexec runs under.
+    """
+    theirs = variables.get(_SSH_ARGUMENTS, "").split()
+    return {_SSH_ARGUMENTS: " ".join([*_SSH_OPTIONS, *theirs])}
 
 
 def interfaces() -> list[IPv4Interface]:

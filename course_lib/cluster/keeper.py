@@ -43,10 +43,11 @@ from .hosts import (
     interfaces,
     is_here,
     known_address,
+    ssh_of_mpiexec,
     versions,
 )
 from .ranks_here import RanksHere
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, python, started, tail
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, python, running, tail
 from .slurm import Allocation, allocate, is_inside, outside
 from .start_clock import StartClock
 
@@ -323,7 +324,7 @@ class Keeper:
     def _watch(self) -> None:
         """Look at everything that may have ended."""
         now = time.monotonic()
-        if self._owner_pid is not None and started(self._owner_pid) is None:
+        if self._owner_pid is not None and running(self._owner_pid) is None:
             self._orphan()
         # Before it is ready nobody has used it.
         grace = 0 if self.state in ("queued", "starting") else self.grace
@@ -558,8 +559,7 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     variables = launch.environment()
     if directory.shared_memory is not None:
         directory.shared_memory.mkdir(mode=0o700)
-        variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
-        variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)
+        variables |= dict.fromkeys(launch.SEGMENT_FOLDERS, str(directory.shared_memory))
     # The session files of mpiexec go where the keeper deletes them, too.
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
@@ -602,6 +602,7 @@ def over_hosts(
         "PRTE_MCA_oob_tcp_keepalive_time": "0",
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
+        **ssh_of_mpiexec(variables),
     }
     if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
         # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:

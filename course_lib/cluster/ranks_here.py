@@ -16,12 +16,15 @@ import signal
 import time
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_mpi4py.observing import RankBoards
 
 from . import stack_dump
-from .runtime_dir import RuntimeDir, kill, started
+from .runtime_dir import RuntimeDir, kill, running
+
+if TYPE_CHECKING:
+    import psutil
 
 log = logging.getLogger("ranks")
 
@@ -33,7 +36,7 @@ _TIMES = ("time", "began", "renewed", "start", "end", "waited_from")
 @dataclasses.dataclass
 class _Engine:
     pid: int
-    started: float | None  # another may have the same number later
+    process: psutil.Process | None  # another may have the same number later
     writer: asyncio.StreamWriter
     lives: bool = True
 
@@ -60,7 +63,7 @@ class RanksHere:
         """Take what an engine has said over its connection; return the engine's number."""
         number, pid = message["number"], message["pid"]
         if number not in self._engines:
-            self._engines[number] = _Engine(pid, started(pid), writer)
+            self._engines[number] = _Engine(pid, running(pid), writer)
         self._says(**message)
         return number
 
@@ -73,7 +76,7 @@ class RanksHere:
     def look_after(self) -> None:
         """Find those whose connection is held by somebody else, like a child forked in C."""
         for number, engine in self._engines.items():
-            if engine.lives and started(engine.pid) != engine.started:
+            if engine.lives and running(engine.pid) != engine.process:
                 self.end_of(number)
 
     def signal(self, signum: int, numbers: list[int]) -> None:
@@ -113,7 +116,7 @@ class RanksHere:
             deadline = time.monotonic() + patience
             while left and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
-                left = [pid for pid in left if started(pid) is not None]
+                left = [pid for pid in left if running(pid) is not None]
         if left:
             log.error("processes %s cannot be killed", left)
         return left

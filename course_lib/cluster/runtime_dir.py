@@ -20,14 +20,23 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_mpi4py import launch
+
+if TYPE_CHECKING:
+    import psutil
 
 # A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
 _LONGEST_BASE = 60
 _SHARED_MEMORY = launch.SHARED_MEMORY
-# By MPICH and by Open MPI: at a terminal, without torch_mpi4py and with it.
-_SEGMENTS = ("mpich_shm_*", "sm_segment.*", f"{launch.RUN_FOLDERS}*/sm_segment.*")
+# By MPICH, and by Open MPI 5 and 4: at a terminal, without torch_mpi4py and with it.
+_OPEN_MPI_SEGMENTS = ("sm_segment.*", "vader_segment.*")
+_SEGMENTS = (
+    "mpich_shm_*",
+    *_OPEN_MPI_SEGMENTS,
+    *(f"{launch.RUN_FOLDERS}*/{name}" for name in _OPEN_MPI_SEGMENTS),
+)
 _LEAST_SHARED_MIB = 32  # four ranks do not start with 12
 _YOUNG_S = 1.0
 CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
@@ -121,7 +130,7 @@ class RuntimeDir:
         _add_descendants(found, parents)
         left_out = set(besides)
         _add_descendants(left_out, parents)
-        return [pid for pid in found - left_out - {os.getpid()} if started(pid) is not None]
+        return [pid for pid in found - left_out - {os.getpid()} if running(pid) is not None]
 
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
@@ -214,15 +223,17 @@ def _private(path: Path) -> Path:
     return path
 
 
-def started(pid: int) -> float | None:
-    """When process ``pid`` started, or None if it does not run (a zombie does not)."""
+def running(pid: int) -> psutil.Process | None:
+    """Process ``pid``, or None if it does not run (a zombie does not).
+
+    Two of them are equal if they are one and the same process. (When it was created does not tell:
+    that changes with the system's clock, which is set when a machine has slept.)
+    """
     import psutil
 
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return process.create_time()
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
     except psutil.NoSuchProcess:
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import operator
 import os
+import secrets
 import time
 from typing import Any
 
@@ -19,12 +20,13 @@ from .handle import Cluster
 from .hosts import filled, read_hosts
 from .notebook_client import NotebookClient
 from .rank_table import count
-from .runtime_dir import started, sweep_stale
+from .runtime_dir import sweep_stale
 from .slurm import is_inside, read_settings
 
 _USUAL_START_S = 60.0  # and so many more for each rank:
 _USUAL_PER_RANK_S = 2.0
 _LONGEST_START_S = 600.0
+_THIS_PROGRAM = secrets.token_hex(8)  # process ids come again
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
 
 
@@ -212,7 +214,7 @@ def _key() -> str:
 
     if IPKernelApp.initialized():
         return f"kernel {IPKernelApp.instance().abs_connection_file}"
-    return f"process {os.getpid()} {started(os.getpid())}"
+    return f"process {os.getpid()} {_THIS_PROGRAM}"
 
 
 @atexit.register

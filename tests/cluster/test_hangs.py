@@ -370,6 +370,30 @@ def test_a_rank_without_a_core_is_not_called_stuck(hangs, wait_until):
     assert_trains(hangs)
 
 
+def test_a_rank_that_stood_still_goes_on(hangs, wait_until):
+    """As in a paused container: nobody hears its heart, but it has not ended.
+
+    The controller gives a heart up after ten beats (2 s), and nothing may come of it.
+    """
+    log = hangs.events.parent / "log" / "controller.log"
+    given_up = lambda: log.read_text().count("hearts stopped")  # noqa: E731
+    before, pid = given_up(), RankBoards(hangs.events).board(3).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: given_up() > before, 30, "the controller gives the heart of rank 3 up")
+        running = hangs.begin("%px kept")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    out = hangs.finish(running)
+    assert out.error is None, out.traceback
+    assert out.text() == "rank 0 = 0\nrank 1 = 11\nrank 2 = 22\nrank 3 = 33\n"
+    assert_trains(hangs)
+    # Nor does a rank give a controller up, which by default takes 35 s.
+    asked = "from ipyparallel.engine.app import IPEngine\nIPEngine.instance().max_heartbeat_misses"
+    out = hangs.must(f"%%px\n{asked}").text()
+    assert out == "rank 0 = 0\nrank 1 = 0\nrank 2 = 0\nrank 3 = 0\n"
+
+
 def test_a_hang_in_a_group_on_another_backend(hangs, wait_until):
     hangs.must(
         "%%px\nfrom datetime import timedelta\n"

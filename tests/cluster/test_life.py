@@ -146,6 +146,9 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     assert "the commonest cause is memory" in why
     assert "Smaller batches or fewer ranks" in why
     assert out.traceback == f"ClusterError: {out.error['evalue']}"
+    known = lambda: started.must("print(cluster.client.ids)").text()  # noqa: E731
+    wait_until(lambda: known() == "[1]\n", 40, "ipyparallel has heard of it")
+    assert started.run("cluster.view['x']").error["evalue"].startswith(f"{advice}\n\n{ranks}")
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
     started.must("cluster.kill(0)")  # on request: the cause is known
     assert "memory" not in started.run("%px rank").error["evalue"]

@@ -43,10 +43,14 @@ def test_segments_of_a_killed_run_go(
     request: pytest.FixtureRequest, tmp_path: Path, mpi: str
 ) -> None:
     library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
-    variables = {"MAPPED": str(tmp_path / "mapped")}
+    assert_segments_of_a_killed_run_go(library, tmp_path)
+
+
+def assert_segments_of_a_killed_run_go(library: ranks.Library, folder: Path) -> None:
+    variables = {"MAPPED": str(folder / "mapped")}
     finished = ranks.run(2, "-c", KILLED, limit=120, library=library, variables=variables)
     assert finished.returncode not in (0, None), finished.output
-    mapped = {Path(name) for file in tmp_path.iterdir() for name in file.read_text().split()}
+    mapped = {Path(name) for file in folder.iterdir() for name in file.read_text().split()}
     left = {path for path in mapped if path.exists()}
     assert left, f"the killed run has left nothing where this test looks\n{finished.output}"
     sweep()

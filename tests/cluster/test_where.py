@@ -14,12 +14,15 @@ import pytest
 from course_lib.cluster.hosts import (
     HostError,
     address_towards,
+    by_ssh,
     common_network,
     filled,
     interfaces,
     is_here,
     known_address,
     read_hosts,
+    ssh_of_mpiexec,
+    to_try,
 )
 from course_lib.cluster.slurm import Allocation, is_inside, outside, read_settings
 from course_lib.cluster.starting import start_cluster
@@ -99,6 +102,19 @@ def test_the_names_of_this_host() -> None:
         assert is_here(name), name
     for name in ("192.0.2.7", "me@192.0.2.7", "nowhere.invalid"):
         assert not is_here(name), name
+
+
+def test_our_ssh_and_that_of_mpiexec_have_the_same_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ours come first, where ssh looks first, then a person's; who tries it types less."""
+    monkeypatch.setenv("PRTE_MCA_plm_ssh_args", "-F my_hosts -p 2222")
+    ours = by_ssh("node2", ["python", "-c", "pass"])
+    theirs = ssh_of_mpiexec(os.environ)["PRTE_MCA_plm_ssh_args"].split(" ")
+    assert ours == ["ssh", *theirs, "node2", "python -c pass"]
+    assert theirs[-4:] == ["-F", "my_hosts", "-p", "2222"]
+    assert "-oServerAliveInterval=0" in theirs
+    assert to_try(ours) == "ssh -oBatchMode=yes -F my_hosts -p 2222 node2 'python -c pass'"
 
 
 # ---- addresses and networks ------------------------------------------------------------------

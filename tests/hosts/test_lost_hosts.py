@@ -123,9 +123,6 @@ def test_a_host_that_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> No
     kernel.must("cluster.restart()")
     prepare(kernel)
     still = [p for p, words in bed.processes("h2").items() if "python" in words.split()[0]]
-    engines = lambda: [  # noqa: E731
-        words for words in bed.processes("h2").values() if "cluster.engine" in words
-    ]
     assert len(still) == 3, bed.processes("h2")
     for pid in still:
         bed.kill(pid, signal.SIGSTOP)
@@ -133,7 +130,33 @@ def test_a_host_that_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> No
     kernel.must("cluster.shrink()")
     for pid in still:
         bed.kill(pid, signal.SIGCONT)
-    wait_until(lambda: not engines(), LOST_WITHIN_S, "its ranks have ended", still=engines)
+    await_no_engines(bed)
+    kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
+
+
+def await_no_engines(bed: BedClient) -> None:
+    engines = lambda: [  # noqa: E731
+        words for words in bed.processes("h2").values() if "cluster.engine" in words
+    ]
+    wait_until(lambda: not engines(), LOST_WITHIN_S, "the ranks on h2 have ended", still=engines)
+
+
+def test_this_host_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> None:
+    """The agent on the other host had to end its ranks; nobody looks for another reason."""
+    kernel, _ = cut
+    kernel.must("cluster.restart()")
+    prepare(kernel)
+    (keeper,) = (pid for pid, words in bed.processes("h1").items() if "cluster.keeper" in words)
+    bed.kill(keeper, signal.SIGSTOP)
+    try:
+        await_no_engines(bed)
+    finally:
+        bed.kill(keeper, signal.SIGCONT)
+    kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
+    error = kernel.run("%px kept").error["evalue"]
+    assert "h2 is lost" in error
+    assert "memory" not in error
+    kernel.must("cluster.shrink()")
     kernel.must("%%px\nassert survivors_train() == kept and world_size == 2")
 
 

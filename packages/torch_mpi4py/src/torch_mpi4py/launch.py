@@ -23,6 +23,7 @@ __all__ = [
     "LARGE_FRAGMENTS",
     "SAFE_TRUNCATION",
     "SEES_DEATHS",
+    "SEGMENT_FOLDERS",
     "WRAPPING_SUMS",
     "YIELD",
     "NoMPIError",
@@ -102,7 +103,12 @@ _OPEN_MPI_AS_ROOT = {
 SHARED_MEMORY = Path("/dev/shm")
 RUN_FOLDERS = "torch-mpi4py-run-"
 """How the folders of :func:`own_shared_memory` begin."""
-_SEGMENT_FOLDERS = ("OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_osc_sm_backing_directory")
+SEGMENT_FOLDERS = (
+    "OMPI_MCA_btl_sm_backing_directory",
+    "OMPI_MCA_btl_vader_backing_directory",  # the same in Open MPI 4
+    "OMPI_MCA_osc_sm_backing_directory",
+)
+"""The variables that name the folder in which Open MPI keeps its shared memory."""
 # One of them is set by whatever has started a rank, PMIX_NAMESPACE for Open MPI by all of them.
 _LAUNCHED = ("PMIX_NAMESPACE", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -265,12 +271,12 @@ def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY
         folder: where shared memory is.
     """
     run = variables.get("PMIX_NAMESPACE")
-    given = any(name in variables for name in _SEGMENT_FOLDERS)
+    given = any(name in variables for name in SEGMENT_FOLDERS)
     if run is None or given or not os.access(folder, os.W_OK):
         return {}
     own = folder / f"{RUN_FOLDERS}{os.getuid()}-{run.replace('/', '-')}"
     _remove_where_all_have_ended(folder, own)
-    return dict.fromkeys(_SEGMENT_FOLDERS, str(own)) if _make_and_hold(own) else {}
+    return dict.fromkeys(SEGMENT_FOLDERS, str(own)) if _make_and_hold(own) else {}
 
 
 def _make_and_hold(own: Path) -> bool:
