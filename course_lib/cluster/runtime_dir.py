@@ -20,8 +20,12 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_mpi4py import launch
+
+if TYPE_CHECKING:
+    import psutil
 
 # A socket's path has to fit into sun_path: 104 bytes on macOS, 108 on Linux.
 _LONGEST_BASE = 60
@@ -83,8 +87,10 @@ class RuntimeDir:
 
     def hold(self) -> None:
         """Mark this process as the keeper; the mark goes when the process does."""
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        young = self.path / "lock.new"
+        self._lock = os.open(young, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        young.rename(self.path / "lock")  # no other start ever finds one that nobody holds
 
     def is_held(self) -> bool:
         """Whether a keeper lives. A directory without a mark yet counts as held for 30 s."""
@@ -102,7 +108,7 @@ class RuntimeDir:
             os.close(lock)
         return False
 
-    def processes(self, besides: Collection[int] = ()) -> list[int]:
+    def processes(self, besides: Collection[int] = ()) -> list[psutil.Process]:
         """The living processes of the cluster, and their descendants, but for this one.
 
         Some are nobody's children any more, because their rank has died.
@@ -121,7 +127,7 @@ class RuntimeDir:
         _add_descendants(found, parents)
         left_out = set(besides)
         _add_descendants(left_out, parents)
-        return [pid for pid in found - left_out - {os.getpid()} if started(pid) is not None]
+        return [*filter(None, map(living, found - left_out - {os.getpid()}))]
 
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
@@ -137,8 +143,8 @@ class RuntimeDir:
 
     def sweep(self) -> None:
         """Kill what is left of the cluster, but for this process, and delete its traces."""
-        for pid in self.processes():
-            kill(pid, signal.SIGKILL)
+        for process in self.processes():
+            kill(process.pid, signal.SIGKILL)
         self.remove()
 
 
@@ -214,15 +220,17 @@ def _private(path: Path) -> Path:
     return path
 
 
-def started(pid: int) -> float | None:
-    """When process ``pid`` started, or None if it does not run (a zombie does not)."""
+def living(pid: int) -> psutil.Process | None:
+    """Process ``pid``, or None if it does not run (a zombie does not).
+
+    Two of them are equal if they are the same process, and not another with the same number. Do not
+    compare their ``create_time()``: it moves when somebody sets the clock of the machine.
+    """
     import psutil
 
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return process.create_time()
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
     except psutil.NoSuchProcess:
         return None
 

@@ -19,13 +19,14 @@ from .handle import Cluster
 from .hosts import filled, read_hosts
 from .notebook_client import NotebookClient
 from .rank_table import count
-from .runtime_dir import started, sweep_stale
+from .runtime_dir import sweep_stale
 from .slurm import is_inside, read_settings
 
 _USUAL_START_S = 60.0  # and so many more for each rank:
 _USUAL_PER_RANK_S = 2.0
 _LONGEST_START_S = 600.0
 _MEMORY_PER_RANK = 160 << 20  # bytes; Python with torch loaded, shared pages not counted
+_IMPORTED_AT = time.time_ns()  # another program may have the same process id later
 
 
 def start_cluster(
@@ -212,7 +213,7 @@ def _key() -> str:
 
     if IPKernelApp.initialized():
         return f"kernel {IPKernelApp.instance().abs_connection_file}"
-    return f"process {os.getpid()} {started(os.getpid())}"
+    return f"process {os.getpid()} {_IMPORTED_AT}"
 
 
 @atexit.register
