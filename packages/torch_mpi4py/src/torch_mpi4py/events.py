@@ -23,13 +23,11 @@ import torch
 from .base_comm import numbers_in
 from .call import Call
 from .call_site import call_site
-from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, group_text
+from .event_board import ANY, NEVER_WAITS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
 
 __all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark", "section"]
-
-CAPACITY = RECORDS
 
 
 class GroupName(NamedTuple):
