@@ -1,4 +1,4 @@
-"""Completes, when Tab is pressed in a ``%%px`` cell, the names that rank 0 knows."""
+"""Completes, when Tab is pressed in a ``%%px`` cell, names that the lowest living rank knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITHIN_S = 0.5
 
 
 def complete_on_engines(shell: Any, cluster: Cluster) -> None:
-    """Let the completer of ``shell`` ask rank 0 of ``cluster``, instead of any cluster before."""
+    """Let the completer of ``shell`` ask a rank of ``cluster``, instead of any cluster before."""
 
     @context_matcher(identifier=_IDENTIFIER)
     def engine_matcher(context: Any) -> dict[str, Any]:
@@ -38,5 +38,9 @@ def _ask(cluster: Cluster, token: str) -> list[str]:
     client = cluster.client
     if client is None or client._closed or client.outstanding:
         return []  # a rank that is busy cannot answer
-    asked = client[cluster.engine_ids[0]].apply_async(complete, token)
-    return asked.get() if asked.wait(_WITHIN_S) else []
+    living = [engine for engine in cluster.engine_ids if engine in client.ids]
+    if not living:
+        return []
+    asked = client[living[0]].apply_async(complete, token)
+    # What a rank raises, or its death, is no answer: it would be printed while somebody types.
+    return asked.get() if asked.wait(_WITHIN_S) and asked.successful() else []

@@ -47,7 +47,7 @@ from .hosts import (
     versions,
 )
 from .ranks_here import RanksHere
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, python, running, tail
+from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, living, python, tail
 from .slurm import Allocation, allocate, is_inside, outside
 from .start_clock import StartClock
 
@@ -324,7 +324,7 @@ class Keeper:
     def _watch(self) -> None:
         """Look at everything that may have ended."""
         now = time.monotonic()
-        if self._owner_pid is not None and running(self._owner_pid) is None:
+        if self._owner_pid is not None and living(self._owner_pid) is None:
             self._orphan()
         # Before it is ready nobody has used it.
         grace = 0 if self.state in ("queued", "starting") else self.grace

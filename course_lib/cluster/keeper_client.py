@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,17 @@ class KeeperClient:
             while data := self._socket.recv(4096):
                 *lines, received = (received + data).split(b"\n")
                 for line in lines:
-                    if self.when_lost is not None:
-                        self.when_lost(json.loads(line)["lost"])
+                    self._hear(json.loads(line))
         except OSError:
             pass  # a reset connection is as cut as a closed one
         self._when_cut()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        try:
+            if self.when_lost is not None:
+                self.when_lost(message["lost"])
+        except Exception:  # this thread must live on: it is who notices the keeper's end
+            traceback.print_exc()
 
 
 def _end_now() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from torch_mpi4py.observing import RankBoards
 
 from . import stack_dump
-from .runtime_dir import RuntimeDir, kill, running
+from .runtime_dir import RuntimeDir, kill, living
 
 if TYPE_CHECKING:
     import psutil
@@ -63,7 +63,7 @@ class RanksHere:
         """Take what an engine has said over its connection; return the engine's number."""
         number, pid = message["number"], message["pid"]
         if number not in self._engines:
-            self._engines[number] = _Engine(pid, running(pid), writer)
+            self._engines[number] = _Engine(pid, living(pid), writer)
         self._says(**message)
         return number
 
@@ -76,7 +76,7 @@ class RanksHere:
     def look_after(self) -> None:
         """Find those whose connection is held by somebody else, like a child forked in C."""
         for number, engine in self._engines.items():
-            if engine.lives and running(engine.pid) != engine.process:
+            if engine.lives and living(engine.pid) != engine.process:
                 self.end_of(number)
 
     def signal(self, signum: int, numbers: list[int]) -> None:
@@ -105,21 +105,22 @@ class RanksHere:
             politely: they get 2 s after SIGTERM.
             besides: returns processes that are to live on, with their descendants.
         """
-        left: list[int] = []
+        left: set[psutil.Process] = set()
         for signum, patience in (
             (signal.SIGTERM, _TERM_PATIENCE_S if politely else 0.0),
             (signal.SIGKILL, _KILL_PATIENCE_S),
         ):
-            left = list({*left, *self._directory.processes(besides())})
-            for pid in left:
-                kill(pid, signum)
+            left |= {*self._directory.processes(besides())}
+            for process in left:
+                kill(process.pid, signum)
             deadline = time.monotonic() + patience
             while left and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
-                left = [pid for pid in left if running(pid) is not None]
-        if left:
-            log.error("processes %s cannot be killed", left)
-        return left
+                left = {process for process in left if living(process.pid) == process}
+        numbers = [process.pid for process in left]
+        if numbers:
+            log.error("processes %s cannot be killed", numbers)
+        return numbers
 
     # ---- what the ranks show, for a notebook on another host -----------------------------
 

@@ -92,8 +92,10 @@ class RuntimeDir:
 
     def hold(self) -> None:
         """Mark this process as the keeper; the mark goes when the process does."""
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        young = self.path / "lock.new"
+        self._lock = os.open(young, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        young.rename(self.path / "lock")  # no other start ever finds one that nobody holds
 
     def is_held(self) -> bool:
         """Whether a keeper lives. A directory without a mark yet counts as held for 30 s."""
@@ -111,7 +113,7 @@ class RuntimeDir:
             os.close(lock)
         return False
 
-    def processes(self, besides: Collection[int] = ()) -> list[int]:
+    def processes(self, besides: Collection[int] = ()) -> list[psutil.Process]:
         """The living processes of the cluster, and their descendants, but for this one.
 
         Some are nobody's children any more, because their rank has died.
@@ -130,7 +132,7 @@ class RuntimeDir:
         _add_descendants(found, parents)
         left_out = set(besides)
         _add_descendants(left_out, parents)
-        return [pid for pid in found - left_out - {os.getpid()} if running(pid) is not None]
+        return [*filter(None, map(living, found - left_out - {os.getpid()}))]
 
     def remove(self) -> None:
         """Delete the directory and the shared memory."""
@@ -146,8 +148,8 @@ class RuntimeDir:
 
     def sweep(self) -> None:
         """Kill what is left of the cluster, but for this process, and delete its traces."""
-        for pid in self.processes():
-            kill(pid, signal.SIGKILL)
+        for process in self.processes():
+            kill(process.pid, signal.SIGKILL)
         self.remove()
 
 
@@ -223,11 +225,11 @@ def _private(path: Path) -> Path:
     return path
 
 
-def running(pid: int) -> psutil.Process | None:
+def living(pid: int) -> psutil.Process | None:
     """Process ``pid``, or None if it does not run (a zombie does not).
 
-    Two of them are equal if they are one and the same process. (When it was created does not tell:
-    that changes with the system's clock, which is set when a machine has slept.)
+    Two of them are equal if they are the same process, and not another with the same number. Do not
+    compare their ``create_time()``: it moves when somebody sets the clock of the machine.
     """
     import psutil
 

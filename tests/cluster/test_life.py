@@ -152,6 +152,10 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
     started.must("cluster.kill(0)")  # on request: the cause is known
     assert "memory" not in started.run("%px rank").error["evalue"]
+    started.must("from course_lib.cluster import completion; completion._WITHIN_S = 30")
+    # What Tab completes is asked of a rank that lives.
+    asked = started.must("print(completion._ask(cluster, 'world_s'))")
+    assert asked.text() == "['world_size']\n"
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
 
 

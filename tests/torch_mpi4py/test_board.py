@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch_mpi4py.event_board import (
     RECORD,
     RECORDS,
     RECORDS_AT,
+    TOTAL,
     WAITING,
     Board,
     BoardWriter,
@@ -123,6 +125,21 @@ def test_nowhere_to_write(tmp_path: Path) -> None:
     assert board.path is None
     write(board, "send")
     assert len(board.reader.events()) == 1
+
+
+@pytest.mark.parametrize("in_a_folder", [True, False])
+def test_without_room_nothing_is_left(in_a_folder: bool, tmp_path: Path) -> None:
+    folder = Path("/proc/self/fd")
+    before = len(list(folder.iterdir())) if folder.is_dir() else 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (TOTAL - 1, hard))  # a file cannot grow larger
+    try:
+        board = BoardWriter(0, 1, tmp_path / "0" if in_a_folder else None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert board.path is None
+    assert list(tmp_path.iterdir()) == []
+    assert (len(list(folder.iterdir())) if folder.is_dir() else 0) == before
 
 
 def test_a_long_verdict_is_cut() -> None:

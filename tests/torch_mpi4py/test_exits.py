@@ -86,7 +86,11 @@ def exits(tmp_path: Path, request: pytest.FixtureRequest) -> Exits:
 
 
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
-@pytest.mark.parametrize("end", ["", "dist.destroy_process_group()"], ids=["plain", "destroyed"])
+@pytest.mark.parametrize(
+    "end",
+    ["", "dist.destroy_process_group()\nif rank == 0: sys.stdout.close()"],
+    ids=["plain", "destroyed, and one prints no more"],
+)
 def test_clean_exit(exits: Exits, end: str, mpi: str) -> None:
     program = """
 groups = [dist.new_group() for _ in range(3)]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from torch_mpi4py import gpus, launch
@@ -113,3 +115,16 @@ def test_a_library_is_found_by_its_name() -> None:
     found = gpus.loaded_library(("libc.so",))
     assert isinstance(found, ctypes.CDLL)
     assert found.getpid() > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="libraries are found on Linux only")
+def test_a_library_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    import _ctypes
+
+    copy = tmp_path / "my envs" / "lib_of_this_test.so"
+    copy.parent.mkdir()
+    shutil.copy(_ctypes.__file__, copy)
+    ctypes.CDLL(str(copy))
+    found = gpus.loaded_library(("lib_of_this_test",))
+    assert found is not None
+    assert found._name == str(copy)

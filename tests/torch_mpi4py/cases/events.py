@@ -26,6 +26,7 @@ from torch_mpi4py import (
     requests,
 )
 from torch_mpi4py.call_arguments import bytes_of
+from torch_mpi4py.event_board import RECORDS
 
 from tests.torch_mpi4py.helpers import raises, sizes
 
@@ -335,18 +336,18 @@ def case_open_operations_outlive_a_full_ring(rank: int, size: int) -> None:
     heard = []
     events.log.listeners.append(heard.append)
     begin = events.mark()
-    for number in range(events.CAPACITY + 500):
+    for number in range(RECORDS + 500):
         with events.section(str(number)):
             pass
     events.log.listeners.remove(heard.append)
     assert events.log.reader.open_operations() == [waits]
     kept = events.events()
-    assert len(kept) == events.CAPACITY
+    assert len(kept) == RECORDS
     assert kept[0] == waits
     latest = [event.shape for event in kept[1:]]
     # The ring keeps the latest, in order, but for the one place that the open one holds.
-    assert latest == [str(n) for n in range(501, events.CAPACITY + 500)]
-    numbers = set(range(begin, events.mark())) - {waits.number + events.CAPACITY}
+    assert latest == [str(n) for n in range(501, RECORDS + 500)]
+    numbers = set(range(begin, events.mark())) - {waits.number + RECORDS}
     assert [event.number for event in heard] == sorted(numbers)
     dist.isend(torch.ones(1), 1 - rank, tag=3).wait()
     pending.wait()

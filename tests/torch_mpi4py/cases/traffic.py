@@ -11,6 +11,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch_mpi4py import Traffic, clocks, events, world
+from torch_mpi4py.event_board import RECORDS
 
 from course_lib.parallel.all_reduces import ALGORITHMS
 from course_lib.teaching import timeline
@@ -225,7 +226,7 @@ def case_one_group_alone_in_its_own_numbers(rank, size):
 
 @case(sizes=(4,))
 def case_nothing_is_lost_when_the_log_turns_over(rank, size):
-    many = events.CAPACITY + 500
+    many = RECORDS + 500
     comm, empty = world(), numpy.zeros(1, numpy.int8)
     with Traffic() as traffic:
         for _ in range(many):
@@ -233,7 +234,7 @@ def case_nothing_is_lost_when_the_log_turns_over(rank, size):
                 comm.Send(empty, 1)
             elif rank == 1:
                 comm.Recv(empty, 0)
-    assert len(events.events()) <= events.CAPACITY
+    assert len(events.events()) <= RECORDS
     matrix = traffic.matrix()
     assert matrix.messages[0, 1] == matrix.bytes[0, 1] == many
     assert matrix.received_messages.sum() == many

@@ -102,8 +102,7 @@ def _all_leave() -> bool:
     asking once, before MPI_Finalize, is not enough (2 of 40 runs then hung in it).
     """
     everyone = base_comm.base()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    _flush()
     if not (base_comm.half_made or is_half_shrunk()):  # else they would not meet
         with contextlib.suppress(MPI.Exception):
             _await_barrier(everyone)
@@ -140,8 +139,7 @@ def _die() -> None:
     Open MPI 5.0.11 tells them of a rank that a signal ended, not of one that left without
     MPI_Finalize and gave a status: they would wait for it for ever.
     """
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    _flush()
     if has_ulfm():
         os.kill(os.getpid(), signal.SIGKILL)
     _let_the_launcher_read()
@@ -155,17 +153,24 @@ def _let_the_launcher_read() -> None:
     traceback that says why would be lost.
     """
     deadline = time.monotonic() + _READING_SECONDS
+    _flush()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
         while _unread(stream) and time.monotonic() < deadline:
             time.sleep(0.001)
 
 
-def _unread(stream: TextIO) -> int:
+def _flush() -> None:
+    """Write what was printed, where the program has not closed or taken away what it prints to."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _unread(stream: TextIO | None) -> int:
     """Return the number of bytes in the pipe behind ``stream``, 0 where there is none."""
     answer = bytearray(4)
     try:
-        fcntl.ioctl(stream.fileno(), termios.FIONREAD, answer)
-    except OSError:  # a file, a notebook's stream, or a system that does not say
+        fcntl.ioctl(stream.fileno(), termios.FIONREAD, answer)  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):  # a file, closed, or a system that does not say
         return 0
     return int.from_bytes(answer, sys.byteorder)

@@ -15,6 +15,16 @@ half_made: tuple[MPI.Intracomm, MPI.Request] | None = None
 """A duplicate of the base that was begun here, and has not ended on all ranks."""
 
 
+def numbers_in(comm: MPI.Comm, group: MPI.Group) -> list[int]:
+    """Return what the members of ``group`` are called in ``comm``, and free ``group``."""
+    everyone = comm.Get_group()
+    try:
+        return list(MPI.Group.Translate_ranks(group, None, everyone))
+    finally:
+        group.Free()
+        everyone.Free()
+
+
 def base() -> MPI.Intracomm:
     """Return the communicator of all ranks that live, as far as the last shrink knows."""
     return _base

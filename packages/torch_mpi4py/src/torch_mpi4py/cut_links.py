@@ -7,6 +7,8 @@ knows much earlier that nobody answers, and says so (``tcp_info`` in Linux's ``l
 
 That a host is silent does not make its ranks stop. They may take this host for dead in the same
 way, so that neither side may go on by itself.
+
+Only connections to hosts of other ranks count: a program may have others, to a data base, say.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import psutil
 
 from . import advice
 from .errors import CommunicationError
+from .launch import off_the_network
 
 _OPEN_FILES = Path("/proc/self/fd")
 SOON_SECONDS = 1.0
@@ -32,9 +37,27 @@ _SYN_SENT = 2  # the state in the first byte of tcp_info
 _RETRANSMITS_AT, _PROBES_AT = 2, 3  # bytes of tcp_info
 _PROBE_SECONDS = 1
 _MOST_PROBES = 127
+_NOT_YET = "another host"  # to which there is no connection yet, so that nobody says which it is
 
 _silent: dict[str, None] = {}  # addresses of hosts, in the order in which they were found silent
 _decided = False
+several_hosts = not off_the_network(os.environ)
+"""Whether ranks may be on other hosts than this one; the same on all of them."""
+_theirs: set[str] | None = None  # addresses of the other ranks' hosts; None if they are not known
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses of this host, for :func:`hosts_are_at` on all ranks."""
+    entries = [one for some in psutil.net_if_addrs().values() for one in some]
+    kinds = (socket.AF_INET, socket.AF_INET6)
+    return [one.address.partition("%")[0] for one in entries if one.family in kinds]
+
+
+def hosts_are_at(addresses: Iterable[Iterable[str]]) -> None:
+    """Remember the addresses of every rank's host; those of this host do not matter."""
+    global _theirs
+    found = {address for some in addresses for address in some}
+    _theirs = (_theirs or set()) | (found - {*own_addresses()})
 
 
 def close_dead(seconds: float = SOON_SECONDS) -> None:
@@ -102,8 +125,8 @@ def _probe(connection: socket.socket) -> None:
 
 
 def _to_other_hosts() -> Iterator[tuple[socket.socket, str]]:
-    """Yield each TCP connection to another host, as a handle of its own, and the address there."""
-    if not _OPEN_FILES.is_dir():  # not Linux
+    """Yield each connection to a host of ranks, as a handle of its own, and the address there."""
+    if not several_hosts or not _OPEN_FILES.is_dir():  # not Linux
         return
     for name in os.listdir(_OPEN_FILES):
         with contextlib.suppress(OSError):  # no socket, not connected, or closed meanwhile
@@ -114,15 +137,19 @@ def _to_other_hosts() -> Iterator[tuple[socket.socket, str]]:
                     continue
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                here, there = connection.getsockname()[0], _other_end(connection)
-                if here != there:
+                here, there = _plain(connection.getsockname()[0]), _other_end(connection)
+                if here != there and (_theirs is None or there in {*_theirs, _NOT_YET}):
                     yield connection, there
 
 
 def _other_end(connection: socket.socket) -> str:
     try:
-        return connection.getpeername()[0]
+        return _plain(connection.getpeername()[0])
     except OSError:
         if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _SYN_SENT:
             raise
-        return "another host"  # to which there is no connection yet
+        return _NOT_YET
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:")  # of IPv4, by a socket of IPv6

@@ -10,6 +10,8 @@ thread, which is abandoned when the deadline passes.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import select
 import signal
@@ -333,17 +335,14 @@ def _listen_for_interrupts() -> None:
     os.set_blocking(write, False)
     _wakeup_read = read
     _previous_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    # The signals of a forked child are its own: it would write them into this pipe as well.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(_previous_wakeup))
 
 
 def _watch() -> None:
     interrupted_at: float | None = None
     while True:
-        if _wakeup_read >= 0:
-            ready, _, _ = select.select([_wakeup_read], [], [], _POLL_SECONDS)
-            if ready and _interrupt_arrived():
-                interrupted_at = time.perf_counter()
-        else:
-            time.sleep(_POLL_SECONDS)
+        interrupted_at = _await_next_look() or interrupted_at
         _try(heartbeat.note)
         now = time.perf_counter()
         for operation in under_way():
@@ -359,10 +358,30 @@ def _watch() -> None:
             interrupted_at = None
 
 
+def _await_next_look() -> float | None:
+    """Return after a tenth of a second, and when the user has interrupted in it, if so.
+
+    Other signals do not make it shorter: a profiler's timer may send hundreds in a second, and
+    looks are counted.
+    """
+    interrupted_at = None
+    due = time.perf_counter() + _POLL_SECONDS
+    if _wakeup_read < 0:
+        time.sleep(_POLL_SECONDS)
+        return None
+    signals = select.poll()  # select() takes no descriptor above 1023
+    signals.register(_wakeup_read, select.POLLIN)
+    while (left := due - time.perf_counter()) > 0:
+        if signals.poll(math.ceil(1000 * left)) and _interrupt_arrived():
+            interrupted_at = time.perf_counter()
+    return interrupted_at
+
+
 def _interrupt_arrived() -> bool:
     signals = os.read(_wakeup_read, 4096)
     if _previous_wakeup >= 0:
-        os.write(_previous_wakeup, signals)
+        with contextlib.suppress(OSError):  # whoever reads there has closed it, or is behind
+            os.write(_previous_wakeup, signals)
     return signal.SIGINT in signals
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from .base_comm import numbers_in
 from .runtime import MPI
 
 # Ranks learn of a death within 30 ms of each other on a busy machine with 2 cores.
@@ -57,7 +58,8 @@ def failed_ranks(comm: MPI.Comm) -> list[int]:
         return []
     for _ in range(_CALLS_TO_NOTICE):
         MPI.COMM_SELF.Iprobe()  # never fails, whatever happened to the other communicators
-    return sorted(MPI.Group.Translate_ranks(comm.Get_failed(), None, comm.Get_group()))
+    dead = comm.Get_failed()
+    return [] if dead == MPI.GROUP_EMPTY else sorted(numbers_in(comm, dead))
 
 
 _waited_at = 0.0

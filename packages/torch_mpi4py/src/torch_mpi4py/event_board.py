@@ -9,6 +9,7 @@ a rank. Writing down an operation takes half a microsecond, never blocks and nev
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -404,25 +405,32 @@ class BoardWriter:
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:
         try:
-            if path is None and hasattr(os, "memfd_create"):
-                descriptor = os.memfd_create("torch_mpi4py event board")
-                where = f"/proc/{os.getpid()}/fd/{descriptor}"
-            elif path is None:
-                descriptor, where = tempfile.mkstemp(prefix="torch_mpi4py-events-")
-                self.temporary = True
-            else:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                descriptor, scratch = tempfile.mkstemp(prefix=f".{rank}-", dir=path.parent)
-                where = str(path)
-            os.ftruncate(descriptor, TOTAL)
-            if hasattr(os, "posix_fallocate"):  # a full disk must not become a SIGBUS later
-                os.posix_fallocate(descriptor, 0, TOTAL)
-            memory = mmap.mmap(descriptor, TOTAL)
+            with contextlib.ExitStack() as undo:
+                if path is None and hasattr(os, "memfd_create"):
+                    descriptor = os.memfd_create("torch_mpi4py event board")
+                    where = f"/proc/{os.getpid()}/fd/{descriptor}"
+                elif path is None:
+                    descriptor, where = tempfile.mkstemp(prefix="torch_mpi4py-events-")
+                    undo.callback(os.unlink, where)
+                    self.temporary = True
+                else:
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    descriptor, scratch = tempfile.mkstemp(prefix=f".{rank}-", dir=path.parent)
+                    undo.callback(os.unlink, scratch)
+                    where = str(path)
+                undo.callback(os.close, descriptor)
+                os.ftruncate(descriptor, TOTAL)
+                if hasattr(os, "posix_fallocate"):  # a full disk must not become a SIGBUS later
+                    os.posix_fallocate(descriptor, 0, TOTAL)
+                memory = mmap.mmap(descriptor, TOTAL)
+                if path is not None:
+                    os.replace(scratch, path)  # readers of an earlier run keep what they have open
+                undo.pop_all()
             if path is not None:
-                os.replace(scratch, path)  # readers of an earlier run keep what they have open
                 os.close(descriptor)
             return where, memory
         except OSError:  # no room or no permission: only this process can read its board
+            self.temporary = False
             return None, mmap.mmap(-1, TOTAL)
 
     def string(self, text: str) -> int:

@@ -20,15 +20,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .base_comm import numbers_in
 from .call import Call
 from .call_site import call_site
-from .event_board import ANY, NEVER_WAITS, RECORDS, BoardWriter, Event, Token, group_text
+from .event_board import ANY, NEVER_WAITS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
 
 __all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark", "section"]
-
-CAPACITY = RECORDS
 
 
 class GroupName(NamedTuple):
@@ -63,9 +62,7 @@ class EventLog(BoardWriter):
 
     def name_group(self, comm: MPI.Comm, name: str) -> GroupName:
         """Remember what ``comm`` is called and who is in it."""
-        members = comm.Get_group()
-        everyone = MPI.COMM_WORLD.Get_group()
-        ranks = tuple(MPI.Group.Translate_ranks(members, None, everyone))
+        ranks = tuple(numbers_in(MPI.COMM_WORLD, comm.Get_group()))
         made = GroupName(name, ranks, self.string(group_text(name, ranks)), perf_counter())
         self._groups[comm.handle] = made
         return made

@@ -116,7 +116,7 @@ def loaded_library(names: tuple[str, ...]) -> ctypes.CDLL | None:
     """Return the library of this process whose file name begins so; None if there is none."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else ():
-        path = line.rpartition(" ")[2]
-        if os.path.basename(path).startswith(names):
-            return ctypes.CDLL(path)
+        _, _, path = line.partition("/")  # it may hold spaces
+        if os.path.basename(path).startswith(names) and os.path.isfile(f"/{path}"):
+            return ctypes.CDLL(f"/{path}")
     return None

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from . import comm_reaper, deadlines, events
 from .base_comm import base
 from .event_board import group_text
-from .guarded_comm import duplicate_world, settle, tell_boards
+from .guarded_comm import duplicate_world, introduce, settle
 from .runtime import MPI
 from .store_barrier import meet
 
@@ -33,7 +33,7 @@ def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
         )
     with events.making("init_process_group", all_living()):
         comm = duplicate_world(seconds)
-        tell_boards(comm, seconds)
+        introduce(comm, seconds)
         # Torch may number the ranks in another order than MPI (with env://, say).
         group = deadlines.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
         settle(group, seconds)

@@ -12,7 +12,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import advice, at_exit, base_comm, comm_reaper, deadlines, link_emulation, peer_boards
+from . import (
+    advice,
+    at_exit,
+    base_comm,
+    comm_reaper,
+    cut_links,
+    deadlines,
+    link_emulation,
+    peer_boards,
+)
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .emulated_calls import call_on_link, start_on_link
@@ -210,10 +219,13 @@ def current_world() -> GuardedComm | None:
     return _world
 
 
-def tell_boards(comm: MPI.Intracomm, seconds: float) -> None:
-    """Tell the ranks of ``comm`` where this rank's event board is; each of them must call this."""
+def introduce(comm: MPI.Intracomm, seconds: float) -> None:
+    """Tell the ranks of ``comm`` where this one is, and its event board; each must call this."""
+    what, gather = "exchange of event boards", MPI.Intracomm.allgather
+    if cut_links.several_hosts:
+        own = cut_links.own_addresses()
+        cut_links.hosts_are_at(deadlines.call(comm, what, seconds, gather, comm, own))
     if peer_boards.directory is None:
-        what, gather = "exchange of event boards", MPI.Intracomm.allgather
         peer_boards.exchange(
             deadlines.call(comm, what, seconds, gather, comm, peer_boards.address())
         )
@@ -233,5 +245,5 @@ def renew_world(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> GuardedComm:
         comm_reaper.retire(_world)
     _world = fresh
     log.name_group(_world, "world")
-    tell_boards(_world, seconds)
+    introduce(_world, seconds)
     return _world

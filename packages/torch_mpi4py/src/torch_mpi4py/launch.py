@@ -288,8 +288,17 @@ def _make_and_hold(own: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):  # it was taken for one of a dead run
             file = os.open(own, os.O_RDONLY)
             fcntl.flock(file, fcntl.LOCK_SH)
-            if os.path.samestat(os.fstat(file), own.stat()):
+            if _is_at(own, file):
                 return True
+            os.close(file)
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Whether ``path`` is, and is what was opened as ``file``."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove_where_all_have_ended(folder: Path, own: Path) -> None:

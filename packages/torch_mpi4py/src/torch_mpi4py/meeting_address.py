@@ -13,9 +13,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-import psutil
-
 from . import deadlines
+from .cut_links import own_addresses
 from .runtime import MPI
 
 VARIABLE = "TORCH_MPI4PY_STORE_HOST"
@@ -80,13 +79,8 @@ def _addresses() -> list[str]:
     told = os.environ.get(VARIABLE)
     if told:
         return [told]
-    found: dict[int, list[str]] = {socket.AF_INET: [], socket.AF_INET6: []}
-    for entries in psutil.net_if_addrs().values():
-        for entry in entries:
-            local = entry.address.startswith(("127.", "::1", "fe80:"))
-            if entry.family in found and not local:
-                found[entry.family].append(entry.address)
-    return [*found[socket.AF_INET], *found[socket.AF_INET6]]
+    found = [one for one in own_addresses() if not one.startswith(("127.", "::1", "fe80:"))]
+    return sorted(found, key=lambda one: ":" in one)
 
 
 def _reaches(offered: tuple[str, int]) -> bool:

@@ -114,7 +114,7 @@ def _write(entry: Mapping[str, Any]) -> Token | None:
 
 def _members(name: str) -> Iterable[int]:
     """The ranks of a group, as the default group numbers them."""
-    for group, known in distributed_c10d._world.pg_names.items():
+    for group, known in distributed_c10d._world.pg_names.copy().items():
         if known == name:
             return dist.get_process_group_ranks(group)
     return ()

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from .base_comm import base
+from .base_comm import base, numbers_in
 from .event_board import Verdict
 from .events import GroupName, log
 from .hang_report import HangReport
@@ -85,8 +85,5 @@ def _look_once() -> HangReport:
 
 def _numbers() -> dict[int, int]:
     """What the ranks are called, by what they were called before some died and were left out."""
-    living, everyone = base().Get_group(), MPI.COMM_WORLD.Get_group()
-    first = MPI.Group.Translate_ranks(living, None, everyone)
-    for group in (living, everyone):
-        group.Free()
+    first = numbers_in(MPI.COMM_WORLD, base().Get_group())
     return {before: now for now, before in enumerate(first)}

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch.distributed as dist
 
 from . import cut_links, deadlines
+from .base_comm import numbers_in
 from .guarded_comm import DEFAULT_TIMEOUT_SECONDS, current_world, forget_half_made, renew_world
 from .live_groups import live_groups
 from .rendezvous import group_on, open_store
-from .runtime import MPI
 from .survivors_comm import shrink_base, shrunk_copy
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIPro
     group.abort()
     comm = shrunk_copy(group.comm, seconds, "shrink of a group")
     cut_links.require_none("shrink of a group")
-    places = MPI.Group.Translate_ranks(comm.Get_group(), None, group.comm.Get_group())
+    places = numbers_in(group.comm, comm.Get_group())
     members = dist.get_process_group_ranks(group)
     checked, timeout = group.check_collectives, group.timeout
     dist.destroy_process_group(group)

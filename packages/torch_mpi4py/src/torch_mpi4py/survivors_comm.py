@@ -10,7 +10,7 @@ import time
 from concurrent.futures import Future, wait
 
 from . import advice, cut_links, deadlines
-from .base_comm import base, replace_base
+from .base_comm import base, numbers_in, replace_base
 from .deaths import has_ulfm
 from .errors import CommunicationError, DeadlineError
 from .mpi_errors import translate
@@ -30,7 +30,7 @@ def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
     before = base()
     fresh = shrunk_copy(before, seconds, "shrink")
     cut_links.require_none("shrink")
-    survivors = list(MPI.Group.Translate_ranks(fresh.Get_group(), None, before.Get_group()))
+    survivors = numbers_in(before, fresh.Get_group())
     dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
     if dead:
         replace_base(fresh)

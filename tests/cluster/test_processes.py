@@ -1,0 +1,88 @@
+"""Who lives and who has ended is told rightly, whatever happens at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from course_lib.cluster.keeper_client import KeeperClient
+from course_lib.cluster.ranks_here import RanksHere
+from course_lib.cluster.runtime_dir import RuntimeDir
+
+WITHIN_S = 30
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen]:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as one:
+        yield one
+        one.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a start is told in another way")
+def test_a_rank_lives_on_when_somebody_sets_the_clock(
+    process: subprocess.Popen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    ranks = RanksHere(RuntimeDir(tmp_path), lambda **_: None, ended.append)
+    said = {"number": 0, "pid": process.pid, "stage": "registered", "description": None}
+    ranks.hear(said, None)  # type: ignore[arg-type]
+    # What Linux says then: the machine was started at another time.
+    boot_time, before = psutil._pslinux.boot_time, psutil.Process(process.pid).create_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot_time() + 1)
+    assert psutil.Process(process.pid).create_time() == before + 1
+    ranks.look_after()
+    assert ended == []
+    process.kill()
+    process.wait()
+    ranks.look_after()
+    assert ended == [0]
+
+
+def test_a_directory_is_never_there_with_a_mark_that_nobody_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RuntimeDir(tmp_path / "one")
+    directory.make()
+    found = []
+    flock = fcntl.flock
+
+    def look_before(file: int, how: int) -> None:
+        """The keeper loses its core here, and another start looks around."""
+        monkeypatch.setattr(fcntl, "flock", flock)
+        found.append(RuntimeDir(directory.path).is_held())
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", look_before)
+    directory.hold()
+    assert found == [True]
+    assert RuntimeDir(directory.path).is_held()
+
+
+def test_an_engine_that_cannot_take_news_still_hears_of_the_keepers_end(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        told, cut = threading.Event(), threading.Event()
+        client = KeeperClient(tmp_path / "s", when_cut=cut.set)
+
+        def fail(engines: list[int]) -> None:
+            told.set()
+            raise RuntimeError("PMIx does not take the news of rank 1: status -1")
+
+        client.when_lost = fail
+        keeper, _ = server.accept()
+        with keeper:
+            keeper.sendall(json.dumps({"lost": [1]}).encode() + b"\n")
+            assert told.wait(WITHIN_S)
+            assert not cut.is_set()
+        assert cut.wait(WITHIN_S)
