@@ -23,17 +23,18 @@ def account(bed: BedClient, name: str) -> Iterator[Path]:
     os.chown(home, UID, UID)
     made, known = bed.folder / "passwd", Path("/etc/passwd").read_text()
     made.write_text(f"{known}{name}:*:{UID}:{UID}::{home}:/bin/bash\n")
+    needed = (Path(sys.base_prefix), ROOT)
+    opened = [(closed, path) for path in needed if (closed := _closed_parent(path))]
     with contextlib.ExitStack() as stack:
         bed.folder.chmod(0o711)  # its keys stay root's
         stack.callback(bed.folder.chmod, 0o700)
         for host in NAMES:
             _run(bed, host, f"mount --bind {made} /etc/passwd")
             stack.callback(_run, bed, host, "umount /etc/passwd")
-            for path in (Path(sys.base_prefix), ROOT):
-                if closed := _closed_parent(path):
-                    _run(bed, host, _opened(closed, path))
-                    undo = f"umount {shlex.quote(str(path))} {shlex.quote(str(closed))}"
-                    stack.callback(_run, bed, host, undo)
+            for closed, path in opened:
+                _run(bed, host, _opened(closed, path))
+                undo = f"umount {shlex.quote(str(path))} {shlex.quote(str(closed))}"
+                stack.callback(_run, bed, host, undo)
         yield home
 
 
