@@ -53,9 +53,7 @@ def main(arguments: list[str]) -> None:
     ]
     server = str(HUB / ".venv" / "bin" / "python")
     variables = outside_of_the_job(os.environ)
-    os.execve(
-        server, [server, "-m", "jupyterhub.singleuser", *settings, *arguments], variables
-    )
+    os.execve(server, [server, "-m", "jupyterhub.singleuser", *settings, *arguments], variables)
 
 
 if __name__ == "__main__":
