@@ -53,8 +53,8 @@ c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/cour
 # A set that is not there is an error that says so, not forty downloads.
 c.Spawner.environment["COURSE_OFFLINE"] = "1"
 
-# CHOOSE: limits for each person. They hold with systemd and with batchspawner; JupyterHub's own
-# LocalProcessSpawner ignores them.
+# CHOOSE: limits for each person. They hold with systemd; jobs of Slurm have others, below, and
+# JupyterHub's own LocalProcessSpawner ignores all of them.
 c.Spawner.mem_limit = "3G"
 c.Spawner.cpu_limit = 2.0
 
@@ -64,8 +64,8 @@ if where == "systemd":
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.isolate_tmp = True
 elif where == "slurm":
-    # On a cluster: a job for each person, which the hub submits as that person (by sudo). The course
-    # and everybody's home must stand at the same path on the nodes.
+    # On a cluster: a job for each person, submitted in that person's name by sudo. The course and
+    # everybody's home must stand at the same path on the nodes.
     import batchspawner  # noqa: F401 (the hub learns from it where a job's server listens)
 
     # The nodes must reach the hub, which is known to them by this machine's host name.
@@ -83,10 +83,11 @@ elif where == "slurm":
     python = shlex.quote(str(HUB / ".venv/bin/python"))
     c.SlurmSpawner.batchspawner_singleuser_cmd = f"{python} -m batchspawner.singleuser"
     c.Spawner.cmd = [shlex.quote(str(HUB / "learner.py"))]
+    # CHOOSE: what each job asks for: cores, memory, time, and whose nodes (req_partition = "...").
+    # One that asks for more time than the partition gives waits in vain.
     c.SlurmSpawner.req_nprocs = "4"
     c.SlurmSpawner.req_memory = "3G"
     c.SlurmSpawner.req_runtime = "4:00:00"
-    # CHOOSE: c.SlurmSpawner.req_partition = "..."
 else:
     sys.exit(f"COURSE_HUB_SPAWNER is {where!r}; it may be 'systemd' or 'slurm'")
 

@@ -47,7 +47,8 @@ def _opened(closed: Path, path: Path) -> str:
     """The command that puts an open folder in place of ``closed``, with nothing but ``path``."""
     it, within = shlex.quote(str(path)), shlex.quote(str(closed))
     return (
-        f"mkdir -p {_ASIDE} && mount --bind {it} {_ASIDE} && mount -t tmpfs -o mode=755 own {within}"
+        f"mkdir -p {_ASIDE} && mount --bind {it} {_ASIDE}"
+        f" && mount -t tmpfs -o mode=755 own {within}"
         f" && mkdir -p {it} && mount --bind {_ASIDE} {it} && umount {_ASIDE} && rmdir {_ASIDE}"
     )
 
