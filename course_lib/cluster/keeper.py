@@ -557,7 +557,6 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     """The variables mpiexec and the engines run under."""
     variables = launch.environment()
     if directory.shared_memory is not None:
-        directory.shared_memory.mkdir(mode=0o700)
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(directory.shared_memory)
         variables["OMPI_MCA_osc_sm_backing_directory"] = str(directory.shared_memory)
     # The session files of mpiexec go where the keeper deletes them, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ def account(bed: BedClient, name: str) -> Iterator[Path]:
     needed = (Path(sys.base_prefix), ROOT)
     opened = [(closed, path) for path in needed if (closed := _closed_parent(path))]
     with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, home)
         bed.folder.chmod(0o711)  # its keys stay root's
         stack.callback(bed.folder.chmod, 0o700)
         for host in NAMES:
