@@ -5,6 +5,7 @@ Start it with ``hub/.venv/bin/python -m jupyterhub -f hub/jupyterhub_config.py``
 """
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -52,8 +53,8 @@ c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/cour
 # A set that is not there is an error that says so, not forty downloads.
 c.Spawner.environment["COURSE_OFFLINE"] = "1"
 
-# CHOOSE: limits for each person. They hold with systemd and with batchspawner; JupyterHub's own
-# LocalProcessSpawner ignores them.
+# CHOOSE: limits for each person. They hold with systemd; jobs of Slurm have others, below, and
+# JupyterHub's own LocalProcessSpawner ignores all of them.
 c.Spawner.mem_limit = "3G"
 c.Spawner.cpu_limit = 2.0
 
@@ -63,20 +64,30 @@ if where == "systemd":
     c.JupyterHub.spawner_class = "systemd"
     c.SystemdSpawner.isolate_tmp = True
 elif where == "slurm":
-    # On a cluster: a job for each person. The hub must be reachable from the nodes, and the course
-    # must stand at the same path there.
+    # On a cluster: a job for each person, submitted in that person's name by sudo. The course and
+    # everybody's home must stand at the same path on the nodes.
     import batchspawner  # noqa: F401 (the hub learns from it where a job's server listens)
 
+    # The nodes must reach the hub, which is known to them by this machine's host name.
+    # CHOOSE: or by c.JupyterHub.hub_connect_ip = "...", an address or another name.
     c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
     c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
     c.Spawner.ip = "0.0.0.0"
-    c.Spawner.cmd = [str(HUB / "learner.py")]  # batchspawner runs it by hub/.venv's Python
     c.Spawner.start_timeout = 600  # in the queue, too
-    c.SlurmSpawner.batchspawner_singleuser_cmd = str(HUB / ".venv/bin/batchspawner-singleuser")
+    if "SLURM_CONF" in os.environ:  # a hub hands on nothing by itself
+        c.Spawner.environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    # The server is the job's script itself. As a step of it, by srun, it would have variables of
+    # Slurm's that make the MPI of its notebooks look for ranks in that step.
+    c.SlurmSpawner.req_srun = ""
+    # batchspawner joins words to a line of shell, and runs the learner's program by this Python.
+    python = shlex.quote(str(HUB / ".venv/bin/python"))
+    c.SlurmSpawner.batchspawner_singleuser_cmd = f"{python} -m batchspawner.singleuser"
+    c.Spawner.cmd = [shlex.quote(str(HUB / "learner.py"))]
+    # CHOOSE: what each job asks for: cores, memory, time, and whose nodes (req_partition = "...").
+    # One that asks for more time than the partition gives waits in vain.
     c.SlurmSpawner.req_nprocs = "4"
     c.SlurmSpawner.req_memory = "3G"
     c.SlurmSpawner.req_runtime = "4:00:00"
-    # CHOOSE: c.SlurmSpawner.req_partition = "..."
 else:
     sys.exit(f"COURSE_HUB_SPAWNER is {where!r}; it may be 'systemd' or 'slurm'")
 

@@ -11,11 +11,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 HUB = Path(__file__).resolve().parent
 COURSE = HUB.parent
 PROGRAMS = COURSE / ".venv" / "bin"
+
+
+def outside_of_the_job(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables without those by which programs know the job of Slurm that the server runs in.
+
+    The job is this one server and counts as one task, so ``mpiexec`` and ``start_cluster`` would
+    find place for one rank. Without them a node is what a learner's own machine is: ranks run
+    there and share the job's cores, and ``sbatch`` and ``salloc`` ask for jobs of their own.
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if name == "SLURM_CONF" or not name.startswith("SLURM")
+    }
 
 
 def main(arguments: list[str]) -> None:
@@ -37,7 +52,8 @@ def main(arguments: list[str]) -> None:
         "--LabApp.extension_manager=readonly",
     ]
     server = str(HUB / ".venv" / "bin" / "python")
-    os.execv(server, [server, "-m", "jupyterhub.singleuser", *settings, *arguments])
+    variables = outside_of_the_job(os.environ)
+    os.execve(server, [server, "-m", "jupyterhub.singleuser", *settings, *arguments], variables)
 
 
 if __name__ == "__main__":

@@ -558,7 +558,6 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     """The variables mpiexec and the engines run under."""
     variables = launch.environment()
     if directory.shared_memory is not None:
-        directory.shared_memory.mkdir(mode=0o700)
         variables |= dict.fromkeys(launch.SEGMENT_FOLDERS, str(directory.shared_memory))
     # The session files of mpiexec go where the keeper deletes them, too.
     variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")

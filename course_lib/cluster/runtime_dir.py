@@ -66,12 +66,14 @@ class RuntimeDir:
         return made
 
     def make(self) -> None:
-        """Make it; on another host than the keeper's under the same path."""
+        """Make it with its shared memory; on another host than the keeper's at the same paths."""
         _private(self.path.parent)
         self.path.mkdir(mode=0o700)
         # An engine gives up if it looks for the profile before a slow controller has made it.
         for directory in (self.logs, self.temporary, self.events, self.profile):
             directory.mkdir()
+        if self.shared_memory is not None:
+            self.shared_memory.mkdir(mode=0o700)
 
     @classmethod
     def find(cls, key: str) -> list[RuntimeDir]:

@@ -24,6 +24,8 @@ PACKAGES = {
 SERVICES = ("/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd")
 CPUS = 4
 """How many tasks a node takes, however many cores this machine has."""
+_MEGABYTES = 8000
+"""How much memory a job may ask for; jobs do not compete for it."""
 _READY_WITHIN_S = 60.0
 _SETTINGS = """\
 ClusterName=bed
@@ -49,8 +51,8 @@ MpiDefault=none
 ReturnToService=2
 KillWait=2
 MinJobAge=300
-NodeName=h2 NodeAddr=10.77.0.2 CPUs={cpus}
-NodeName=h3 NodeAddr=10.77.0.3 CPUs={cpus}
+NodeName=h2 NodeAddr=10.77.0.2 CPUs={cpus} RealMemory={megabytes}
+NodeName=h3 NodeAddr=10.77.0.3 CPUs={cpus} RealMemory={megabytes}
 PartitionName=main Nodes=h2,h3 Default=YES MaxTime=60 OverSubscribe=NO
 PartitionName=short Nodes=h2,h3 MaxTime=1
 """
@@ -67,7 +69,7 @@ def start(folder: Path, popen: Callable[..., subprocess.Popen]) -> Path:
         The settings' file, for ``SLURM_CONF``.
     """
     settings, key = folder / "slurm.conf", folder / "munge.key"
-    settings.write_text(_SETTINGS.format(cpus=CPUS))
+    settings.write_text(_SETTINGS.format(cpus=CPUS, megabytes=_MEGABYTES))
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
     variables = {"SLURM_CONF": str(settings)}

@@ -16,6 +16,7 @@ from tests.hosts.clusters import await_nothing_left, left, prepare
 from tests.hosts.testbed import BedClient
 
 JOB = 'slurm=dict(nodes=2, time=10, extra=["--ntasks-per-node=2"])'
+ON_ONE_NODE = 'slurm="nodes=1,time=10"'
 START = "from course_lib.cluster import start_cluster\ncluster = start_cluster(4, {})"
 
 
@@ -67,20 +68,23 @@ def test_a_job_of_its_own(bed: BedClient, kernel: Kernel) -> None:
     await_no_jobs(bed)
 
 
-ENDS = {
-    "scancel {}": "CANCELLED",
+ENDS = [
+    (ON_ONE_NODE, "scancel {}", "CANCELLED"),
     # A limit has whole minutes, but its end may be moved; slurmctld looks every half minute.
-    "scontrol update JobId={} EndTime=now+1": "TIMEOUT (its time limit was ",
-}
+    (JOB, "scontrol update JobId={} EndTime=now+1", "TIMEOUT (its time limit was "),
+]
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_the_end_of_a_job_is_told(bed: BedClient, kernel: Kernel, end: str) -> None:
-    kernel.start_cluster(4, JOB)
+@pytest.mark.parametrize(("asked", "end", "said"), ENDS, ids=["cancelled", "limit"])
+def test_the_end_of_a_job_is_told(
+    bed: BedClient, kernel: Kernel, asked: str, end: str, said: str
+) -> None:
+    rows = kernel.start_cluster(4, asked).splitlines()[-4:]
+    assert len({row.split()[-1] for row in rows} - {"h1"}) == (1 if asked == ON_ONE_NODE else 2)
     (job,) = jobs("%i")
     subprocess.run(end.format(job).split(), check=True, timeout=30)
     error = kernel.run("while True: cluster.status()", START_WITHIN_S).traceback
-    assert f"the cluster has ended: Slurm has ended job {job}: {ENDS[end]}" in error
+    assert f"the cluster has ended: Slurm has ended job {job}: {said}" in error
     await_no_jobs(bed)
 
 

@@ -40,6 +40,7 @@ _NETWORK = "10.77.0."
 _LOCK = Path("/run/lock/rank-by-rank-bed")
 _ONE_AT_A_TIME_S = 900.0
 _READY_WITHIN_S = 30.0
+_INSTALLED_WITHIN_S = 900.0
 _PR_SET_PDEATHSIG = 1
 _PACKAGES = {
     "/usr/sbin/sshd": "openssh-server",
@@ -217,6 +218,11 @@ class Bed:
             self._slurm = slurm.start(self.folder, self._popen_quietly)
         return str(self._slurm)
 
+    def install_hub(self) -> None:
+        """Install JupyterHub as the teacher does, which takes a network that hosts do not have."""
+        subprocess.run(["sh", "hub/install.sh"], cwd=ROOT, check=True, timeout=_INSTALLED_WITHIN_S)
+        _install({"/usr/bin/sudo": "sudo"})
+
     def _popen_quietly(self, *what: Any, **how: Any) -> subprocess.Popen:
         log = open(self.folder / "slurm.log", "ab")  # noqa: SIM115
         with log:
@@ -359,7 +365,7 @@ class BedClient:
 
     def _call(self, name: str, *arguments: Any) -> Any:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(120)
+            connection.settimeout(_INSTALLED_WITHIN_S)
             connection.connect(self._path)
             with connection.makefile("rwb") as file:
                 file.write(json.dumps([name, arguments]).encode() + b"\n")
@@ -391,6 +397,9 @@ class BedClient:
 
     def start_slurm(self) -> str:
         return self._call("start_slurm")
+
+    def install_hub(self) -> None:
+        self._call("install_hub")
 
     def cut(self, host: str) -> None:
         self._call("cut", host)

@@ -1,7 +1,7 @@
 """A real JupyterHub with hub/jupyterhub_config.py, and learners who use it through its addresses.
 
-Everybody runs in the present account (SimpleLocalProcessSpawner) with a home of their own: who
-shares an account can disturb others more easily than who does not.
+Unless a test says otherwise everybody runs in the present account (SimpleLocalProcessSpawner) with
+a home of their own: who shares an account can disturb others more easily than who does not.
 """
 
 from __future__ import annotations
@@ -25,25 +25,30 @@ import websocket
 from tests.lab_server import MARK, ROOT, free_port, wait_for_end, wait_until
 
 INSTALL_SECONDS = 900
-START_SECONDS = 180
+START_SECONDS = 60
 
-# What differs from the teacher's configuration: who may log in, as whom servers run, the ports.
+# What differs from the teacher's configuration: who may log in, and the ports.
 SETTINGS = """
 import json, os
 load_subconfig({config!r})
 given = json.loads({given!r})
-c.JupyterHub.spawner_class = "simple"
-c.SimpleLocalProcessSpawner.home_dir_template = given["homes"] + "/{{username}}"
 c.JupyterHub.authenticator_class = "dummy"
 c.JupyterHub.bind_url = "http://127.0.0.1:%d" % given["ports"][0]
-c.JupyterHub.hub_bind_url = "http://127.0.0.1:%d" % given["ports"][1]
+host = c.JupyterHub.hub_bind_url.rpartition(":")[0]
+c.JupyterHub.hub_bind_url = "%s:%d" % (host, given["ports"][1])
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:%d" % given["ports"][2]
 c.Spawner.environment.update(given["variables"])
-c.Spawner.args = ["--allow-root"] if os.geteuid() == 0 else []
 c.JupyterHub.services.append({{"name": "teacher", "api_token": given["token"]}})
 c.JupyterHub.load_roles.append({{
     "name": "teacher", "services": ["teacher"], "scopes": ["admin:users", "admin:servers", "tokens"]
 }})
+"""
+# And as whom servers run.
+IN_THIS_ACCOUNT = """
+c.JupyterHub.spawner_class = "simple"
+c.SimpleLocalProcessSpawner.home_dir_template = given["folder"] + "/homes/{username}"
+c.Spawner.environment["TMPDIR"] = given["folder"] + "/tmp"
+c.Spawner.args = ["--allow-root"] if os.geteuid() == 0 else []
 """
 
 
@@ -72,9 +77,14 @@ class Learner:
 
         def ready() -> bool:
             server = self._hub.ask("GET", f"users/{self.name}")["servers"].get("")
-            return server is not None and server["ready"]
+            assert server is not None, f"{self.name}'s server did not start"
+            return server["ready"]
 
         wait_until(ready, START_SECONDS, f"{self.name}'s server")
+
+    def stop(self) -> None:
+        """Have the hub stop the server."""
+        self._hub.ask("DELETE", f"users/{self.name}/server")
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> requests.Response:
         """Ask the server with this learner's token, or with another's."""
@@ -205,8 +215,13 @@ def install() -> None:
 
 
 @contextlib.contextmanager
-def running_hub() -> Iterator[Hub]:
-    """Start a hub; in the end nothing that it or a learner started may be left."""
+def running_hub(settings: str = IN_THIS_ACCOUNT, where: str = "systemd") -> Iterator[Hub]:
+    """Start a hub; in the end nothing that it or a learner started may be left here.
+
+    Args:
+        settings: lines of configuration that differ from the teacher's beside :data:`SETTINGS`.
+        where: what the teacher has chosen by ``COURSE_HUB_SPAWNER``.
+    """
     install()
     mark, token = uuid.uuid4().hex, uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="hub-") as scratch:
@@ -214,22 +229,19 @@ def running_hub() -> Iterator[Hub]:
         (folder / "homes").mkdir()
         (folder / "tmp").mkdir()
         ports = [free_port(), free_port(), free_port()]
-        given = {"homes": str(folder / "homes"), "ports": ports, "token": token}
-        variables = {MARK: mark, "TMPDIR": str(folder / "tmp"), "IPP_NONINTERACTIVE": "1"}
+        variables = {MARK: mark, "IPP_NONINTERACTIVE": "1"}
+        given = {"folder": str(folder), "ports": ports, "token": token, "variables": variables}
         config = folder / "config.py"
-        config.write_text(
-            SETTINGS.format(
-                config=str(ROOT / "hub" / "jupyterhub_config.py"),
-                given=json.dumps(given | {"variables": variables}),
-            )
-        )
+        teachers = str(ROOT / "hub" / "jupyterhub_config.py")
+        config.write_text(SETTINGS.format(config=teachers, given=json.dumps(given)) + settings)
+        chosen = {"COURSE_HUB_STATE": str(folder / "state"), "COURSE_HUB_SPAWNER": where}
         log = folder / "log"
         hub = Hub(f"http://127.0.0.1:{ports[0]}", token, folder, mark)
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 [ROOT / "hub/.venv/bin/python", "-m", "jupyterhub", "-f", config],
                 cwd=folder,
-                env=os.environ | {"COURSE_HUB_STATE": str(folder / "state"), MARK: mark},
+                env=os.environ | chosen | {MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -244,7 +256,9 @@ def running_hub() -> Iterator[Hub]:
             wait_until(started, 120, "the hub")
             yield hub
         except BaseException:
-            sys.stderr.write(log.read_text(errors="replace")[-8000:])
+            lines = log.read_text(errors="replace").splitlines(keepends=True)
+            said = [line for line in lines if "200 GET /hub/api/users" not in line]  # our questions
+            sys.stderr.write("".join(said)[-8000:])
             raise
         finally:
             process.send_signal(signal.SIGTERM)

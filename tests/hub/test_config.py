@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_each_person_has_limits(
     assert config["JupyterHub"]["hub_bind_url"] == hub_listens
     assert config["Spawner"]["mem_limit"] == "3G"
     assert config["Spawner"]["environment"]["COURSE_OFFLINE"] == "1"
-    assert all(Path(word).is_file() for word in config["Spawner"]["cmd"])
+    assert all(Path(word).is_file() for word in shlex.split(" ".join(config["Spawner"]["cmd"])))
 
 
 def test_an_unknown_place_is_one_sentence(root: Path, tmp_path: Path) -> None:

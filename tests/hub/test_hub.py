@@ -104,10 +104,10 @@ def test_work_and_progress_are_kept_apart(learners: list[Learner]) -> None:
     assert ben.get("contents", headers=ada.headers).status_code == 403
 
 
-def test_whoever_leaves_takes_their_cluster_along(hub: Hub, learners: list[Learner]) -> None:
+def test_whoever_leaves_takes_their_cluster_along(learners: list[Learner]) -> None:
     ada, ben, _ = learners
     his, hers = ben.ranks(), ada.ranks()
-    hub.ask("DELETE", "users/ben/server")
+    ben.stop()
     wait_until(lambda: not any(map(psutil.pid_exists, his)), 60, "an end of ben's ranks")
     assert ada.run(ALLREDUCE).ok
     assert ada.ranks() == hers
