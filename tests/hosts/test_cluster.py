@@ -45,12 +45,12 @@ print(json.dumps(sorted(found)))
 ANYWHERE = ("0.0.0.0", "::")
 LISTENS = {
     "h1": {
-        *((name, "127.0.0.1") for name in ("controller", "engine", "prterun")),
+        *((name, "127.0.0.1") for name in ("controller", "prterun")),
         *((name, "10.77.0.1") for name in ("controller", "engine")),
         *((name, address) for name in ("engine", "prterun") for address in ANYWHERE),
     },
     "h2": {
-        *((name, "127.0.0.1") for name in ("engine", "prted")),
+        ("prted", "127.0.0.1"),
         *((name, address) for name in ("engine", "prted") for address in ANYWHERE),
     },
 }
