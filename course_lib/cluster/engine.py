@@ -137,7 +137,7 @@ def _engine_class() -> Any:
         async def complete_registration(self, *args: Any) -> None:
             await super().complete_registration(*args)
             shell, rank = self.kernel.shell, rank_from_environment()
-            names = namespace()
+            names = namespace(_PATIENCE_S)
             if not rank == names["rank"] == self.id:
                 raise RuntimeError(f"engine {self.id}, rank {rank}, is {names['rank']} for MPI")
             shell.user_ns.update(names)

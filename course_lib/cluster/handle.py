@@ -252,8 +252,10 @@ class Cluster:
         """Send a signal to the processes of some ranks (all by default).
 
         Raises:
-            ValueError: if there is no such rank.
+            ValueError: if there is no such rank, or no such signal.
         """
+        if signum not in signal.valid_signals():
+            raise ValueError(f"{signum!r} is no signal here; signal.SIGTERM, for one, is")
         engines = self.who.engines_of(self.ids if ranks is None else ranks)
         self.keeper.ask("signal", signum=int(signum), engines=engines)
 

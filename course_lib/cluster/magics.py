@@ -88,7 +88,8 @@ class CourseMagics(ParallelMagics):
         block = self.view.block if args.block is None else args.block
         # The view itself keeps all ranks as its targets: whatever is to be renewed is so on all.
         targets = self._eval_target_str(args.targets) if args.targets else None
-        self._limit(args)  # is it one at all?
+        self._limit(args)  # are they any at all?
+        self._signum(args)
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.require_free()
@@ -116,6 +117,9 @@ class CourseMagics(ParallelMagics):
     def _limit(self, args: Namespace) -> Limit:
         return Limit.of(args.limit or self.cluster.limit)
 
+    def _signum(self, args: Namespace) -> int:
+        return _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
+
     def _run_to_end(self, button: StopButton, result: Any, args: Namespace) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
         cluster, limit = self.cluster, self._limit(args)
@@ -123,9 +127,8 @@ class CourseMagics(ParallelMagics):
         progress_after = args.progress_after_seconds
         if progress_after is None:
             progress_after = self.progress_after_seconds
-        signum = _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
         cell = Cell(cluster, result, limit, self._last_run)
-        cell.run(button, live, progress_after, signum)
+        cell.run(button, live, progress_after, self._signum(args))
         cell.output.show(args.groupby)
         failures, finished = cell.outcome()
         if cell.end == "interrupted":
@@ -203,10 +206,16 @@ def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
 
 
 def _signal_number(given: Any) -> int:
-    """The number of the signal in the value of ``--signal-on-interrupt``."""
-    if isinstance(given, str):
-        return int(given) if given.isdigit() else signal.Signals[given]
-    return given or 0
+    """The number of the signal in the value of ``--signal-on-interrupt``, 0 for none.
+
+    Raises:
+        ClusterError: if there is no such signal.
+    """
+    text = str(int(given) if isinstance(given, int) else given or 0)
+    number = int(text) if text.isdigit() else signal.Signals.__members__.get(text)
+    if number not in {0, *signal.valid_signals()}:
+        raise ClusterError(f"--signal-on-interrupt {text}: give a signal, like SIGTERM or 15")
+    return int(number)
 
 
 def require_first_line(lines: list[str]) -> list[str]:

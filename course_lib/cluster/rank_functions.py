@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 # ---- who it is ------------------------------------------------------------------------------
 
 
-def namespace() -> dict[str, Any]:
-    """The names every rank offers to cells."""
+def namespace(seconds: float) -> dict[str, Any]:
+    """The names every rank offers to cells.
+
+    Args:
+        seconds: how long to wait for the other ranks, which may still have no core.
+    """
     import numpy as np
     import torch
     import torch.distributed as dist
     import torch_mpi4py as mpi
 
-    comm = mpi.world()
+    comm = mpi.renew_world(seconds)
     return {
         "rank": comm.Get_rank(),
         "world_size": comm.Get_size(),

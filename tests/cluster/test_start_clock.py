@@ -14,6 +14,7 @@ import pytest
 
 from course_lib.cluster.cores import WAITS_ARE_TOLD
 from course_lib.cluster.start_clock import StartClock
+from tests import ranks
 
 pytestmark = pytest.mark.timeout(270)
 
@@ -112,3 +113,19 @@ def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_
     assert re.search(r"For \d+ s of that rank \d could have run, but no", computes.traceback)
     assert "no core was free" not in waits.traceback
     assert "If the cell only needs more time" in waits.traceback
+
+
+def test_ranks_wait_for_one_that_gets_no_core_until_the_keeper_ends_the_start() -> None:
+    """Not only as long as any other call may take, which is shortened here."""
+    program = """
+import time
+from torch_mpi4py import guarded_comm
+from course_lib.cluster.rank_functions import namespace
+guarded_comm.renew_world.__defaults__ = (0.5,)
+if guarded_comm.MPI.COMM_WORLD.rank == 1:
+    time.sleep(3)
+print("there are", namespace(60.0)["world_size"])
+"""
+    finished = ranks.run(2, "-c", program, limit=100)
+    assert finished.returncode == 0, finished.output
+    assert finished.output.splitlines() == ["there are 2"] * 2
