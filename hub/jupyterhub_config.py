@@ -76,8 +76,8 @@ elif where == "slurm":
     c.Spawner.start_timeout = 600  # in the queue, too
     if "SLURM_CONF" in os.environ:  # a hub hands on nothing by itself
         c.Spawner.environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    # The server is the job's script itself. As a step of it, by srun, it would have variables of
-    # Slurm's that make the MPI of its notebooks look for ranks in that step.
+    # The server is the job's script itself. As a step of it (srun) it works too, but where Slurm's
+    # default is --mpi=pmix, each program in it has the variables of a rank of that step.
     c.SlurmSpawner.req_srun = ""
     # batchspawner joins words to a line of shell, and runs the learner's program by this Python.
     python = shlex.quote(str(HUB / ".venv/bin/python"))

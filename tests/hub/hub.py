@@ -25,7 +25,7 @@ import websocket
 from tests.lab_server import MARK, ROOT, free_port, wait_for_end, wait_until
 
 INSTALL_SECONDS = 900
-START_SECONDS = 60
+START_SECONDS = 180
 
 # What differs from the teacher's configuration: who may log in, and the ports.
 SETTINGS = """
