@@ -336,7 +336,7 @@ def _listen_for_interrupts() -> None:
     _wakeup_read = read
     _previous_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     # The signals of a forked child are its own: it would write them into this pipe as well.
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(_previous_wakeup))
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 def _watch() -> None:
