@@ -27,6 +27,7 @@ CELL_SECONDS = 120
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _KERNEL_FILE = re.compile(r"/\S*?/ipykernel_\d+/\d+\.py")
+_STYLE = re.compile(r"""\bstyle="([^"]*)""")
 _MACHINE_PATH = re.compile(
     r"(?<![\w.:/<])(?:/(?:home|root|Users|tmp|var|work|opt|usr|mnt|srv|private|data)/|~/)[^\s'\"<>]+"
 )
@@ -153,10 +154,20 @@ def problems(notebook: Any) -> list[str]:
                     found.append(f"{where}: shows a widget, whose state is not kept")
             for picture in pictures_without_words(output):
                 found.append(f"{where}: shows a picture without alternative text: {picture}")
+            for style in _colours_without_paper(output):
+                found.append(f"{where}: has text of one colour on any page, dark or light: {style}")
         found += [f"{where}: {path}" for path in _machine_paths(cell.outputs)]
         if "check" in cell.metadata.get("tags", ()) and ": right." not in _printed(cell):
             found.append(f"{where}: the worked solution is not right: {_printed(cell).strip()}")
     return found
+
+
+def _colours_without_paper(output: Any) -> Iterator[str]:
+    """Yield the styles of an output's HTML that set the text's colour and not what is behind it."""
+    for style in _STYLE.findall(output.get("data", {}).get("text/html", "")):
+        given = {declaration.partition(":")[0].strip() for declaration in style.split(";")}
+        if "color" in given and not given & {"background", "background-color"}:
+            yield style
 
 
 def _printed(cell: Any) -> str:

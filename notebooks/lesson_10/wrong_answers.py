@@ -134,6 +134,7 @@ WRONG_ANSWERS = {
             "[b - a for a", "[sum(costs[a:b]) for a"
         ),
         "not-the-best: the squares of the costs": _best_by("sum(c * c for c in costs_of(ends))"),
+        "not-the-best: the most even": _best_by("max(costs_of(ends)) - min(costs_of(ends))"),
         "not-the-best: the fastest stage": _best_by("min(costs_of(ends))", best="max"),
         "not-the-best: the slowest cut": _best_by("max(costs_of(ends))", best="max"),
         "not-the-best: the layers need not be in order": _CUT

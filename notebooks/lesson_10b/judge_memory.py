@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
+from decimal import Decimal
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.formulas import plain
@@ -37,7 +38,7 @@ def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> No
                     "returns-nothing",
                     f"stage {stage} gave nothing. Is there a `return` on every path?",
                 )
-            if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            if not isinstance(value, numbers.Real | Decimal) or isinstance(value, bool):
                 raise WrongAnswer("not-a-number", f"stage {stage} gave {value!r}, no number")
             found[stage, parameters, ranks] = float(value)
     for name, wrong, text in _MISTAKES:

@@ -19,6 +19,8 @@ PART = 4  # numbers in each rank's part
 STEPS = 2  # in the second one the velocity counts
 RATE, MOMENTUM = 0.1, 0.9
 _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
+# Each rank gets all ranks' gradients of its part and adds them up: as many bytes.
+_EXCHANGES = ("all_to_all", "all_to_all_single")
 
 
 def gradient_of(rank: int, step: int, p: int) -> torch.Tensor:
@@ -161,7 +163,7 @@ def _judge_calls(calls: list, p: int) -> None:
             "weights and velocity are right, but an all-reduce brings every rank the whole mean "
             "gradient, of which it uses one part: 3/2 of the bytes that are needed",
         )
-    sums = [call for call in calls if call.call in _REDUCE_SCATTERS]
+    sums = [call for call in calls if call.call in (*_REDUCE_SCATTERS, *_EXCHANGES)]
     gathers = [call for call in calls if call.call.startswith("all_gather")]
     if len(calls) != 2 * STEPS or len(sums) != STEPS or len(gathers) != STEPS:
         raise WrongAnswer(

@@ -76,6 +76,14 @@ def sharded_step(weights, gradient, velocity, group):
     dist.all_gather_into_tensor(everyones, velocity, group=group, async_op=True).wait()
     weights -= 0.1 * everyones
 """,
+        "all to all, added up by each": """
+def sharded_step(weights, gradient, velocity, group):
+    theirs = torch.empty_like(gradient)
+    dist.all_to_all_single(theirs, gradient, group=group)
+    velocity.mul_(0.9).add_(theirs.view(group.size(), -1).mean(0))
+    mine = weights.chunk(group.size())[group.rank()] - 0.1 * velocity
+    dist.all_gather_into_tensor(weights, mine, group=group)
+""",
         "PyTorch's SGD on one part": """
 def sharded_step(weights, gradient, velocity, group):
     part = torch.empty_like(velocity)
@@ -117,6 +125,12 @@ def bytes_per_rank(stage, parameters, ranks):
     kinds = torch.tensor([12.0, 2.0, 2.0], dtype=torch.float64)
     kinds[:stage] /= ranks
     return kinds.sum() * parameters
+""",
+        "in decimals": """
+from decimal import Decimal
+def bytes_per_rank(stage, parameters, ranks):
+    kinds = enumerate((12, 2, 2))
+    return sum(Decimal(parameters * each) / (ranks if n < stage else 1) for n, each in kinds)
 """,
         "by a table": """
 def bytes_per_rank(stage, parameters, ranks):

@@ -180,9 +180,9 @@ prediction = None
 # %%
 share = 2 * bandwidth / 12 / peak
 compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
-assert share < 0.2
 
 # %% tags=["nbval-ignore-output"]
+assert share < 0.2
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
@@ -455,7 +455,7 @@ figures.measured_and_predicted(
 # %% [markdown]
 # **Symptom**: everything gets slower, sometimes a hundredfold, and no core is idle: `top` shows 100% everywhere. **Diagnosis**: *oversubscription*, more threads that want to compute than cores. The threads of a product meet at its end, and whoever is early waits by asking again and again (*spinning*), on a core that the late one would need. So adding threads takes cores from those who are waited for.
 #
-# The worst number is often not the largest. The OpenMP library of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Four processes with two threads each on two cores: each thinks that it fits, and all spin. With 4 or 8 threads each process notices, and sleeps. (Other OpenMP libraries have other rules; if your curve looks different, that is one reason, and more cores are another.)
+# The worst number is often not the largest. PyTorch's threads come from an OpenMP library, and that of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Four processes with two threads each on two cores: each thinks that it fits, and all spin. With 4 or 8 threads each process notices, and sleeps. (Other OpenMP libraries have other rules; if your curve looks different, that is one reason, and more cores are another.)
 #
 # **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`, which the launchers do: `torchrun` sets 1 if nobody has said otherwise, and so does this course. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
 #
@@ -774,7 +774,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. (`sync` is long because it waits, and waiting is no operator; we come to that.) Most people say convolutions, which have nearly all of the operations. But on a processor pooling can take longer than their forward, as *measured here*: it compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. (`sync` is long because it waits, and waiting is no operator; we come to that.) Most people say convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it took from half to three times as long as their forward (*measured* while this lesson was written, from run to run). It compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
 #
 # Now the traces themselves: `export_chrome_trace` has written each rank's, in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
 
@@ -979,9 +979,9 @@ from notebooks.lesson_11.judge_culprit import expected
 
 found = expected([one.spans for one in cluster.view["planted_profile"]])
 compare(prediction, list(found))
-assert found == (2, "aten::_linalg_svd")
 
 # %% tags=["nbval-ignore-output"]
+assert found == (2, "aten::_linalg_svd")
 lanes = timeline(cluster, since="started").lanes
 pairs = zip(lanes, cluster.view["planted_profile"], strict=True)
 pictured = [moved_to(lane, profile)[0] for lane, profile in pairs]

@@ -110,8 +110,13 @@ def made_up() -> dict[str, Traces]:
             _steps([(4, 30), (40, 4), (40, 4)], 9),
             _steps([(30, 4), (4, 60), (4, 60)], 9),
         ],
+        "each rank's sync is long in another step": [
+            _steps([(51 - sync, sync) for sync in (6, 6, 2, 6, 6, 20, 20)], 9),
+            _steps([(51 - sync, sync) for sync in (18, 1, 18, 18, 18, 18, 18)], 9),
+            _steps([(51 - sync, sync) for sync in (4, 4, 4, 4, 40, 40, 40)], 9),
+        ],
         "operators call operators": [
-            _trace([("load", 5, []), ("forward", 45, [("aten::linear", 40)])], 50),
+            _trace([("load", 9, []), ("forward", 45, [("aten::linear", 40)])], 50),
             _nested(),
         ],
         "the copies are made in sync": [
@@ -264,6 +269,15 @@ def _operators_only(traces: Traces) -> tuple[int, str]:
     return rank, _largest({n: s for n, s in found.items() if n.startswith("aten::")})
 
 
+def _by_sync(traces: Traces, of: Callable) -> int:
+    """The rank whose spans of sync have the smallest of something, such as the longest."""
+
+    def measured(rank: int) -> float:
+        return of(end - start for name, start, end in traces[rank] if name == SYNC)
+
+    return min(range(len(traces)), key=measured)
+
+
 def _first_step_only(traces: Traces) -> tuple[int, str]:
     def first(spans: Spans) -> float:
         return min((s for s in spans if s[0] == SYNC), key=lambda s: s[1])
@@ -325,5 +339,11 @@ _MISTAKES: tuple[tuple[str, Callable[[Traces], tuple[int, str]], str], ...] = (
         "first-step-only",
         _first_step_only,
         "it compared single spans of `sync`. Add up all of a rank: in one step anybody may be late",
+    ),
+    (
+        "longest-or-last-sync",
+        lambda traces: _answer(traces, _by_sync(traces, max)),
+        "it compared one `sync` of each rank, the longest or the last. Add up all of a rank: in "
+        "one step anybody may be late",
     ),
 )

@@ -183,6 +183,12 @@ def _judge_reads(
     total = sum(length for _, length in reads)
     # At the end of a file a read of nothing may follow; it costs nothing to speak of.
     count = sum(length > 0 for _, length in reads)
+    if total < end - begin:
+        raise WrongAnswer(
+            "not-by-read",
+            f"the samples are right, but {who} has read {total} bytes of its {end - begin} from "
+            "`file`. Use `file.read`, so that the check can count what you fetch",
+        )
     if total >= whole and size > 1:
         raise WrongAnswer(
             "reads-the-whole-file",

@@ -34,6 +34,19 @@ _CULPRIT = (
 )
 _LATEST = "    rank = min(ranks, key=lambda r: waits(traces[r]))\n"
 
+
+def _by_sync(measure: str) -> str:
+    """Return the answer that takes the rank for which a measure of its syncs is smallest."""
+    return (
+        "def measure(spans):\n"
+        "    syncs = [span for span in spans if span[0] == 'sync']\n"
+        f"    return {measure}\n"
+        f"{_CULPRIT}    rank = min(ranks, key=lambda r: measure(traces[r]))\n"
+        "    found = outside(traces[rank])\n"
+        "    return rank, max(found, key=found.get)\n"
+    )
+
+
 WRONG_ANSWERS = {
     "11.linear_intensity": {
         "a-product-is-one-operation": _INTENSITY
@@ -163,6 +176,15 @@ WRONG_ANSWERS = {
         "    begin = starts[first]\n"
         "    file.seek(begin)\n"
         "    block = file.read(starts[last] - begin)\n" + _CUT,
+        "not-by-read: by the system's number of the file": "import os\n"
+        + _SHARE_ENDS
+        + "    begin = starts[first]\n"
+        "    block = os.pread(file.fileno(), starts[last] - begin, begin)\n" + _CUT,
+        "not-by-read: opened once more": _SHARE_ENDS + "    whole = open(file.name, 'rb').read()\n"
+        "    return [whole[starts[i] : starts[i + 1]] for i in range(first, last)]\n",
+        "reads-the-whole-file: from its share on": _SHARE_ENDS + "    begin = starts[first]\n"
+        "    file.seek(begin)\n"
+        "    block = file.read()\n" + _CUT,
         "it-raises: the list of starts is too short": _SHARE + "    n = len(starts)\n"
         "    first, last = n * rank // world_size, n * (rank + 1) // world_size\n"
         "    begin = starts[first]\n"
@@ -205,6 +227,14 @@ WRONG_ANSWERS = {
         "    rank = min(ranks, key=lambda r: first_wait(traces[r]))\n"
         "    found = outside(traces[rank])\n"
         "    return rank, max(found, key=found.get)\n",
+        "longest-or-last-sync": _by_sync("max(b - a for _, a, b in syncs)"),
+        "longest-or-last-sync: the last step": _by_sync("max((a, b - a) for _, a, b in syncs)[1]"),
+        "wrong-rank: the shortest sync": _by_sync("min(b - a for _, a, b in syncs)"),
+        "wrong-rank: the median": _by_sync("sorted(b - a for _, a, b in syncs)[len(syncs) // 2]"),
+        "longest-or-last-sync: the last of the list": _by_sync("syncs[-1][2] - syncs[-1][1]"),
+        "wrong-rank: the longest load": _by_sync(
+            "-sum(b - a for name, a, b in spans if name == 'load')"
+        ),
         "returns-nothing": _CULPRIT + _LATEST,
         "not-a-pair": _CULPRIT + _LATEST + "    return rank\n",
         "wrong-rank: the last one": _CULPRIT + "    found = outside(traces[-1])\n"

@@ -141,7 +141,7 @@ assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 # | what is set | then it was | and the program calls |
 # |---|---|---|
 # | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | `init_process_group("nccl")` with a GPU for each rank, else `"gloo"` |
-# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` | `init_process_group("mpi4py", init_method="mpi://")`, or `"nccl"` with a GPU for each rank |
+# | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` (section 5) | `init_process_group("mpi4py", init_method="mpi://")`, or `"nccl"` with a GPU for each rank |
 # | none of these | nobody | a world of one |
 #
 # ## 2. What the launcher tells
@@ -271,8 +271,10 @@ prediction = None
 
 # %%
 run = records.trainings()[0]
-gradients = 61_706 * 4 * run["steps"]
 compare(prediction, run["sent_by_h2"] / 1e6, within=0.1, unit="MB", source="In the stored run")
+
+# %%
+gradients = 61_706 * 4 * run["steps"]
 print(f"gradients alone (predicted): {gradients / 1e6:.1f} MB")
 assert gradients < run["sent_by_h2"] < 1.1 * gradients
 
@@ -318,6 +320,8 @@ prediction = None
 runs = records.trainings()
 checksums = {run["checksum"] for run in runs}
 compare(prediction, len(checksums), source="In the stored run")
+
+# %%
 for run in runs:
     print(f"{run['by']:<17} {run['backend']:<7} {run['checksum']}  {run['command']}")
 assert len(runs) == 7
@@ -392,7 +396,7 @@ check("13.job_request")
 #
 # ### Exercise 4: a job that does not run
 #
-# A colleague wants eight ranks on two nodes with four GPUs each, one `torchrun` for each node. This script has three mistakes.
+# A colleague wants eight ranks on two nodes with four GPUs each, one `torchrun` for each node. This script has three mistakes. (The options `--rdzv-...` tell the `torchrun` of each node where and how to meet the others: `c10d` is PyTorch's own store, which the node of the endpoint runs, and the id keeps jobs apart.)
 
 # %%
 from notebooks.lesson_13.judge_scripts import BROKEN
@@ -436,7 +440,7 @@ check("13.job_script")
 gradient_paths()
 
 # %% [markdown]
-# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU, between GPUs of a host over NVLink, and where card and driver support *GPUDirect RDMA* the network card reads the GPU's memory itself. A *CUDA-aware* MPI can do the same. If it is not, somebody has to copy the gradient into the host's memory first and back after: it is *staged through the host*. The course's backend does that by itself, through pinned memory; `gloo` does it, too.
+# **NCCL** is NVIDIA's library of collectives. Its kernels run on the GPU, between GPUs of a host over NVLink (NVIDIA's own connection), and where card and driver support *GPUDirect RDMA* the network card reads the GPU's memory itself. A *CUDA-aware* MPI can do the same. If it is not, somebody has to copy the gradient into the host's memory first and back after: it is *staged through the host*. The course's backend does that by itself, through pinned memory; `gloo` does it, too.
 #
 # | you have | take | because |
 # |---|---|---|

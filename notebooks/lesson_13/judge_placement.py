@@ -245,6 +245,14 @@ def _padded_as_last(part: str) -> list[str]:
     return found
 
 
+def _padded_as_first_of_all(part: str) -> list[str]:
+    name, _, numbers = part.rstrip("]").partition("[")
+    if not numbers:
+        return [name]
+    width = len(re.split("[,-]", numbers)[0])
+    return [f"{name}{int(n.removeprefix(name)):0{width}}" for n in expanded(part, pad=False)]
+
+
 _NODE_CASES = (
     ("node1",),
     ("n[1-3]",),
@@ -253,6 +261,8 @@ _NODE_CASES = (
     ("a[1,3-4],login1,b[2]",),
     ("r1n[098-101],r2n[1-2,5]",),
     ("m[9-10]",),
+    ("n[098-099,7]",),
+    ("dgx-a[01-02],dgx-b3",),
 )
 _NODE_MISTAKES = (
     Mistake(
@@ -290,6 +300,11 @@ _NODE_MISTAKES = (
         lambda text: [name for part in _parts(text) for name in _padded_as_last(part)],
         "the first number of a range says how many digits they have: after 9 comes 10, and 09 is "
         "a host of another name",
+    ),
+    Mistake(
+        "padded-as-the-first-of-all",
+        lambda text: [name for part in _parts(text) for name in _padded_as_first_of_all(part)],
+        "between the brackets each range, and each single number, has digits of its own",
     ),
     Mistake(
         "plain-names-lost",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class Job:
         variables: what is set above the command that starts torchrun, as it is written.
         launch: the words of that command; those within ``bash -c`` stand for themselves.
         on_each_node: whether each node's own shell reads them, as it does in ``bash -c '...'``.
+        left_alone: whether it is started in the background, and nobody waits for it.
     """
 
     asked: dict[str, str] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Job:
     variables: dict[str, str] = field(default_factory=dict)
     launch: list[str] = field(default_factory=list)
     on_each_node: bool = False
+    left_alone: bool = False
 
     def option(self, *names: str) -> str | None:
         """Return the value of an option of the launching command, None if it is not there."""
@@ -77,8 +80,11 @@ def read_job(script: str) -> Job:
                 "not-a-script",
                 f"`{line}` stands alone: the line above it has to end with a backslash",
             )
+        if line.partition(" ")[0] == "wait":
+            job.left_alone = False
         if "torchrun" in line or "torch.distributed.run" in line:
-            job.launch = _words(line)
+            job.left_alone = line.endswith("&")
+            job.launch = _words(line.removesuffix("&"))
             for number, word in enumerate(job.launch):
                 if "torchrun" in word and " " in word:  # bash -c '...'
                     job.launch[number : number + 1] = _words(word)
@@ -109,6 +115,11 @@ def _options(words: list[str]) -> dict[str, str]:
     return found
 
 
+def _bare(word: str) -> str:
+    """Return a word of a shell without quotes, and a variable in it without braces."""
+    return word.strip('"').replace("{", "").replace("}", "")
+
+
 def judge_job_script(job_script: Callable) -> None:
     """Raise what would still go wrong with the job that ``job_script`` returns."""
     script = job_script()
@@ -128,6 +139,17 @@ def judge_job_script(job_script: Callable) -> None:
     _judge_launch(job)
 
 
+def _of_srun(job: Job) -> dict[str, str]:
+    """Return the options of srun itself, which count more than those of the job."""
+    names = [word.rpartition("/")[2] for word in job.launch]
+    if "srun" not in names:
+        return {}
+    own = itertools.takewhile(
+        lambda word: word.startswith("-") or word.isdigit(), job.launch[names.index("srun") + 1 :]
+    )
+    return _options(list(own))
+
+
 def _judge_request(job: Job) -> None:
     needed = {"--nodes", "--ntasks-per-node", "--ntasks", "--time"}
     if needed & job.ignored.keys():
@@ -139,8 +161,19 @@ def _judge_request(job: Job) -> None:
         )
     nodes = _number(job.asked.get("--nodes") or "1")
     if nodes != 2:
-        raise WrongAnswer("wrong-nodes", f"it asks for {nodes} nodes; the job is to have two")
+        raise WrongAnswer("wrong-nodes", f"it asks for {nodes} node(s); the job is to have two")
+    of_srun = _number(_of_srun(job).get("--nodes") or str(nodes), nodes)
+    if of_srun != nodes:
+        raise WrongAnswer(
+            "wrong-nodes",
+            f"the job has {nodes} nodes, but srun is told to use {of_srun}: a torchrun is to start "
+            "on each",
+        )
     tasks = _tasks_per_node(job, nodes)
+    if tasks < 1:
+        raise WrongAnswer(
+            "first-node-only", "Slurm starts one task only, so there is a torchrun on one node"
+        )
     if tasks != 1:
         raise WrongAnswer(
             "a-torchrun-for-each-rank",
@@ -150,9 +183,11 @@ def _judge_request(job: Job) -> None:
 
 
 def _tasks_per_node(job: Job, nodes: int) -> float:
-    by_srun = job.option("--ntasks-per-node")
-    if by_srun:
-        return _number(by_srun)
+    by_srun = _of_srun(job)
+    if by_srun.get("--ntasks-per-node"):
+        return _number(by_srun["--ntasks-per-node"])
+    if by_srun.get("--ntasks"):
+        return _number(by_srun["--ntasks"], nodes) / nodes
     if job.asked.get("--ntasks-per-node"):
         return _number(job.asked["--ntasks-per-node"])
     if job.asked.get("--ntasks"):
@@ -160,7 +195,13 @@ def _tasks_per_node(job: Job, nodes: int) -> float:
     return 1
 
 
-def _number(text: str) -> int:
+_NODES = ("$SLURM_JOB_NUM_NODES", "$SLURM_NNODES")
+
+
+def _number(text: str, nodes: int = 0) -> int:
+    """Return a number as it is written; where Slurm's number of nodes is named, ``nodes``."""
+    if _bare(text) in _NODES:
+        return nodes
     found = re.fullmatch(r"\s*(\d+)\s*", text)
     return int(found[1]) if found else 0
 
@@ -173,9 +214,9 @@ def _judge_launch(job: Job) -> None:
             "for another one",
         )
     together = (job.option("--nnodes") or "1", job.option("--nproc-per-node") or "1")
-    nodes = together[0].strip('"').replace("{", "").replace("}", "")
+    nodes = _bare(together[0])
     each = 4 if together[1] in ("gpu", "auto") else _number(together[1])  # as many as GPUs
-    if nodes not in ("2", "$SLURM_JOB_NUM_NODES", "$SLURM_NNODES") or each != 4:
+    if nodes not in ("2", *_NODES) or each != 4:
         raise WrongAnswer(
             "wrong-world",
             f"torchrun is told --nnodes={together[0]} --nproc-per-node={together[1]}: eight ranks "
@@ -184,6 +225,12 @@ def _judge_launch(job: Job) -> None:
     if not any(word.endswith(".py") or word in ("-m", "--module") for word in _of_torchrun(job)):
         raise WrongAnswer("no-program", "torchrun is not told which program to start")
     _judge_meeting_place(job)
+    if job.left_alone:
+        raise WrongAnswer(
+            "ends-at-once",
+            "with `&` the script does not wait for the training but ends, and Slurm ends the job "
+            "with it: leave it out, or write `wait` below",
+        )
 
 
 def _of_torchrun(job: Job) -> list[str]:
@@ -196,6 +243,7 @@ def _of_torchrun(job: Job) -> list[str]:
 
 _OTHER_ON_EACH_NODE = ("$HOSTNAME", "$(hostname)", "$(hostname -s)", "$SLURMD_NODENAME")
 _OTHER_NUMBERS = ("$SLURM_NODEID", "$SLURM_PROCID")
+_OTHER_IDS = ("$RANDOM", *_OTHER_ON_EACH_NODE, *_OTHER_NUMBERS)
 
 
 def _judge_meeting_place(job: Job) -> None:
@@ -213,7 +261,7 @@ def _judge_meeting_place(job: Job) -> None:
             "the torchruns are not told where to meet: --rdzv-endpoint names one node of the job, "
             "and a port",
         )
-    host = point.partition(":")[0].strip('"').replace("{", "").replace("}", "")
+    host = _bare(point.partition(":")[0])
     if host in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0"):
         raise WrongAnswer(
             "localhost",
@@ -224,11 +272,21 @@ def _judge_meeting_place(job: Job) -> None:
         raise WrongAnswer("localhost", f"{host} is another machine on each node")
     _judge_name(job, host)
     _judge_numbering(job)
+    if job.on_each_node and (job.option("--rdzv-id") or "") in _OTHER_IDS:
+        raise WrongAnswer(
+            "no-meeting-place",
+            f"each node's shell makes another --rdzv-id of {job.option('--rdzv-id')}, and whoever "
+            "has another one is not waited for",
+        )
 
 
 def _judge_name(job: Job, host: str) -> None:
-    if host in ("$SLURM_JOB_NODELIST", "$SLURM_NODELIST"):
-        raise WrongAnswer("no-such-host", f"{host} is a list of nodes, not the name of one")
+    if re.match(r"\$SLURM_(JOB_)?NODELIST", host):
+        raise WrongAnswer(
+            "no-such-host",
+            f"{host} is a list of nodes, not the name of one; a piece of it, such as n[1-2], is "
+            "no name either. `scontrol show hostnames` writes the names out",
+        )
     if not host.startswith("$") or host in _OTHER_ON_EACH_NODE:
         return
     name = re.sub(r"\[\d+\]", "", host.strip("$"))
@@ -238,6 +296,14 @@ def _judge_name(job: Job, host: str) -> None:
             "no-such-variable",
             f"{host} is not set above the command that uses it: `set -u` ends the job",
         )
+    if "NODELIST" in value and not re.search("scontrol|python|hostlist|nodeset", value):
+        raise WrongAnswer(
+            "no-such-host",
+            f"{value} cuts the list as Slurm writes it, and a piece such as n[1-2] is no name. "
+            "`scontrol show hostnames` writes the names out",
+        )
+    if re.search(r"\|\s*head\b(?!\s+(-n\s*|-|--lines[= ])1\b)", value):
+        raise WrongAnswer("no-such-host", f"{host} is more than one name, {value}")
     if re.match(r"[\"]?\$\((scontrol|srun)\b", value) and "|" not in value:
         raise WrongAnswer(
             "no-such-host", f"{host} is the names of both nodes, {value}; the first one is enough"
@@ -247,7 +313,7 @@ def _judge_name(job: Job, host: str) -> None:
 def _judge_numbering(job: Job) -> None:
     if (job.option("--rdzv-backend") or "static") != "static":
         return
-    number = (job.option("--node-rank") or "0").replace("{", "").replace("}", "")
+    number = _bare(job.option("--node-rank") or "0")
     if number in _OTHER_NUMBERS and job.on_each_node:
         return
     raise WrongAnswer(

@@ -152,6 +152,14 @@ def job_request(ranks, gpus, cores):
             'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))',
         ).replace("$first:", "${nodes[0]}:"),
         "by Slurm's variables": _script("--nnodes=2", '--nnodes="$SLURM_JOB_NUM_NODES"'),
+        "in the background, and waited for": _script("scripts/ddp.py", "scripts/ddp.py &\nwait"),
+        "two tasks in all": _script("--ntasks-per-node=1", "--ntasks=2"),
+        "all of it told to srun": _script("#SBATCH --ntasks-per-node=1\n", "").replace(
+            "srun torchrun", "srun -N 2 -n 2 torchrun"
+        ),
+        "srun is told, in Slurm's variables": _script(
+            "srun torchrun", 'srun --nodes=$SLURM_NNODES --ntasks="${SLURM_JOB_NUM_NODES}" torchrun'
+        ),
         "srun is told": _script("--ntasks-per-node=1", "--ntasks-per-node=4").replace(
             "srun torchrun", "srun --ntasks-per-node=1 torchrun"
         ),

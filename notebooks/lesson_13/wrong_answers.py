@@ -115,6 +115,10 @@ def devices(hosts, gpus):
         "returns-nothing": _changed(_NAMES, "    return nodes\n", ""),
         "wrong-value": _changed(_NAMES, "len(first)", "3"),
         "padded-as-the-last": _changed(_NAMES, "len(first)", "len(last or first)"),
+        "padded-as-the-first-of-all": _changed(
+            _NAMES, "{len(first)}", "{len(re.split('[,-]', numbers)[0])}"
+        ),
+        "wrong-value: names without hyphens": _changed(_NAMES, r"[^,\[]+(", r"\w+("),
         "plain-names-lost": _changed(_NAMES, "            nodes.append(name)\n", ""),
         "numbers-without-names": _changed(_NAMES, "{name}{n:", "{n:"),
         "ends-only": _changed(
@@ -202,6 +206,17 @@ def job_request(ranks, gpus, cores):
         "localhost: by its number": _script("$first:", "127.0.0.1:"),
         "first-node-only": _script("srun ", ""),
         "wrong-nodes": _script("#SBATCH --nodes=2\n", ""),
+        "wrong-nodes: srun is told one": _script("srun ", "srun --nodes=1 --ntasks=1 "),
+        "first-node-only: one task": _script("--ntasks-per-node=1", "--ntasks=1"),
+        "ends-at-once": _script("scripts/ddp.py", "scripts/ddp.py &"),
+        "no-such-host: the first piece of the list": _script(
+            "$first:", "${SLURM_JOB_NODELIST%%,*}:"
+        ),
+        "no-such-host: cut at the comma": _script(
+            '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            '$(echo "$SLURM_JOB_NODELIST" | cut -d, -f1)',
+        ),
+        "no-such-host: the first ten names": _script("head -n 1", "head"),
         "wrong-world": _script("--nproc-per-node=4", "--nproc-per-node=8"),
         "no-such-variable": _script("$first:", "$master:"),
         "not-a-script": _script("#!/bin/bash", "\n#!/bin/bash"),
@@ -213,6 +228,11 @@ def job_request(ranks, gpus, cores):
         "no-meeting-place: each node alone": _script("--rdzv-backend=c10d", "--standalone"),
         "no-such-host: the list of nodes": _script("$first:", "$SLURM_JOB_NODELIST:"),
         "no-such-host: all names": _script(" | head -n 1", ""),
+        "no-meeting-place: each node its own id": _script(
+            "srun torchrun", "export first\nsrun bash -c 'torchrun"
+        )
+        .replace("$SLURM_JOB_ID", "$RANDOM")
+        .replace("scripts/ddp.py", "scripts/ddp.py\\'"),
         "no-such-variable: set too late": _script(
             'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n', ""
         ).replace("scripts/ddp.py\\n", "scripts/ddp.py\\nfirst=$(hostname)\\n"),

@@ -127,14 +127,16 @@ def gradient(loss):
 right = gradient((samples @ weight).square().mean())
 parts = [gradient((samples[device::2] @ weight).square().mean()) for device in range(2)]
 ratio = (sum(parts) / right).mean().item()
-torch.testing.assert_close(sum(parts), 2 * right)
 compare(prediction, {0.5: "A", 1.0: "B", 2.0: "C"}[round(ratio, 3)])
+
+# %%
+torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not only their mean
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
 # Twice: the learning rate is silently doubled, and with 64 devices it is 64 times as large. DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to a new framework (lesson 04).
 #
-# The same `MirroredStrategy`, over several hosts, is `MultiWorkerMirroredStrategy`: one process on each, which find each other by a variable `TF_CONFIG` in JSON, and all-reduce by its own ring over gRPC or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
+# The same `MirroredStrategy`, over several hosts, is `MultiWorkerMirroredStrategy`: one process on each, which find each other by a variable `TF_CONFIG` in JSON, and all-reduce by its own ring over gRPC (Google's remote procedure calls) or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
 #
 # ## 4. Do they all train the same?
 #

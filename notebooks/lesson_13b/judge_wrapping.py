@@ -57,13 +57,18 @@ def _weights(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+def _groups(model: nn.Module) -> list[dict]:
+    """Two groups of parameters: whoever asks ``param_groups[0]`` alone forgets the second."""
+    return [{"params": layer.parameters()} for layer in (model[0], model[2])]
+
+
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    return torch.optim.SGD(_groups(model), lr=0.5, momentum=0.9)
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
     # Whoever averages weights after the step is right with SGD, which is linear in the gradient.
-    return torch.optim.Adam(model.parameters(), lr=0.1)
+    return torch.optim.Adam(_groups(model), lr=0.1)
 
 
 _OPTIMIZERS = (_sgd, _adam)
@@ -164,7 +169,7 @@ def _explain(given: list, serial: list, p: int) -> None:
         raise WrongAnswer(
             "replicas-differ",
             "after three steps the ranks have different weights: in each step every gradient has "
-            "to be averaged, on every rank",
+            "to be averaged, on every rank, those of all `param_groups`",
         )
     raise WrongAnswer(
         "not-the-serial-step",

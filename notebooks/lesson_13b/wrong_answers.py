@@ -106,6 +106,23 @@ def distributed(optimizer, group):
         "replicas-differ: the first parameter only": changed(
             _DISTRIBUTED, 'settings["params"]:', 'settings["params"][:1]:'
         ),
+        "replicas-differ: the first group of parameters only": changed(
+            _DISTRIBUTED, "in optimizer.param_groups:", "in optimizer.param_groups[:1]:"
+        ),
+        "it-raises: in a hook, on one rank": """
+def distributed(optimizer, group):
+    def average(parameter):
+        if dist.get_rank(group) == 1:
+            raise LookupError("in my hook")
+        dist.all_reduce(parameter.grad, group=group)
+        parameter.grad /= dist.get_world_size(group)
+
+    for settings in optimizer.param_groups:
+        for parameter in settings["params"]:
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(average)
+    return optimizer
+""",
         "replicas-differ: on rank 0 only": changed(
             _DISTRIBUTED,
             "dist.all_reduce(parameter.grad, group=group)",

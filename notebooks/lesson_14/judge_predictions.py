@@ -96,6 +96,12 @@ _SYNC_MISTAKES = (
         "is never cheaper). For large buckets the ring sends fewer bytes: n / p in each step",
     ),
     Mistake(
+        "one-algorithm-for-all-buckets",
+        lambda b, p, a, m: min(_each(_doubling)(b, p, a, m), _each(_ring)(b, p, a, m)),
+        "it takes one algorithm for all buckets. Each bucket is an all-reduce of its own, and "
+        "takes whichever is faster for its size",
+    ),
+    Mistake(
         "the-dearer",
         _each(lambda n, p, a, b: max(_doubling(n, p, a, b), _ring(n, p, a, b))),
         "it takes the slower of the two algorithms. The faster one counts",
@@ -149,6 +155,7 @@ _SPEED_CASES = (
     (Run(1, 32, 100), Run(8, 8, 70), 0.001, 0.010, 0.005, 2),
     (Run(1, 16, 300), Run(4, 32, 80), 0.002, 0.003, 0.040, 3),
     (Run(1, 16, 300), Run(2, 16, 170), 0.002, 0.003, 0.010, 16),
+    (Run(1, 16, 200), Run(4, 16, 60), 0.0015, 0.004, 0.100, 4),
 )
 
 
@@ -191,6 +198,14 @@ _SPEED_MISTAKES = (
         "forgets-communication",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, 0, c),
         "communication does not occur. Each step of several ranks takes `sync` seconds more",
+    ),
+    Mistake(
+        "hides-communication",
+        lambda o, m, x, f, s, c: (
+            o.steps * (f + o.batch * x) / (m.steps * max(-(-m.ranks // c) * (f + m.batch * x), s))
+        ),
+        "it has ranks compute and synchronise at the same time. Here they synchronise when all "
+        "have computed: add the two",
     ),
     Mistake(
         "steps-divided-by-ranks",
@@ -309,6 +324,7 @@ _LOOKS_CASES = (
     ([(0.5, 0.2), (1.5, 0.6), (4.0, 0.9), (6.0, 0.7)], 0.8),
     ([(1.0, 0.1), (2.0, 0.3)], 0.5),
     ([(1.0, 0.97), (2.0, 0.92), (3.0, 0.99), (4.0, 0.98)], 0.9),
+    ([(1.0, 0.896), (2.0, 0.93)], 0.9),
 )
 
 
@@ -345,6 +361,11 @@ _LOOKS_MISTAKES = (
         "above-only",
         lambda looks, target: next((s for s, a in looks if a > target), None),
         "an accuracy that equals the target has reached it: use `>=`",
+    ),
+    Mistake(
+        "rounds-the-accuracy",
+        lambda looks, target: next((s for s, a in looks if round(a, 2) >= target), None),
+        "it rounds the accuracy: 0.896 is not yet 0.9",
     ),
     Mistake(
         "the-best",
@@ -432,6 +453,8 @@ _BYTES_CASES = (
     ("synchronous", 70, 8, 5_000, 1),
     ("local SGD", 50, 8, 200, 16),
     ("server", 30, 3, 500, 4),
+    ("local SGD", 47, 4, 300, 16),
+    ("local SGD", 64, 2, 100, 16),
 )
 
 
@@ -502,6 +525,17 @@ _BYTES_MISTAKES = (
         lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=-(-s // e)),
         "it counts a round for the steps that are left over. Weights are averaged after `every` "
         "whole steps: round down",
+    ),
+    Mistake(
+        "local-last-round-lost",
+        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=(s - 1) // e),
+        "where the last step fills a round, that round is missing",
+    ),
+    Mistake(
+        "local-to-the-nearest",
+        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=round(s / e)),
+        "it rounds to the nearest number of rounds. Weights are averaged after `every` whole "
+        "steps: round down",
     ),
     Mistake(
         "local-fractions",

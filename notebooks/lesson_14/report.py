@@ -112,7 +112,10 @@ class Report:
             for name, words in self.rows
         )
         warnings = "".join(
-            f'<p style="color: {ALARM}"><strong>{escape(one)}</strong></p>' for one in self.warnings
+            # With a paper of its own: the notebook may be a dark page.
+            f'<p style="color: {ALARM}; background: {PAPER}; border-left: 4px solid {ALARM}; '
+            f'padding: 0.3em 0.6em"><strong>{escape(one)}</strong></p>'
+            for one in self.warnings
         )
         pictures = "".join(
             f"<p><strong>{escape(name)}</strong></p>{figure._repr_mimebundle_()['text/html']}"

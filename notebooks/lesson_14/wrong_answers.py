@@ -79,6 +79,14 @@ WRONG_ANSWERS = {
         "only-doubling: all bytes in each step of the ring": _sync(
             ring="2 * (ranks - 1) * (latency + n * beta)"
         ),
+        "one-algorithm-for-all-buckets": """
+import math
+def sync_seconds(buckets, ranks, latency, megabits):
+    beta = 8 / (megabits * 1e6)
+    doubling = sum(math.log2(ranks) * (latency + n * beta) for n in buckets)
+    ring = sum(2 * (ranks - 1) * (latency + n / ranks * beta) for n in buckets)
+    return min(doubling, ring)
+""",
         "the-dearer": _sync(one="max(doubling, ring)"),
         "one-way-round": _sync(ring="(ranks - 1) * (latency + n / ranks * beta)"),
         "p-for-p-minus-one": _sync(ring="2 * ranks * (latency + n / ranks * beta)"),
@@ -91,6 +99,7 @@ WRONG_ANSWERS = {
     },
     "14.speed_up": {
         "forgets-communication": _speed(sync="0"),
+        "hides-communication": _speed(together="steps * max(turns * compute, sync)"),
         "steps-divided-by-ranks": _speed(steps="one.steps / many.ranks"),
         "same-number-of-steps": _speed(steps="one.steps"),
         "speed-up-of-an-epoch": _speed(steps="one.steps * one.batch / many.batch / many.ranks"),
@@ -119,6 +128,9 @@ WRONG_ANSWERS = {
     },
     "14.time_to_target": {
         "above-only": _looks("return next((s for s, a in looks if a > target), None)"),
+        "rounds-the-accuracy": _looks(
+            "return next((s for s, a in looks if round(a, 1) >= target), None)"
+        ),
         "the-best": _looks("return max(looks, key=lambda look: look[1])[0]"),
         "the-best-if-reached": _looks(
             "seconds, best = max(looks, key=lambda look: look[1])\n"
@@ -182,6 +194,8 @@ WRONG_ANSWERS = {
         "local-in-every-step": _bytes(rounds="steps"),
         "local-multiplied": _bytes(rounds="steps * every"),
         "local-rounds-up": _bytes(rounds="-(-steps // every)"),
+        "local-last-round-lost": _bytes(rounds="(steps - 1) // every"),
+        "local-to-the-nearest": _bytes(rounds="round(steps / every)"),
         "local-fractions": _bytes(rounds="steps / every"),
         "every-for-all": _bytes(synchronous="steps // every"),
     },

@@ -2,9 +2,10 @@
 
 ``.venv/bin/python tools/within.py -m tests.hosts.lessons`` (as root) makes the hosts and runs all
 lessons there, one after another; with ``08 11`` behind it those two, with ``--mbit 100`` over a
-network of so many Mbit/s. What is executed is the sources, so a changed lesson can be tried before
-its notebook is built. The course's notebooks stay as they are: those with the outputs of two hosts
-go to ``test-results/hosts``.
+network of so many Mbit/s. Cells that take long are named as soon as they end, so a run that is cut
+off tells a lesson that is slow from one that hangs. What is executed is the sources, so a changed
+lesson can be tried before its notebook is built. The course's notebooks stay as they are: those
+with the outputs of two hosts go to ``test-results/hosts``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tools.build_notebooks import client_of, problems, sanitise
 
 KEPT = ROOT / "test-results" / "hosts"
 CELL_SECONDS = 180
+SLOW_SECONDS = 5
 RANKS = {"13": 2}
 """Ranks of a lesson, where they are not four; half of them go to each host."""
 # A row of the table of ranks ends with the host's name.
@@ -65,6 +67,7 @@ def run(lesson: str) -> Run:
     notebook = lessons.read_source(source)
     client = client_of(notebook, lessons.NOTEBOOKS, CELL_SECONDS)
     client.allow_errors = True
+    _name_slow_cells(client, lesson)
     began = time.monotonic()
     client.execute(env=os.environ | {"COURSE_CLUSTER": f"hosts:h1:{half},h2:{half}"})
     seconds = time.monotonic() - began
@@ -76,6 +79,22 @@ def run(lesson: str) -> Run:
     if set(tables) != {("h1",) * half + ("h2",) * half}:
         found.append(f"the ranks were on {tables or 'no hosts'}")
     return Run(notebook, seconds, found)
+
+
+def _name_slow_cells(client: Any, lesson: str) -> None:
+    """Have each cell that took long named when it has ended."""
+    began = [0.0]
+
+    def start(cell: Any, cell_index: int) -> None:
+        began[0] = time.monotonic()
+
+    def end(cell: Any, cell_index: int, execute_reply: Any) -> None:
+        seconds = time.monotonic() - began[0]
+        if seconds > SLOW_SECONDS:
+            last = cell.source.splitlines()[-1]
+            print(f"  lesson {lesson}, cell {cell_index + 1}: {seconds:.1f} s: {last}", flush=True)
+
+    client.on_cell_execute, client.on_cell_executed = start, end
 
 
 def _forget_nameless_hosts(notebook: Any) -> None:

@@ -114,16 +114,25 @@ def test_what_names_the_machine_is_taken_out() -> None:
     assert anonymous("File /somewhere/ipykernel_12/345.py:1") == "File cell:1"
 
 
-def test_a_check_that_is_not_right_and_a_widget_are_problems() -> None:
+def test_a_check_that_is_not_right_a_widget_and_ink_without_paper_are_problems() -> None:
     notebook = nbformat.v4.new_notebook()
     said = nbformat.v4.new_output("stream", name="stdout", text="90.x: not yet: no (m)\n")
     widget = nbformat.v4.new_output(
         "display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "w"}
     )
     cell = nbformat.v4.new_code_cell("check('90.x')", metadata={"tags": ["check"]})
-    cell.outputs, cell.execution_count = [said, widget], 2
+    page = nbformat.v4.new_output(
+        "display_data",
+        {"text/html": '<p style="margin: 0; color: #B42318">no</p><b style="width: 2em">b</b>'},
+    )
+    paper = nbformat.v4.new_output(
+        "display_data", {"text/html": '<p style="color: #B42318; background: #FFF">no</p>'}
+    )
+    cell.outputs, cell.execution_count = [said, widget, page, paper], 2
     notebook.cells = [cell]
     found = "\n".join(problems(notebook))
     assert "the worked solution is not right: 90.x: not yet" in found
     assert "shows a widget" in found
+    assert found.count("text of one colour on any page, dark or light: margin: 0; color:") == 1
+    assert found.count("text of one colour") == 1
     assert "run as number 2, not 1" in found
