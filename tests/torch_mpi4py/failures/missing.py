@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py
-from torch_mpi4py import DeadlineError
+from torch_mpi4py import DeadlineError, missing_ranks
 
 from tests.torch_mpi4py.helpers import raises, sizes, still_works
 
@@ -101,6 +101,42 @@ def case_one_is_interrupted(rank, size):
         threading.Thread(target=interrupt).start()
         with raises(KeyboardInterrupt):
             come(seconds=60)
+    dist.barrier()
+    all_come()
+
+
+class _Struck:
+    """A store whose user is interrupted right behind the call that signs in."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def add(self, key, amount):
+        value = self._store.add(key, amount)
+        if amount:
+            raise KeyboardInterrupt
+        return value
+
+
+@sizes(3)
+def case_one_is_interrupted_as_it_comes(rank, size):
+    group = dist.group.WORLD
+    store = group.get_group_store()
+    seen = store.add("monitored_barrier/0", 0)
+    dist.barrier()
+    if rank == 0:
+        with raises(DeadlineError, "a rank was interrupted"):
+            come(seconds=60)
+    elif rank == 1:
+        deadline = time.monotonic() + 20
+        while store.add("monitored_barrier/0", 0) == seen:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with raises(KeyboardInterrupt):
+            missing_ranks.wait(group.comm, _Struck(store), 0, 60, False)
     dist.barrier()
     all_come()
 

@@ -94,9 +94,9 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
         store.compare_set(key, "", f"{','.join(map(str, came))} {answer}")
 
     while True:
-        number = store.add(_place_of(rank), 1)  # the round in which this rank is
-        key = f"monitored_barrier/round {number}"
         try:
+            number = store.add(_place_of(rank), 1)  # the round in which this rank is
+            key = _round(number)
             while not store.check([key]):
                 came, dead = who_came(), failed_ranks(comm)
                 missing = [one for one in everyone if one not in (*came, *dead)]
@@ -107,14 +107,20 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
                     time.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         except KeyboardInterrupt:
+            number = store.add(_place_of(rank), 0)  # it may have struck right behind that call
+            key = _round(number)
             answer = "DeadlineError monitored_barrier: a rank was interrupted before all had come"
             decide(who_came(), answer)
             raise
         ranks, _, answer = store.get(key).decode().partition(" ")
         if str(rank) in ranks.split(","):
             if not answer and rank == 0:  # all are in this round: nobody will ask for that one
-                store.delete_key(f"monitored_barrier/round {number - 1}")
+                store.delete_key(_round(number - 1))
             return answer
+
+
+def _round(number: int) -> str:
+    return f"monitored_barrier/round {number}"
 
 
 def _place_of(rank: int) -> str:
