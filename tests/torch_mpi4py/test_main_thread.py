@@ -21,6 +21,20 @@ from torch_mpi4py.main_thread import own_cpu_seconds
 print(own_cpu_seconds(), flush=True)
 """
 
+COUNTS_COLLECTIONS = """
+import gc
+from torch_mpi4py import heartbeat
+begun = []
+gc.callbacks.append(lambda phase, _: begun.append(phase))
+heartbeat._place_of_main_thread()  # the first time it looks up whose file this is
+gc.set_threshold(1)
+begun.clear()
+place = heartbeat._place_of_main_thread()
+seen = len(begun)
+gc.set_threshold(700)
+print(place, seen)
+"""
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system has no /proc")
 
 
@@ -79,3 +93,11 @@ def test_own_seconds_are_those_of_the_main_thread():
     while time.process_time() < of_all + 0.1:
         pass
     assert own_cpu_seconds() - before > 0.05
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="no allocation collects garbage there")
+def test_nothing_is_destroyed_while_another_threads_frames_are_looked_at():
+    # What a collection destroys can let the other thread go on, and its frames go: that crashed.
+    command = [sys.executable, "-c", COUNTS_COLLECTIONS]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.split()[-1] == "0", said

@@ -11,6 +11,7 @@ events do.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -45,12 +46,29 @@ def note() -> None:
         _follow(shell())
     before, site = _shown.began, ""
     if _shown.running:
-        site = site_of(sys._current_frames().get(threading.main_thread().ident or 0))
+        site = _place_of_main_thread()
     with _lock:
         if not _over:
             _show(site if _shown.running and _shown.began == before else "")
     for do in at_each_beat:
         do()
+
+
+def _place_of_main_thread() -> str:
+    """Return the line in which the main thread is.
+
+    Before Python 3.12 a collection of garbage may begin while this thread is given an object for
+    one of the main thread's frames. What it destroys may let the main thread go on, which leaves
+    that frame, and the object is of none: the process crashed.
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        return site_of(sys._current_frames().get(threading.main_thread().ident or 0))
+    finally:
+        if collects:
+            gc.enable()
 
 
 # ---- a program -------------------------------------------------------------------------------
