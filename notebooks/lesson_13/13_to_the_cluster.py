@@ -270,13 +270,15 @@ check("13.devices")
 prediction = None
 
 # %%
-run = records.trainings()[0]
-compare(prediction, run["sent_by_h2"] / 1e6, within=0.1, unit="MB", source="In the stored run")
+on_two_hosts = records.trainings()[0]
+compare(
+    prediction, on_two_hosts["sent_by_h2"] / 1e6, within=0.1, unit="MB", source="In the stored run"
+)
 
 # %%
-gradients = 61_706 * 4 * run["steps"]
+gradients = 61_706 * 4 * on_two_hosts["steps"]
 print(f"gradients alone (predicted): {gradients / 1e6:.1f} MB")
-assert gradients < run["sent_by_h2"] < 1.1 * gradients
+assert gradients < on_two_hosts["sent_by_h2"] < 1.1 * gradients
 
 # %% [markdown]
 # Nearly all of it is gradients: a ring all-reduce sends $2 \frac{p-1}{p} n$ bytes from each of $p$ ranks, and with two ranks that is $n$, the size of the gradient, in each step. The rest is TCP's headers, the start of MPI, and the first broadcast of the weights.
