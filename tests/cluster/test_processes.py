@@ -66,6 +66,7 @@ def test_a_directory_is_never_there_with_a_mark_that_nobody_holds(
     directory.hold()
     assert found == [True]
     assert RuntimeDir(directory.path).is_held()
+    directory.remove()  # its shared memory, too, which is elsewhere
 
 
 def test_an_engine_that_cannot_take_news_still_hears_of_the_keepers_end(tmp_path: Path) -> None:
