@@ -15,7 +15,7 @@ In notebooks::
 :mod:`.message_log`,                   what an answer sent, to whom and in which order
 :mod:`.distributed_log`
 :mod:`.turns`                          functions that wait for each other on one thread
-:mod:`.lessons`                         where the lessons are; their texts
+:mod:`.lessons`                        where the lessons are; their texts
 :mod:`.workspace`                      the learner's own copies
 ====================================== ==========================================================
 

@@ -90,7 +90,7 @@ def hosts(ours: float, start: float = 7.0) -> dict:
         (engines_report.section, engines(1.1e-2, 4.4), engines(1.3e-2, 4.4), "+3.0 ms a cell"),
         (engines_report.section, engines(1e-2, 4.4), engines(1e-2, 4.6), "take 9.0 s here"),
         (failures_report.section, failures(0.19), failures(1.1), "took 1.10, 1.10 s"),
-        (hosts_report.section, hosts(1.1e-3), hosts(1.2e-3), "can take is 1.07x"),
+        (hosts_report.section, hosts(1.1e-3), hosts(1.2e-3), "a check took 1.07x"),
         (hosts_report.section, hosts(1.1e-3), hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
         (hosts_report.section, hosts(1.1e-3), hosts(1.1e-3, 9.0), "takes 6.0 s here"),
         (lab_report.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
