@@ -133,7 +133,7 @@ def case_wait_with_a_time_out_of_its_own(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
     if rank:
         work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
-        with raises(dist.DistBackendError, "Timed out", "0.3 s", within=0.3 + SLACK):
+        with raises(dist.DistBackendError, " Timed out ", "0.3 s", within=0.3 + SLACK):
             work.wait(timedelta(seconds=0.3))
     dist.barrier()
     dist.destroy_process_group(group)
@@ -147,7 +147,7 @@ def case_time_out_in_the_options_of_a_call(rank: int, size: int) -> None:
         options.asyncOp = asynchronous
         options.timeout = timedelta(seconds=0.3)
         if rank:
-            with raises(DeadlineError, "0.3 s", within=0.3 + SLACK):
+            with raises(DeadlineError, " Timed out ", "0.3 s", within=0.3 + SLACK):
                 group.allreduce([torch.ones(2)], options).wait()
         dist.barrier()
         dist.destroy_process_group(group)
@@ -173,7 +173,7 @@ def case_new_group_to_which_one_rank_comes_too_late(rank: int, size: int) -> Non
     for comes in (rank > 0, rank == 0):
         if comes:
             with raises(
-                DeadlineError, "new_group", "Timed out", f"of {size} ranks", within=TIMEOUT + SLACK
+                DeadlineError, "new_group", " Timed out ", f"of {size} ranks", within=TIMEOUT + SLACK
             ):
                 dist.new_group(timeout=timedelta(seconds=TIMEOUT))
         dist.barrier()

@@ -90,7 +90,7 @@ class Operation:
                 f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
             )
         return DeadlineError(
-            f"{self.what}: Timed out: not finished within {round(self.seconds, 2):g} s; "
+            f"{self.what}: Timed out after {round(self.seconds, 2):g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
             f"{cut_links.advice_or(advice.START_AGAIN)}{shared_report.ending(self.report)}"
         )

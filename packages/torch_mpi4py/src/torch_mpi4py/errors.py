@@ -41,7 +41,8 @@ def _up_to_the_caller(tb: TracebackType | None) -> TracebackType | None:
 class DeadlineError(CommunicationError):
     """An operation did not finish within its deadline; the group's ranks were freed.
 
-    As with PyTorch's own backends, it is a ``DistBackendError`` whose text says ``Timed out``.
+    As with PyTorch's own backends, it is a ``DistBackendError`` whose text says ``Timed out``,
+    between two spaces, as PyTorch's own tests expect.
     """
 
 

@@ -169,8 +169,8 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
         while not _test(request):
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    "Timed out: the other ranks did not make their communicator within "
-                    f"{seconds:g} s; all {base_comm.base().Get_size()} ranks must make the call. "
+                    f"communicator: Timed out after {seconds:g} s: the other ranks did not make "
+                    f"theirs; all {base_comm.base().Get_size()} ranks must make the call. "
                     f"{advice.START_AGAIN}"
                 )
             time.sleep(pause)

@@ -39,6 +39,6 @@ def meet(store: dist.Store | None, key: str, size: int, seconds: float, what: st
     said = store.get(outcome).decode()
     if said != _ALL:
         raise DeadlineError(
-            f"{what}: Timed out: only {said} of {size} ranks came within {seconds:g} s; "
+            f"{what}: Timed out after {seconds:g} s: only {said} of {size} ranks came; "
             "every rank must make this call. Other groups are as usable as before."
         )

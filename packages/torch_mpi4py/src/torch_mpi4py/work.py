@@ -205,7 +205,7 @@ class Collective(Operation):
         finally:
             log.waits(self.event, False)
         if not in_time:
-            text = f"{self.what}: Timed out: not finished within the {seconds:g} s given to wait()"
+            text = f"{self.what}: Timed out after the {seconds:g} s given to wait()"
             error = DeadlineError(text + shared_report.ending(report))
             self.channel.fail(error)
             raise error
