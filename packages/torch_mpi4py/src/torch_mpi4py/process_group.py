@@ -670,7 +670,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         """Return when all ranks have come; if some do not, all others raise and name them.
 
         Args:
-            timeout: time allowed, the group's own if None.
+            timeout: time allowed, the group's own if None; zero asks who is there now.
             wait_all_ranks: name all that are missing; otherwise the first, and a death at once.
 
         Raises:
@@ -678,7 +678,8 @@ class MPIProcessGroup(dist.ProcessGroup):
             RankFailedError: if a rank has died.
         """
         self._require_open("monitored_barrier")
-        seconds = seconds_of(timeout)
+        # Zero is a time-out here, as with gloo; a negative one is torch's "unset".
+        seconds = -1 if timeout is None else timeout.total_seconds()
         seconds = self._seconds if seconds < 0 else seconds
         place = self._channels[0].group.place
         missing_ranks.wait(self.comm, self._store, place, seconds, wait_all_ranks)
