@@ -172,9 +172,8 @@ def case_message_names_the_call(rank: int, size: int) -> None:
 def case_new_group_to_which_one_rank_comes_too_late(rank: int, size: int) -> None:
     for comes in (rank > 0, rank == 0):
         if comes:
-            with raises(
-                DeadlineError, "new_group", " Timed out ", f"of {size} ranks", within=TIMEOUT + SLACK
-            ):
+            words = ("new_group", " Timed out ", f"of {size} ranks")
+            with raises(DeadlineError, *words, within=TIMEOUT + SLACK):
                 dist.new_group(timeout=timedelta(seconds=TIMEOUT))
         dist.barrier()
     still_works()

@@ -56,7 +56,7 @@ from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
-from .work import Collective, CollectiveWork, CombinedWork, seconds_of
+from .work import Collective, CollectiveWork, CombinedWork
 
 Started: TypeAlias = dist._Work | None
 """The handle on what was started, or None if its options said to wait for its end, and it has."""
