@@ -13,7 +13,7 @@ OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
     *("events", "progress", "overloads", "sparse"),
 )
-TRAINING = ("data_parallel", "sharded", "pipelines")
+TRAINING = ("data_parallel", "sharded", "pipelines", "torch_features")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
 LAUNCHES = {
     ("openmpi", 1): OPERATIONS + TRAINING,
