@@ -17,7 +17,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -72,6 +71,8 @@ def case_replicate(rank, size):
 
 @own_group
 def case_zero_redundancy_optimizer(rank, size):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     def program(folder: Path):
         model = DDP(mlp(), bucket_cap_mb=TINY_MB)
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
@@ -86,6 +87,8 @@ def case_zero_redundancy_optimizer(rank, size):
 @own_group
 def case_join_with_ddp_and_zero(rank, size):
     """Rank r has r + 2 batches; both the model and the optimizer shadow those who go on."""
+
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def program(folder: Path):
         model = DDP(mlp(), bucket_cap_mb=TINY_MB)
