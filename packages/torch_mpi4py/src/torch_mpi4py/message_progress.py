@@ -36,6 +36,8 @@ _FRAMES = 3
 _WAIT_AT_ONCE = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
 
 _open: deque[weakref.ref[Handle]] = deque()
+_MOST_ENDED = 64  # behind an open one: only where there may be as many are all looked at
+_sweep_at = _MOST_ENDED
 _begun: queue.SimpleQueue[None] = queue.SimpleQueue()
 _looks = False  # whether it will look without being woken, at a time that is soon enough
 _over = False
@@ -49,7 +51,7 @@ def follow(work: Handle) -> None:
     To be called by the method of a group, and that by PyTorch's function.
     """
     global _looks, _thread
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1).f_back  # None if C++ has called the group
     for _ in range(_FRAMES):
         if frame is None:
             break
@@ -116,9 +118,20 @@ def _call_mpi() -> None:
 
 
 def _first_open() -> weakref.ref[Handle] | None:
-    for _ in range(len(_open)):
-        reference = _open.popleft()
-        work = reference()
-        if work is not None and not work.done:
-            _open.append(reference)
-    return _open[0] if _open else None
+    global _sweep_at
+    if len(_open) >= _sweep_at:  # so that each is looked at a few times in all
+        for _ in range(len(_open)):
+            reference = _open.popleft()
+            if _is_open(reference):
+                _open.append(reference)
+        _sweep_at = 2 * len(_open) + _MOST_ENDED
+    while _open:
+        if _is_open(_open[0]):
+            return _open[0]
+        _open.popleft()
+    return None
+
+
+def _is_open(reference: weakref.ref[Handle]) -> bool:
+    work = reference()
+    return work is not None and not work.done
