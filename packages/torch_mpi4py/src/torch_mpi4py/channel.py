@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from . import deadlines, link_emulation, link_queue
 from .call import mismatch
@@ -45,6 +45,7 @@ class Channel(deadlines.Runner):
         checks_calls: whether ranks compare their calls before data moves.
         group: what the communicator is called in the event log.
         callbacks: where those of the collectives' futures run.
+        queues_of_messages: where those of each message's future run.
         ending: the lock under which a collective ends.
         running: the collective that is run. Who sets it, under the lock, has the turn and is the
             only one to take it away.
@@ -61,6 +62,7 @@ class Channel(deadlines.Runner):
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.checks_calls = os.environ.get("TORCH_MPI4PY_CHECK_COLLECTIVES", "1") != "0"
         self.callbacks = CallbackQueue(name, depth)
+        self.queues_of_messages: WeakSet[CallbackQueue] = WeakSet()
         self.ending = threading.RLock()
         self._lock = threading.Lock()
         # Those that have not ended; the first may be running. All may add; who has the turn takes
@@ -104,10 +106,10 @@ class Channel(deadlines.Runner):
         if self._queue:
             self._progress.hurry()
 
-    def fail(self, error: CommunicationError) -> None:
+    def fail(self, error: BaseException) -> None:
         """Mark the channel unusable and free every rank that is stuck in it."""
         if self.failure is None:
-            self.failure = error
+            self.failure = _as_communication_error(error)
         deadlines.revoke(self.comm)
 
     def close(self, seconds: float) -> bool:
@@ -195,7 +197,7 @@ class Channel(deadlines.Runner):
         finally:
             work.in_mpi = False
         if error is not None and not isinstance(error, MismatchError):
-            self.fail(_as_communication_error(error))
+            self.fail(error)
         return error
 
     def abandon(self, work: Collective) -> None:

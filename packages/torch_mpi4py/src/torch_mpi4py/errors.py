@@ -41,6 +41,9 @@ def _up_to_the_caller(tb: TracebackType | None) -> TracebackType | None:
 class DeadlineError(CommunicationError):
     """An operation did not finish within its deadline; the group's ranks were freed.
 
+    Also raised by a ``wait(timeout)`` that stops waiting earlier; then the operation goes on, and
+    the group stays usable.
+
     As with PyTorch's own backends, it is a ``DistBackendError`` whose text says ``Timed out``.
     """
 

@@ -84,6 +84,13 @@ class HeldSend:
         with self._lock:
             return self._started().Test(status)
 
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return the same, and leave the request as it is."""
+        if not self.gone.is_set():
+            return False
+        with self._lock:
+            return self._started().Get_status(status)
+
     def __bool__(self) -> bool:
         if self._error is not None:
             return False

@@ -45,10 +45,11 @@ from .call import Call, known_call
 from .call_options import in_every_form, options_of
 from .call_site import site_of
 from .channel import Channel
+from .coalescing import CoalescingBlock
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import ANY, log
-from .futures import callback_depths, current_depth
+from .futures import DEPTH_OF_MESSAGES, CallbackQueue, callback_depths, current_depth
 from .link_emulation import entered_links
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
@@ -93,9 +94,11 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._sequence_number = 0
         self._splits: Counter[str] = Counter()
         self._closed = False
-        self._coalesced: list[dist._Work] | None = None
+        # By thread: the coalescing block in which it is.
+        self._blocks: dict[int, CoalescingBlock] = {}
         self._channels = [Channel(comm, "group", 0)]
-        self._deeper = threading.Lock()
+        self._by_depth = {0: self._channels[0]}
+        self._opening: dict[int, threading.Lock] = {}
         deadlines.watch()
         live_groups.add(self)
 
@@ -244,7 +247,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._closed = True
         stopped = True
         for channel in self._channels:
-            stopped &= channel.callbacks.close(self._closing_seconds())
+            for callbacks in (channel.callbacks, *channel.queues_of_messages):
+                stopped &= callbacks.close(self._closing_seconds())
         for channel in self._channels:
             stopped &= channel.close(self._closing_seconds())
         if not stopped:
@@ -279,14 +283,14 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _channel(self) -> Channel:
         """Return where calls of this thread go: callbacks have channels of their own."""
         depth = current_depth()
-        if depth >= len(self._channels):
-            with self._deeper:
-                while depth >= len(self._channels):
-                    self._open_deeper_channel()
-        return self._channels[depth]
+        channel = self._by_depth.get(depth)
+        if channel is None:
+            # One lock a depth: ranks may come to two depths in different orders.
+            with self._opening.setdefault(depth, threading.Lock()):
+                channel = self._by_depth.get(depth) or self._open_channel(depth)
+        return channel
 
-    def _open_deeper_channel(self) -> None:
-        depth = len(self._channels)
+    def _open_channel(self, depth: int) -> Channel:
         what = "first collective in a callback"
         meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
         everyone = self.comm.Get_group()
@@ -300,6 +304,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives
         self._channels.append(channel)
+        self._by_depth[depth] = channel
+        return channel
 
     def _run(
         self,
@@ -318,7 +324,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         if callback_depths or self._closed or channel.failure or len(self._channels) > 1:
             self._require_open(call.name)
             channel = self._channel()
-        asynchronous = opts.asyncOp or self._coalesced is not None
+        block = self._block() if self._blocks else None
+        asynchronous = opts.asyncOp or block is not None
         self._sequence_number += 1
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
@@ -341,7 +348,11 @@ class MPIProcessGroup(dist.ProcessGroup):
             if handed_over is not None and call.dtype is not None:
                 size = handed_over * call.dtype.itemsize
             # One frame more is the group's: a frame that is not looked at need not be made.
-            site, place = site_of(_get_frame(2)), channel.group.place
+            try:
+                site = site_of(_get_frame(2))
+            except ValueError:  # a thread of C++ has called the group
+                site = ""
+            place = channel.group.place
             work.event = log.begin(
                 kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
                 started,
@@ -352,21 +363,34 @@ class MPIProcessGroup(dist.ProcessGroup):
             if work.error is not None or not work.done:
                 work.wait()
             return None
-        if self._coalesced is not None:
-            self._coalesced.append(work)
+        if block is not None:
+            block.works.append(work)
         return work
 
     def _start_coalescing(self, device_type: torch.device) -> None:
-        self._coalesced = []
+        self._blocks[threading.get_ident()] = CoalescingBlock(_get_frame(1))
 
     def _end_coalescing(self, device_type: torch.device) -> dist._Work:
-        works, self._coalesced = self._coalesced or [], None
-        return self._combine(works)
+        block = self._blocks.pop(threading.get_ident(), None)
+        return self._combine([] if block is None else block.works)
+
+    def _block(self) -> CoalescingBlock | None:
+        """Return the coalescing block in which this thread is, None outside."""
+        thread = threading.get_ident()
+        block = self._blocks.get(thread)
+        if block is not None and block.is_over():
+            # An error has ended it, and torch does not say so. What it has issued ends by itself.
+            del self._blocks[thread]
+            return None
+        return block
 
     def _combine(self, works: list[dist._Work | None]) -> Started:
         if None in works:  # their caller has waited for each
             return None
-        return CombinedWork(works, self._channel().callbacks)
+        callbacks = self._channel().callbacks
+        if any(isinstance(work, PointToPointWork) for work in works):  # late, they hold back others
+            callbacks = CallbackQueue("messages", DEPTH_OF_MESSAGES - 1)
+        return CombinedWork(works, callbacks)
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
         """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
@@ -712,8 +736,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         if tag < 0:
             raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
         work = start(tensor, peer, tag, self._channels[0], self._seconds)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
+        block = self._block() if self._blocks else None
+        if block is not None:
+            block.works.append(work)
         return work
 
 

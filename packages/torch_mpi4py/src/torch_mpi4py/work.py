@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,25 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import shared_report
 from .call import Call
 from .deadlines import Operation
-from .errors import CommunicationError, DeadlineError, RevokedError
+from .errors import DeadlineError, RevokedError
 from .events import Token, log
-from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
 
 if TYPE_CHECKING:
     from .channel import Channel
     from .collectives import Plan
     from .link_emulation import EmulatedLink
-
-
-def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
-    """Complete ``future``."""
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
 def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
@@ -45,7 +37,16 @@ def seconds_of(timeout: timedelta | None) -> float:
     return seconds if seconds > 0 else -1
 
 
-_future_lock = threading.Lock()  # one for all: what it guards takes microseconds
+def too_late(what: str, seconds: float) -> DeadlineError:
+    """Return the error of a wait whose own time-out has passed; the operation goes on."""
+    return DeadlineError(
+        f"{what}: Timed out: not finished within the {seconds:g} s given to wait(). It goes on: "
+        "wait again, or it ends at the group's own time-out."
+    )
+
+
+future_lock = threading.Lock()
+"""Held while a handle makes its future: one for all, because that takes microseconds."""
 
 
 class Handle(dist._Work):
@@ -175,9 +176,11 @@ class Collective(Operation):
         """Block until the operation is done.
 
         Args:
-            timeout: give up earlier than the group's own deadline.
+            timeout: stop waiting after so long. As with gloo, the operation goes on, until the
+                group's own deadline, and may be waited for again.
 
         Raises:
+            DeadlineError: if it has not ended in time.
             CommunicationError: what went wrong, as the subclass that says how.
         """
         if not self.done:
@@ -188,7 +191,6 @@ class Collective(Operation):
 
     def _wait_until_done(self, seconds: float) -> None:
         log.waits(self.event, True)
-        report = ""
         try:
             if seconds < 0:
                 self.channel.help_with(self)
@@ -196,19 +198,13 @@ class Collective(Operation):
                 self.channel.hurry()
             if not self.done and self._baton.acquire(timeout=seconds):
                 self._baton.release()  # pass the baton on to the next who waits
-            in_time = self.done
-            if not in_time:
-                report = shared_report.reach(self.comm)
         except KeyboardInterrupt:
             self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
             raise
         finally:
             log.waits(self.event, False)
-        if not in_time:
-            text = f"{self.what}: Timed out: not finished within the {seconds:g} s given to wait()"
-            error = DeadlineError(text + shared_report.ending(report))
-            self.channel.fail(error)
-            raise error
+        if not self.done:
+            raise too_late(self.what, seconds)
 
 
 class CollectiveWork(Handle, Collective):
@@ -222,7 +218,7 @@ class CollectiveWork(Handle, Collective):
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
             self.channel.hurry()  # one who waits for a future in C++ cannot help
-        with _future_lock:
+        with future_lock:
             if self._future is None:
                 self._future = self._new_future()
             return self._future
@@ -251,12 +247,21 @@ class CombinedWork(Handle):
         self._callbacks = callbacks
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all of them; the first error is raised after all have ended."""
-        first_error: CommunicationError | None = None
+        """Wait for all of them; the first error is raised after all have ended.
+
+        Args:
+            timeout: stop waiting after so long; they go on.
+        """
+        seconds = seconds_of(timeout)
+        until = time.monotonic() + seconds
+        first_error: Exception | None = None
         for work in self._works:
             try:
-                work.wait() if timeout is None else work.wait(timeout)
-            except CommunicationError as error:
+                if seconds < 0:
+                    work.wait()
+                else:  # zero would be no time-out
+                    work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-6)))
+            except Exception as error:
                 first_error = first_error or error
         if first_error is not None:
             raise first_error
