@@ -89,6 +89,25 @@ def case_a_callback_waits_for_one_attached_later(rank: int, size: int) -> None:
     assert order == ["waits", "between", "last", "after"]
 
 
+def case_a_callback_waits_in_torch_for_one_attached_later(rank: int, size: int) -> None:
+    """Nothing in Python learns of it, so it ends only after the group's time-out."""
+    with group_of_all() as group:
+        group.set_timeout(timedelta(seconds=2))
+        first, second = summed(group=group), summed(group=group)
+        later, attached = [], threading.Event()
+
+        def waits(_: Future) -> int:
+            assert attached.wait(LIMIT_SECONDS)
+            return wait_all(later)[0]
+
+        outer = first.then(waits)
+        later.append(second.then(lambda _: 7))
+        attached.set()
+        assert ended(outer.wait) == 7
+        assert ended(summed(group=group).then(lambda _: 8).wait) == 8
+        still_works(group)
+
+
 def case_a_callback_that_waits_for_itself_raises(rank: int, size: int) -> None:
     own, attached = [], threading.Event()
 
@@ -191,8 +210,10 @@ def case_a_late_message_holds_back_no_callbacks(rank: int, size: int) -> None:
         late = work.get_future().then(lambda done: done.value()[0] + 1)
     equal(ended(summed().then(lambda done: done.value()[0]).wait), [size])
     if rank == 0:
+        dist.recv(torch.zeros(1), 1)  # it has come so far without the message
         dist.send(torch.full((1,), 4.0), 1)
     elif rank == 1:
+        dist.send(torch.zeros(1), 0)
         equal(ended(late.wait), [5.0])
 
 

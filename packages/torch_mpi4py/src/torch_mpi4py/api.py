@@ -7,7 +7,7 @@
 import torch.distributed.nn.functional
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
-from . import at_exit, heartbeat, other_groups
+from . import at_exit, futures, heartbeat, other_groups
 from .deaths import has_ulfm
 from .errors import (
     ClosedGroupError,
@@ -27,4 +27,4 @@ from .shrinking import Shrunk, shrink
 from .traffic import Traffic
 
 at_exit.install()
-heartbeat.at_each_beat.append(other_groups.note)
+heartbeat.at_each_beat += (other_groups.note, futures.relieve_all)

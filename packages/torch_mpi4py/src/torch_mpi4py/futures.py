@@ -12,7 +12,8 @@ callback runs first, nor whether it runs before or after the program's next call
    then: it is complete when ``then`` returns, so waiting for it, in Python or in C++ (as in
    ``torch.futures.wait_all``), never waits for the callback itself.
 3. A callback that waits, in Python, for one that the program has attached later runs what is
-   queued up to that one first.
+   queued up to that one first. If it waits for that one in C++, nobody can ask it to: once it
+   has kept others waiting for the group's time-out, they run on a second thread.
 4. The arrival of a message orders nothing. Each message's callbacks have a queue of their own,
    so a late message holds back no others. The collectives they issue go to one more channel
    (depth :data:`DEPTH_OF_MESSAGES`): several messages whose callbacks issue collectives must be
@@ -24,7 +25,9 @@ Every future is completed, by an error if need be.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -121,7 +124,12 @@ class CallbackQueue:
     Args:
         name: for the thread's name.
         depth: of the operations whose callbacks these are; the callbacks have one more.
+
+    Attributes:
+        seconds: for so long one callback may keep others waiting.
     """
+
+    seconds = math.inf
 
     _serial = itertools.count()
 
@@ -131,8 +139,10 @@ class CallbackQueue:
         self._number = next(self._serial)
         self._waiting: deque[Attached] = deque()
         self._change = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # takes what is queued; others only end
         self._closed = False
+        self._running: Attached | None = None  # by that thread, not inside of another callback
+        self._seen: tuple[Attached | None, float] = None, 0.0  # running at a beat, and since when
 
     def put(self, attached: Attached) -> None:
         """Run a callback when its turn has come and its parent is complete."""
@@ -146,12 +156,26 @@ class CallbackQueue:
             return
         with self._change:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                thread.start()  # may fail, at the end of the program
-                self._thread = thread
+                self._start_thread()
             attached.child.queued = True
             self._waiting.append(attached)
             self._change.notify_all()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()  # may fail, at the end of the program
+        self._thread = thread
+        self._running = None
+
+    def relieve(self, now: float) -> None:
+        """Have another thread go on where one callback has kept others waiting for too long."""
+        running, since = self._seen
+        if not self._waiting or self._running is not running or running is None:
+            self._seen = self._running, now
+        elif now > since + self.seconds:
+            with self._change:
+                if self._running is running and self._waiting:
+                    self._start_thread()
 
     def close(self, seconds: float) -> bool:
         """Stop after the callbacks queued so far; return whether it stopped."""
@@ -198,14 +222,19 @@ class CallbackQueue:
         try:
             while (attached := self._next()) is not None:
                 self._run_one(attached)
+                attached = None  # its tensors are not kept until the next one
         finally:
             del callback_depths[here], _queues_of_threads[here]  # another may get the same number
 
     def _next(self) -> Attached | None:
         with self._change:
+            if self._thread is not threading.current_thread():  # relieved
+                return None
+            self._running = None
             self._change.wait_for(lambda: self._waiting or self._closed, _IDLE_SECONDS)
             if self._waiting:
-                return self._waiting.popleft()
+                self._running = self._waiting.popleft()
+                return self._running
             self._thread = None
             return None
 
@@ -222,6 +251,13 @@ class CallbackQueue:
             error = failed
         callback_depths[here], child.blocked_by = depth_before, None
         settle(child, value, error)
+
+
+def relieve_all() -> None:
+    """Look, about ten times a second, for callbacks that keep others waiting."""
+    now = time.perf_counter()
+    for queue in set(_queues_of_threads.copy().values()):
+        queue.relieve(now)
 
 
 def _wait_until_complete(future: OrderedFuture) -> None:

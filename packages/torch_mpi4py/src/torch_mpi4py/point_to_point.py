@@ -363,6 +363,7 @@ class PointToPointWork(Handle):
         with future_lock:
             if self._future is None:
                 callbacks = CallbackQueue(self._what, DEPTH_OF_MESSAGES - 1)
+                callbacks.seconds = self._seconds
                 future = OrderedFuture(callbacks, devices_of(self.tensors))
                 threading.Thread(
                     target=self._complete, args=(future,), name=self._what, daemon=True

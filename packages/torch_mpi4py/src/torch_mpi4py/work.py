@@ -224,6 +224,7 @@ class CollectiveWork(Handle, Collective):
             return self._future
 
     def _new_future(self) -> OrderedFuture:
+        self.channel.callbacks.seconds = self.seconds
         future = OrderedFuture(self.channel.callbacks, devices_of(self.tensors))
         once = threading.Lock()
 
