@@ -349,6 +349,9 @@ def case_messages_may_be_polled(rank: int, size: int) -> None:
                 for _ in range(3):
                     with raises(DeadlineError, "Timed out", "0.05 s", "wait again"):
                         work.wait(BRIEF)
+            told = dist.isend(torch.ones(1), peer, tag=3, group=group)  # small: it needs no receive
+            dist.recv(torch.zeros(1), peer, tag=3, group=group)  # both have polled
+            told.wait()
             far = dist.irecv(torch.zeros(large), peer, tag=2, group=group)
             near = dist.isend(torch.full((large,), 4.0), peer, tag=1, group=group)
             for work in (receive, send, far, near):
