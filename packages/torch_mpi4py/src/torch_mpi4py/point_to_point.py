@@ -18,6 +18,7 @@ from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
 from .deaths import is_revoked
+from .dtypes import element_type
 from .errors import (
     CommunicationError,
     DeadlineError,
@@ -164,9 +165,11 @@ class PointToPointWork(Handle):
     def _finish(self, seconds: float) -> None:
         failure = self._channel.failure
         try:
-            if failure is not None and not self._request.Test(self._status):
+            if failure is None:
+                deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
+            # What has come before the group failed is in: a wait would make its status empty.
+            elif not self._request.Test(self._status):
                 raise RevokedError(f"{self._what}: the group failed before: {failure}")
-            deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
             self._take_delivery()
         except MPI.Exception as error:
             self.error = translate(error, self._what, self._channel.comm)
@@ -270,7 +273,7 @@ class PointToPointWork(Handle):
             deadlines.confirm_sent(self._channel.comm, self._what)
             return
         self._note_arrival()
-        received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
+        received = self._status.Get_elements(element_type(self._host.dtype))
         if self._host.numel() > MAX_COUNT:
             received = self._host.numel()  # the count of a large datatype does not fit an int
         if received != self._host.numel():
