@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from . import deadlines, link_emulation, link_queue
 from .call import mismatch
 from .deaths import has_ulfm
-from .errors import CommunicationError, MismatchError
+from .errors import CommunicationError, DeliveryError, MismatchError
 from .events import log
 from .futures import CallbackQueue
 from .mpi_errors import translate
@@ -194,7 +194,7 @@ class Channel(deadlines.Runner):
             error = other
         finally:
             work.in_mpi = False
-        if error is not None and not isinstance(error, MismatchError):
+        if error is not None and not isinstance(error, (MismatchError, DeliveryError)):
             self.fail(_as_communication_error(error))
         return error
 

@@ -56,6 +56,13 @@ class MismatchError(CommunicationError):
     """
 
 
+class DeliveryError(CommunicationError):
+    """The operation went well on all ranks, but this one could not take in its result.
+
+    The other ranks have theirs, and the group stays usable.
+    """
+
+
 class RankFailedError(CommunicationError):
     """A rank of the group died."""
 

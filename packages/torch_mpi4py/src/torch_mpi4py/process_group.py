@@ -555,7 +555,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         require_peer(root, self._size, "gather: root")
         targets = self._one_per_rank(output_tensors, source, root, "gather", "output")
         call = known_call("gather", (source.numel(),), source.dtype, root=root)
-        plan = collectives.gather(targets, source, root, self._rank, self._size)
+        plan = collectives.gather(targets, source, root, self._rank)
         return self._run(call, plan, targets, opts)
 
     @in_every_form(dist.ScatterOptions, output_tensors="output_tensor", input_tensors="")
