@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from .cuda_copies import current_gpu
+
 callback_depths: dict[int, int] = {}
 """Of the threads that run callbacks, by their number; each enters itself."""
 
@@ -32,11 +34,11 @@ class OrderedFuture(torch.futures.Future):
     def __init__(self, callbacks: CallbackQueue, devices: list[torch.device]) -> None:
         super().__init__(devices=[*devices])
         self._callbacks = callbacks
-        self._devices = devices
+        self.devices = devices
 
     def then(self, callback: Callable[[OrderedFuture], Any]) -> OrderedFuture:
         """Return a future of ``callback(self)``, run once this future is complete."""
-        child = OrderedFuture(self._callbacks, self._devices)
+        child = OrderedFuture(self._callbacks, self.devices)
         self._callbacks.put(self, callback, child)
         raise_at_end_of_backward(child.wait)
         return child
@@ -90,13 +92,14 @@ class CallbackQueue:
         callback_depths[threading.get_ident()] = self._depth
         while (item := self._queue.get()) is not None:
             parent, callback, child = item
-            try:
-                _wait_until_complete(parent)
-                value = callback(parent)
-            except BaseException as error:
-                child.set_exception(_as_exception(error))
-            else:
-                child.set_result(value)
+            with current_gpu(parent.devices):
+                try:
+                    _wait_until_complete(parent)
+                    value = callback(parent)
+                except BaseException as error:
+                    child.set_exception(_as_exception(error))
+                else:
+                    child.set_result(value)
         del callback_depths[threading.get_ident()]  # another thread may get the same number
 
 

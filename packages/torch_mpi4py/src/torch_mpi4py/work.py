@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from . import shared_report
 from .call import Call
+from .cuda_copies import current_gpu
 from .deadlines import Operation
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .events import Token, log
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 
 def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
     """Complete ``future``."""
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+    with current_gpu(future.devices):
+        if error is None:
+            future.set_result(result)
+        else:
+            exception = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            future.set_exception(exception)
 
 
 def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
