@@ -367,12 +367,12 @@ def case_an_operation_reads_what_those_before_it_wrote(rank, size):
 
 @contextlib.contextmanager
 def default_device(name: str) -> Iterator[None]:
+    before = torch.get_default_device()
     torch.set_default_device(name)
     try:
         yield
     finally:
-        torch.set_default_device("cpu")
-        torch.set_default_device(None)
+        torch.set_default_device(None if before.type == "cpu" else before)
 
 
 def case_no_default_device_reaches_our_memory(rank, size):
