@@ -14,8 +14,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import buffers, collectives, gpus, process_group
-from torch_mpi4py.errors import DeliveryError
+from torch_mpi4py import DeliveryError, buffers, collectives, gpus, process_group
 
 from tests.torch_mpi4py.cases import buffers as cases
 from tests.torch_mpi4py.helpers import equal, raises, sizes, still_works

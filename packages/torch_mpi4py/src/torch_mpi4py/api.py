@@ -13,6 +13,7 @@ from .errors import (
     ClosedGroupError,
     CommunicationError,
     DeadlineError,
+    DeliveryError,
     MismatchError,
     RankFailedError,
     RevokedError,
