@@ -32,7 +32,9 @@ _MPI_TYPE = {
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 PACKED = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)}
 """Whole numbers of fewer than 8 bits, a byte each, which torch cannot even copy."""
-_QUANTISED = {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+_QUANTISED = {  # which PyTorch is going to remove
+    getattr(torch, name, None) for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")
+}
 _OPAQUE_TYPE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T}
 _WIDER = {torch.complex32: torch.complex64}
 _WIDER.update(
