@@ -302,8 +302,8 @@ def blocks_of_one_tensor(tensor: torch.Tensor, wait: Wait) -> list[torch.Tensor]
     size = dist.get_world_size()
     block = torch.cat([tensor.reshape(-1)] * size)
     wait(dist.all_reduce(block, async_op=True))
-    wait(dist.reduce_scatter_single(tensor_of(block, size), block, async_op=True))
-    wait(dist.all_gather_single(block, tensor_of(block, size), async_op=True))
+    wait(dist.reduce_scatter_tensor(tensor_of(block, size), block, async_op=True))
+    wait(dist.all_gather_into_tensor(block, tensor_of(block, size), async_op=True))
     wait(dist.all_to_all_single(block, block, async_op=True))
     wait(dist.all_reduce(block, async_op=True))
     return [block]

@@ -115,7 +115,7 @@ def case_gathers_and_scatters(rank: int, size: int) -> None:
     everyone = torch.arange(float(size)).repeat_interleave(2)
     with no_tensor_is_on_the_host():
         output = torch.full((2 * size,), -1.0)
-        dist.all_gather_single(output, torch.full((2,), float(rank)))
+        dist.all_gather_into_tensor(output, torch.full((2,), float(rank)))
         equal(output, everyone)
         outputs = [torch.full((r + 1,), -1.0) for r in range(size)]
         dist.all_gather(outputs, torch.full((rank + 1,), float(rank)))
@@ -127,7 +127,7 @@ def case_gathers_and_scatters(rank: int, size: int) -> None:
         part = torch.full((2,), -1.0)
         dist.scatter(part, [torch.full((2,), float(r)) for r in range(size)] if not rank else None)
         equal(part, [float(rank)] * 2)
-        dist.reduce_scatter_single(part, everyone)
+        dist.reduce_scatter_tensor(part, everyone)
         equal(part, [float(rank * size)] * 2)
         output = torch.full((size,), -1.0)
         dist.all_to_all_single(output, torch.arange(float(size)) + 10 * rank)
