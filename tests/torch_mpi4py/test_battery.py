@@ -17,7 +17,7 @@ TRAINING = ("data_parallel", "sharded", "pipelines")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
 LAUNCHES = {
     ("openmpi", 1): OPERATIONS + TRAINING,
-    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large", "compiled"),
     ("openmpi", 3): OPERATIONS + TRAINING,
     ("openmpi", 4): OPERATIONS + TRAINING,
     ("mpich", 1): OPERATIONS + TRAINING,

@@ -7,7 +7,7 @@
 import torch.distributed.nn.functional
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
-from . import at_exit, heartbeat, other_groups
+from . import at_exit, compiling, heartbeat, other_groups
 from .deaths import has_ulfm
 from .errors import (
     ClosedGroupError,
@@ -27,4 +27,5 @@ from .shrinking import Shrunk, shrink
 from .traffic import Traffic
 
 at_exit.install()
+compiling.keep_dynamo_out()
 heartbeat.at_each_beat.append(other_groups.note)
