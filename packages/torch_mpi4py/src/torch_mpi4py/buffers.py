@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from . import gpus
 from .dtypes import element_type
@@ -23,23 +24,35 @@ from .runtime import MPI
 MAX_COUNT = 2**30
 
 
+class NoValuesError(TypeError):
+    """A tensor has a shape and nothing else: it is fake, or on device meta."""
+
+
 def require_reachable(
     tensor: torch.Tensor, name: str, what: str, layouts: Collection[torch.layout]
 ) -> None:
     """Raise unless ``tensor`` is one this backend can communicate.
 
     Raises:
-        TypeError: if it is no tensor, or of none of the ``layouts``.
+        NoValuesError: if it has a shape, but no values.
+        TypeError: if it is no tensor, of none of the ``layouts``, or stands for others.
         ValueError: if it is on a device other than cpu or cuda.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what}: {name} must be a tensor, not {type(tensor).__name__}")
     if tensor.layout not in layouts:
         raise TypeError(f"{what}: {name} is {tensor.layout}; use {name}.to_dense()")
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        raise NoValuesError(f"{what}: {name} has a shape, but no values")
     if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(
             f"{what}: {name} is on device {tensor.device}; this backend moves cpu and cuda "
             "tensors, so copy it there first"
+        )
+    if tensor.layout is torch.strided and tensor.numel() > 0 and tensor.data_ptr() == 0:
+        raise TypeError(
+            f"{what}: {name} is a {type(tensor).__name__} that has no memory, but stands for other "
+            "tensors; pass those, or use torch.distributed._functional_collectives"
         )
 
 

@@ -41,8 +41,9 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
+from .buffers import require_reachable
 from .call import Call, known_call
-from .call_options import in_every_form, options_of
+from .call_options import in_every_form, options_of, without_values
 from .call_site import site_of
 from .channel import Channel
 from .dtypes import reduction
@@ -465,6 +466,7 @@ class MPIProcessGroup(dist.ProcessGroup):
             signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
             known = _known_all_reduces.get(signature)
             if known is None:
+                require_reachable(tensor, "tensor", "all_reduce", (strided,))
                 known = _dense_all_reduce(tensor, op)
                 if isinstance(known[1], methodcaller):  # it has copied nothing
                     if len(_known_all_reduces) >= _MOST_KNOWN:
@@ -643,6 +645,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         elements = sum(source.numel() for source in sources)
         return self._run(call, collectives.all_to_all(outputs, sources), outputs, opts, elements)
 
+    @without_values
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -685,6 +688,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     # --- point to point -------------------------------------------------------------------
 
+    @without_values
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("send")
         (tensor,) = as_list(tensors, "send", single=True)
@@ -693,6 +697,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         message_progress.follow(work)
         return work
 
+    @without_values
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
@@ -701,6 +706,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         message_progress.follow(work)
         return work
 
+    @without_values
     def recv_anysource(self, tensors: Any, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
