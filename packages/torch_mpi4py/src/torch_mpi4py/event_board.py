@@ -433,6 +433,16 @@ class BoardWriter:
             self.temporary = False
             return None, mmap.mmap(-1, TOTAL)
 
+    def part_from_board(self) -> None:
+        """Write into memory of this process alone from now on; nothing is open or recorded there.
+
+        To be called in a forked child, where any lock may be held for ever.
+        """
+        self.path, self.temporary, self.enabled = None, False, False
+        self._lock = threading.Lock()
+        self._memory = mmap.mmap(-1, TOTAL)
+        self._open = {}
+
     def string(self, text: str) -> int:
         """Return the place of ``text`` among the strings; 0, the empty one, if they are full."""
         place = self._known.get(text)

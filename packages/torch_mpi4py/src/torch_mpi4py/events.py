@@ -64,6 +64,8 @@ class EventLog(BoardWriter):
         """Remember what ``comm`` is called and who is in it."""
         ranks = tuple(numbers_in(MPI.COMM_WORLD, comm.Get_group()))
         made = GroupName(name, ranks, self.string(group_text(name, ranks)), perf_counter())
+        if comm.Get_attr(_named) is None:
+            comm.Set_attr(_named, comm.handle)
         self._groups[comm.handle] = made
         return made
 
@@ -80,9 +82,9 @@ class EventLog(BoardWriter):
             return whole.place
         return self.string(group_text(f"the group of {name_ranks(members)}", members))
 
-    def forget_name(self, comm: MPI.Comm) -> None:
-        """Forget what ``comm`` is called, before it is freed and another has its handle."""
-        self._groups.pop(comm.handle, None)
+    def forget_name(self, handle: int) -> None:
+        """Forget what a communicator is called, before another has its handle."""
+        self._groups.pop(handle, None)
 
     def dtype(self, dtype: Any) -> int:
         """Return the place of a dtype's name."""
@@ -113,8 +115,17 @@ class EventLog(BoardWriter):
             self.drop(token)
 
 
-log = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+# MPI calls the function when a communicator is freed, whoever frees it.
+def _forget_name(comm: MPI.Comm, key: int, handle: int) -> None:
+    log.forget_name(handle)
+
+
+_named = MPI.Comm.Create_keyval(delete_fn=_forget_name)
+
+log: EventLog = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 """The log of this process."""
+# A forked child has the parent's memory, in which it must not write.
+os.register_at_fork(after_in_child=log.part_from_board)
 
 
 def events(since: int = 0) -> list[Event]:
