@@ -16,7 +16,7 @@ from collections import deque
 from typing import Any
 from weakref import WeakValueDictionary
 
-from . import deadlines, link_emulation, link_queue
+from . import collective_counts, deadlines, link_emulation, link_queue
 from .call import mismatch
 from .deaths import has_ulfm
 from .errors import CommunicationError, MismatchError
@@ -46,6 +46,7 @@ class Channel(deadlines.Runner):
         group: what the communicator is called in the event log.
         callbacks: where those of the collectives' futures run.
         ending: the lock under which a collective ends.
+        made: how many collectives have been begun on the communicator.
         running: the collective that is run. Who sets it, under the lock, has the turn and is the
             only one to take it away.
     """
@@ -72,20 +73,28 @@ class Channel(deadlines.Runner):
         self._largest = bytearray(16)
         self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
+        self.made = 0
+        collective_counts.count(comm, self)
         self.inline_allowed = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued or running."""
-        return self.running is None and not self._queue
+        """Whether nothing is queued or running; what was abandoned never ends."""
+        return self._abandoned or (self.running is None and not self._queue)
+
+    def most_begun(self) -> int | None:
+        """Return how many collectives there will have been, None if callbacks may add some."""
+        return None if self.callbacks.is_open() else self.made + len(self._queue)
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by whoever waits for it."""
         work.prepare_to_wait()
         with self._lock:
-            self._queue.append(work)
-        if self._abandoned:  # since the group was found usable: nothing runs here any more
+            abandoned = self._abandoned  # since the group was found usable
+            if not abandoned:
+                self._queue.append(work)
+        if abandoned:  # nothing runs here any more
             work.finish(work.stopped(self.failure))
             return
         # The time of an emulated link passes without a core, so it is always worth hiding.
@@ -174,6 +183,7 @@ class Channel(deadlines.Runner):
             return work.stopped(self.failure)
         comm = self.comm
         error: BaseException | None
+        self.made += 1
         work.in_mpi = True  # from here on the watcher looks at it
         try:
             if self.checks_calls:
@@ -203,11 +213,11 @@ class Channel(deadlines.Runner):
         deadlines.leave_mpi_unfinalized()
         error = work.freed_error()
         self.failure = self.failure or error
-        self._abandoned = True
-        work.finish(error)
         with self._lock:
+            self._abandoned = True
             waiting = list(self._queue)
             self._queue.clear()
+        work.finish(error)
         for one in waiting:
             one.finish(one.stopped(error))
 

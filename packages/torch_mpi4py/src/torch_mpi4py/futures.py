@@ -78,6 +78,10 @@ class CallbackQueue:
                 self._thread = thread
         self._queue.put((parent, callback, child))
 
+    def is_open(self) -> bool:
+        """Return whether callbacks may run yet."""
+        return self._thread is not None and self._thread.is_alive()
+
     def close(self, seconds: float) -> bool:
         """Stop after the callbacks queued so far; return whether it stopped."""
         if self._thread is None or self._thread is threading.current_thread():

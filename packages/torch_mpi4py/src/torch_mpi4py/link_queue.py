@@ -118,6 +118,11 @@ class HeldSend:
                 return False
 
 
+def has_messages() -> bool:
+    """Return whether messages are kept back."""
+    return bool(_queue)
+
+
 def port_in(seconds: float) -> float:
     """Return when a message that has come and takes ``seconds`` is in, through the one port."""
     global _port_in_free_at

@@ -68,6 +68,12 @@ def follow(work: Handle) -> None:
     _begun.put(None)
 
 
+def under_way() -> list[Handle]:
+    """Return those that have not ended, as far as somebody still holds them."""
+    works = [reference() for reference in list(_open)]
+    return [work for work in works if work is not None and not work.is_completed()]
+
+
 def end() -> None:
     """Move nothing any more: MPI ends."""
     global _over

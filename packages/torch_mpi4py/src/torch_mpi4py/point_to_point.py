@@ -191,7 +191,7 @@ class PointToPointWork(Handle):
     def __del__(self) -> None:
         log.drop(self.event)
         if not self.done and self._request:
-            pending_requests.keep(self._request, self._host)
+            pending_requests.keep(self._request, (self._channel.comm, self._host))
 
     def _wait_for_arrival(self) -> None:
         self._request.Wait(self._status)

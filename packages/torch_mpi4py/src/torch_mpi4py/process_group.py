@@ -8,10 +8,10 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from operator import methodcaller
@@ -24,10 +24,12 @@ from torch import Tensor, strided
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from . import (
+    collective_counts,
     collectives,
     comm_reaper,
     deadlines,
     deaths,
+    ends,
     group_comms,
     message_progress,
     missing_ranks,
@@ -87,11 +89,10 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._rank = comm.Get_rank()
         self._size = comm.Get_size()
         self._store = store
-        self._seconds = timeout.total_seconds()
+        self._seconds = deadlines.bounded(timeout.total_seconds())
         self._group_name = ""
         self._group_desc = ""
         self._sequence_number = 0
-        self._splits: Counter[str] = Counter()
         self._closed = False
         self._coalesced: list[dist._Work] | None = None
         self._channels = [Channel(comm, "group", 0)]
@@ -173,7 +174,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time allowed for each operation from now on."""
-        self._seconds = timeout.total_seconds()
+        self._seconds = deadlines.bounded(timeout.total_seconds())
 
     _set_default_timeout = set_timeout
 
@@ -229,7 +230,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return not all(channel.idle for channel in self._channels)
 
     def _wait_for_pending_works(self) -> None:
-        while self.is_busy:  # each operation ends at its deadline at the latest
+        while self.is_busy:  # each operation ends at its deadline at the latest, or is abandoned
             time.sleep(1e-3)
 
     def abort(self) -> None:
@@ -253,9 +254,11 @@ class MPIProcessGroup(dist.ProcessGroup):
                 if not channel.close(_CLOSE_SECONDS):
                     deadlines.leave_mpi_unfinalized()
         log.forget(self._channels[0].group)
-        if stopped:
-            for channel in self._channels:
-                comm_reaper.retire(channel.comm)
+        for channel in self._channels:
+            collective_counts.close(channel.comm, channel.made)
+            if stopped:
+                sound = self.failure is None
+                comm_reaper.retire(channel.comm, channel.made if sound else None)
         self._store = None  # a failed group lives on in the traceback of its error
         live_groups.discard(self)
 
@@ -288,7 +291,9 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _open_deeper_channel(self) -> None:
         depth = len(self._channels)
         what = "first collective in a callback"
-        meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
+        gone = functools.partial(ends.ended, self._channels[0].group.ranks)
+        key = f"callbacks/{depth}"
+        meet(self._store, key, self._rank, self._size, self._seconds, what, gone)
         everyone = self.comm.Get_group()
         comm = deadlines.call(
             self.comm,
@@ -296,6 +301,7 @@ class MPIProcessGroup(dist.ProcessGroup):
             self._seconds,
             lambda: self.comm.Create_group(everyone, tag=depth),
         )
+        group_comms.settle(comm, self._seconds)
         channel = Channel(comm, self._group_name or "group", depth)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives
@@ -391,8 +397,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         if self._rank not in members:
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"
-        self._splits[name] += 1  # the members of one group have made the same ones of that name
-        store = dist.PrefixStore(f"{name}/{self._splits[name]}/", self._store)
+        store = dist.PrefixStore(f"{name}/", self._store)
         allowed = self.timeout if timeout is None else timeout
         seconds = allowed.total_seconds()
         comm = group_comms.part_of(self.comm, members, name, store, seconds, "split_group")

@@ -73,8 +73,3 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
         raise translate(error, what, comm) from error
     fresh.Set_errhandler(MPI.ERRORS_RETURN)
     return fresh
-
-
-def is_half_shrunk() -> bool:
-    """Return whether a shrink was begun here and has not ended."""
-    return bool(_unfinished)

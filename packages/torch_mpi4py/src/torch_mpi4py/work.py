@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from . import shared_report
 from .call import Call
-from .deadlines import Operation
+from .deadlines import Operation, bounded
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .events import Token, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
@@ -41,7 +41,7 @@ def seconds_of(timeout: timedelta | None) -> float:
     """Return seconds, or -1 where torch means no time-out of its own (None, zero, negative)."""
     if timeout is None:
         return -1
-    seconds = timeout.total_seconds()
+    seconds = bounded(timeout.total_seconds())
     return seconds if seconds > 0 else -1
 
 
