@@ -269,7 +269,11 @@ class Builder:
             op = self.pick(operations(self.slots[slot].dtype))
             if functional and op == "PREMUL_SUM":
                 op = "SUM"  # torch has no name for it
-        out = self.pick(("plain", "strided", "transposed", "offset", "part"))
+        outs = ("plain", "strided", "transposed", "offset", "part")
+        if kind in SPLITTING:
+            outs = ("plain", "offset", "strided", "stacked")
+            outs = outs[:3] if functional else outs
+        out = self.pick(outs)
         rows: tuple = ()
         if kind in ("all_to_all", "all_to_all_single") and self.maybe(2):
             rows = tuple(tuple(self.pick(range(3)) for _ in range(ranks)) for _ in range(ranks))

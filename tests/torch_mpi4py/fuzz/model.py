@@ -19,6 +19,7 @@ from .printer import (
     numbered,
     shapes_by_peer,
     slots_of,
+    whole_shape,
 )
 from .program import (
     Batch,
@@ -122,7 +123,7 @@ class _Model:
         if step.kind in ("all_reduce", "broadcast", "reduce", "gather", "all_gather",
                          "all_gather_into_tensor"):  # fmt: skip
             self.fill(step.slot, ranks, step.fill)
-        results = self.results(step, ranks, functional)
+        results = self.results(step, ranks)
         self.outputs[number] = results
         if step.kind in IN_PLACE and not functional:
             for rank in ranks:
@@ -132,7 +133,7 @@ class _Model:
                 self.see(rank, number, *results[rank])
 
     def results(
-        self, step: Collective, ranks: tuple[int, ...], functional: bool = False
+        self, step: Collective, ranks: tuple[int, ...]
     ) -> dict[int, list[torch.Tensor]]:
         """Return what a collective gives each rank: a slot's values, or the outputs."""
         slot = self.program.slots[step.slot]
@@ -149,7 +150,7 @@ class _Model:
         if step.kind == "all_gather":
             return {rank: list(mine.values()) for rank in ranks}
         if step.kind == "all_gather_into_tensor":
-            whole = _cat(list(mine.values())) if functional else _stack(list(mine.values()))
+            whole = _cat(list(mine.values()), step.out)
             return {rank: [whole] for rank in ranks}
         if step.kind == "gather":
             return {rank: list(mine.values()) if rank == root else [] for rank in ranks}
@@ -171,7 +172,7 @@ class _Model:
                 for place, rank in enumerate(ranks)
             }
         if step.kind == "reduce_scatter_tensor":
-            shape = (n * slot.shape[0], *slot.shape[1:]) if functional else (n, *slot.shape)
+            shape = whole_shape(slot.shape, n)
             total = reduced([inputs(rank, [shape])[0] for rank in ranks], step.op)
             parts = list(total.view(n, *slot.shape).unbind())
             return {rank: [parts[place]] for place, rank in enumerate(ranks)}
@@ -375,12 +376,8 @@ def _numbers(
     return numbers(shape, dtype, how.seed + part, rank, how.lowest, how.step, how.count)
 
 
-def _cat(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(parts)
-
-
-def _stack(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(parts)
+def _cat(parts: list[torch.Tensor], out: str = "plain") -> torch.Tensor:
+    return torch.stack(parts) if out == "stacked" or not parts[0].shape else torch.cat(parts)
 
 
 def _gradient(slot: Slot, rank: int) -> torch.Tensor:

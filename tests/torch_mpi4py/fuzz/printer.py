@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,10 @@ class _Printer:
                 self.open[number] = (step.slot,)
         else:
             self.call(text, step.grad, indent)
+            if self.gloo and step.kind == "reduce":  # others than the root have undefined values
+                root = self.program.groups[step.group][step.root]
+                self.add(f"if rank != {root}:", indent=indent)
+                self.add(f"put(t{step.slot}, {number}, {step.slot})", indent=indent + "    ")
             self.see(number, result, indent)
 
     def see(self, number: int | str, result: str, indent: str) -> None:
@@ -207,7 +212,7 @@ class _Printer:
         tensor, out = f"t{step.slot}", f"o{number}"
         group, op = f"group=g{step.group}", reduce_op(step.op)
         dtype = f"torch.{slot.dtype}"
-        single = "plain" if step.out in ("part", "transposed") else step.out
+        single = "plain" if step.out == "stacked" else step.out
         layout = "plain" if step.out == "part" else step.out
         if step.kind == "all_reduce":
             return f"dist.all_reduce({tensor}, {op}, {group})", tensor
@@ -219,7 +224,8 @@ class _Printer:
             self.add(f"{out} = pieces({n}, {slot.shape}, {dtype}, {step.out!r})", indent=indent)
             return f"dist.all_gather({out}, {tensor}, {group})", f"*{out}"
         if step.kind == "all_gather_into_tensor":
-            self.add(f"{out} = [blank({(n, *slot.shape)}, {dtype}, {single!r})]", indent=indent)
+            whole = whole_shape(slot.shape, n, step.out)
+            self.add(f"{out} = [blank({whole}, {dtype}, {single!r})]", indent=indent)
             return f"dist.all_gather_into_tensor({out}[0], {tensor}, {group})", f"*{out}"
         if step.kind == "gather":
             made = f"pieces({n}, {slot.shape}, {dtype}, {step.out!r})"
@@ -234,7 +240,8 @@ class _Printer:
             self.add(f"i{number} = {made}", indent=indent)
             return f"dist.reduce_scatter({tensor}, i{number}, {op}, {group})", tensor
         if step.kind == "reduce_scatter_tensor":
-            made = self.inputs(number, step, [(n, *slot.shape)], single)
+            whole = whole_shape(slot.shape, n, step.out)
+            made = self.inputs(number, step, [whole], single)
             self.add(f"i{number} = {made}[0]", indent=indent)
             return f"dist.reduce_scatter_tensor({tensor}, i{number}, {op}, {group})", tensor
         if step.kind == "all_to_all":
@@ -252,7 +259,7 @@ class _Printer:
     def all_to_all_single(self, number: int, step: Collective, indent: str) -> tuple[str, str]:
         slot = self.program.slots[step.slot]
         dtype, out = f"torch.{slot.dtype}", f"o{number}"
-        layout = "plain" if step.out in ("part", "transposed") else step.out
+        layout = "plain" if step.out == "stacked" else step.out
         sent, received = self.by_peer(step)
         wholes = [(sum(shape[0] for shape in shapes), *slot.shape[1:]) for shapes in sent]
         self.by_rank(f"i{number}", step, [
@@ -297,7 +304,7 @@ class _Printer:
         elif step.kind == "all_gather_into_tensor":
             text = f"funcol.all_gather_tensor({tensor}, 0, {group})"
         elif step.kind == "reduce_scatter_tensor":
-            layout = "plain" if step.out == "part" else step.out
+            layout = "plain" if step.out == "stacked" else step.out
             shape = (n * slot.shape[0], *slot.shape[1:])
             self.add(f"i{number} = {self.inputs(number, step, [shape], layout)}[0]", indent=indent)
             text = f"funcol.reduce_scatter_tensor(i{number}, {op}, 0, {group})"
@@ -321,11 +328,12 @@ class _Printer:
                 results.append(tensor)
             elif item.kind == "all_gather_into_tensor":
                 out = f"o{number}_{index}"
-                self.add(f"{out} = blank({(n, *slot.shape)}, torch.{slot.dtype})", indent=indent)
+                whole = whole_shape(slot.shape, n)
+                self.add(f"{out} = blank({whole}, torch.{slot.dtype})", indent=indent)
                 calls.append(f"dist.all_gather_into_tensor({out}, {tensor}, group={group})")
                 results.append(out)
             else:
-                made = self.inputs(number, item, [(n, *slot.shape)], "plain")
+                made = self.inputs(number, item, [whole_shape(slot.shape, n)], "plain")
                 self.add(f"i{number}_{index} = {made}[0]", indent=indent)
                 calls.append(
                     f"dist.reduce_scatter_tensor({tensor}, i{number}_{index}, "
@@ -464,7 +472,8 @@ class _Printer:
             waiting = [source] * (begun.send == "isend")
             waiting += [target] * (begun.receive in ("irecv", "iany"))
             self.add(f"if rank in {tuple(waiting)}:", indent=indent)
-            how = "wait" if self.gloo and step.how == "future" else step.how
+            # A second wait for a message hangs with gloo, which has no future of it either.
+            how = "wait" if self.gloo and step.how != "timed" else step.how
             self.call(waiting_call(work, how), step.grad, indent + "    ")
             self.add(f"if rank == {target}:", indent=indent)
             self.see(number, f"t{begun.slot}", indent + "    ")
@@ -489,6 +498,8 @@ class _Printer:
             self.add(f"del {work}", indent=inner)
             return
         if not waited:
+            if self.gloo and getattr(begun, "kind", "").startswith("reduce_scatter"):
+                step = replace(step, how="wait")  # its handle has no future, and is never complete
             self.call(waiting_call(work, step.how), step.grad, inner)
         if step.see and getattr(begun, "kind", "") != "barrier":
             results = f"*o{step.step}"
@@ -623,6 +634,11 @@ def numel(shape: tuple[int, ...]) -> int:
     for length in shape:
         product *= length
     return product
+
+
+def whole_shape(shape: tuple[int, ...], n: int, out: str = "plain") -> tuple[int, ...]:
+    """Return the shape of one tensor of all ranks' parts, in one of torch's two forms."""
+    return (n, *shape) if out == "stacked" or not shape else (n * shape[0], *shape[1:])
 
 
 def slots_of(step: Any) -> list[int]:
