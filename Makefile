@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test test-cluster doctor notebooks slides site bench lock clean
+.PHONY: help setup lab test test-cluster fuzz doctor notebooks slides site bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -33,6 +33,9 @@ test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; in
 	    || status=$$?; \
 	    $(RUN) -m pytest tests/sites $(ARGS) || status=$$?; \
 	    $(RUN) -m pytest tests/hub $(ARGS) || status=$$?; exit $$status
+
+fuzz: setup ## run random programs on the backend and on gloo; ARGS="--minutes 180 --seed 7"
+	@$(RUN) -m tests.torch_mpi4py.fuzz $(ARGS)
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)

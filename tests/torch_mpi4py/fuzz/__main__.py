@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from .compare import Finding, Jobs
+from .planted import PLANTED
 from .search import FoundError, search
 
 EXAMPLES = 300  # programs of one search; the next has another seed
@@ -21,7 +22,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="another one gives other programs")
     parser.add_argument("--ranks", default="1234", help="which numbers of ranks, e.g. 24")
     parser.add_argument("--keep", type=Path, help="a folder for a report of each finding")
+    parser.add_argument("--planted", action="store_true", help="look for planted defects instead")
     arguments = parser.parse_args()
+    if arguments.planted:
+        return find_planted()
     end = time.monotonic() + 60 * arguments.minutes
     jobs, found, programs = Jobs(), Counter[str](), 0
 
@@ -54,6 +58,27 @@ def main() -> int:
     for signature, times in found.items():
         print(f"{times} x {signature}")
     return int(bool(found))
+
+
+def find_planted() -> int:
+    """Look for each planted defect and print after how many programs it is found."""
+    missed = 0
+    for name in PLANTED:
+        jobs, tried = Jobs((name,)), Counter[str]()
+        try:
+            search(jobs, EXAMPLES, 0, (2, 3), backends=("mpi4py",), tried=tried)
+            missed += 1
+            print(f"{name}: not found in {EXAMPLES} programs", flush=True)
+        except FoundError as error:
+            steps = len(error.program.steps)
+            print(
+                f"{name}: found by program {tried['found by']}, {steps} steps after "
+                f"{tried['programs']} programs: {error.finding.signature}",
+                flush=True,
+            )
+        finally:
+            jobs.stop()
+    return missed
 
 
 if __name__ == "__main__":

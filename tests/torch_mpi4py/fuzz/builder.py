@@ -32,7 +32,6 @@ from .program import (
     Threads,
     Wait,
     Wrong,
-    is_complex,
     is_floating,
     is_unsigned,
     operations,
@@ -360,7 +359,9 @@ class Builder:
         if kind in ("broadcast", "gather", "scatter") and self.groups[group] != tuple(range(ranks)):
             return  # torch compares the rank in the group with the one in the world
         if not known.excludes(f"nn.{kind}", slot, "sync", "enabled"):
-            self.steps.append(Differentiable(kind, group, slot, root, Fill(self.pick(range(8)), 0, 1, 4)))
+            self.steps.append(
+                Differentiable(kind, group, slot, root, Fill(self.pick(range(8)), 0, 1, 4))
+            )
 
     def add_message(self) -> None:
         group = self.choose_group()
@@ -420,8 +421,9 @@ class Builder:
         group = self.pending[step].group
         wanted = ("float32", "float64", "int64", "int32")
         slot = self.choose_slot(
-            lambda slot: slot.dtype in wanted
-            and not known.excludes("all_reduce", slot, "async", "enabled")
+            lambda slot: (
+                slot.dtype in wanted and not known.excludes("all_reduce", slot, "async", "enabled")
+            )
         )
         if slot is None or any(slot in e.reads | e.writes for e in self.pending.values()):
             return

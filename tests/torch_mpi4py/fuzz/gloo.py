@@ -1,4 +1,4 @@
-"""What gloo can't do, and where its result is undefined: there a program is compared with the model.
+"""What gloo can't do, and where its result is undefined: there only the model counts.
 
 Each line says why. Where gloo is left out its ranks get the values that the model has, so that the
 steps after it are comparable again.
@@ -75,7 +75,11 @@ def _collective(step: Collective, slot: Slot) -> bool:
         # It writes in the order of memory, and with autograd live.
         return _is_dense(slot) and slot.kind == "plain" and step.out in ("plain", "offset", "part")
     # It takes the elements in the order of memory, gaps and all.
-    return functional or slot.layout != "strided" or step.kind not in ("all_reduce", "broadcast", "reduce")
+    return (
+        functional
+        or slot.layout != "strided"
+        or step.kind not in ("all_reduce", "broadcast", "reduce")
+    )
 
 
 def _is_dense(slot: Slot) -> bool:

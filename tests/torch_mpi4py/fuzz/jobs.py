@@ -35,7 +35,7 @@ class Job:
         self.backend, self.size, self.arguments = backend, size, arguments
         self.process: subprocess.Popen | None = None
         self.connections: list[Connection] = []
-        self.programs = 0
+        self.suspect = ""  # what an earlier program has died of on these ranks
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="fuzz")
@@ -77,7 +77,6 @@ class Job:
         """Give the ranks a program."""
         if self.process is None:
             self.start()
-        self.programs += 1
         self.begun = time.monotonic()
         for connection, mine in zip(self.connections, after, strict=True):
             connection.send((code, mine))
@@ -150,4 +149,4 @@ class Job:
         self.printed = self.output.read()[-6000:]
         self.output.close()
         self.folder.cleanup()
-        self.process, self.connections = None, []
+        self.process, self.connections, self.suspect = None, [], ""

@@ -132,9 +132,7 @@ class _Model:
             for rank in ranks:
                 self.see(rank, number, *results[rank])
 
-    def results(
-        self, step: Collective, ranks: tuple[int, ...]
-    ) -> dict[int, list[torch.Tensor]]:
+    def results(self, step: Collective, ranks: tuple[int, ...]) -> dict[int, list[torch.Tensor]]:
         """Return what a collective gives each rank: a slot's values, or the outputs."""
         slot = self.program.slots[step.slot]
         mine = {rank: self.values[step.slot][rank] for rank in ranks}
@@ -254,8 +252,7 @@ class _Model:
             if step.kind not in ("reduce", "gather") or place == root:
                 self.see(rank, number, *(each.detach().to(dtype) for each in outputs[place]))
             gradients = [
-                torch.zeros_like(each) if each.grad is None else each.grad
-                for each in inputs[place]
+                torch.zeros_like(each) if each.grad is None else each.grad for each in inputs[place]
             ]
             self.see(rank, f"gradient {number}", *(each.to(dtype) for each in gradients))
 
@@ -319,8 +316,10 @@ class _Model:
         elif step.see:
             for rank in ranks:
                 results = self.outputs[step.step][rank]
-                if isinstance(begun, Collective) and begun.kind in IN_PLACE and (
-                    begun.mode != "late"
+                if (
+                    isinstance(begun, Collective)
+                    and begun.kind in IN_PLACE
+                    and (begun.mode != "late")
                 ):
                     results = [self.values[begun.slot][rank]]
                 self.see(rank, number, *results)

@@ -103,7 +103,7 @@ class _Printer:
                 self.add("with torch.inference_mode():", f"    {name} = blank({what})")
             else:
                 self.add(f"{name} = blank({what})")
-        for index, slot in enumerate(self.program.slots):
+        for index in range(len(self.program.slots)):
             self.add(f"fill(t{index}, 0, rank, 0, 1, 2)")
 
     def ending(self) -> None:
@@ -427,6 +427,7 @@ class _Printer:
         self.add(f"x = [{', '.join(parts)}]", indent=indent)
         out = f"blank({slot.shape}, {dtype})"
         outs = f"[{out} for _ in range({n})]"
+        single = f"blank({shapes[0]}, {dtype}), x[0], {group}"
         calls = {
             "all_reduce": f"[nnf.all_reduce(x[0], {group})]",
             "broadcast": f"[nnf.broadcast(x[0], {root}, {group})]",
@@ -436,7 +437,7 @@ class _Printer:
             "gather": f"nnf.gather(x[0], {root}, {group})",
             "scatter": f"[nnf.scatter(x, {root}, {group})]",
             "all_to_all": f"nnf.all_to_all({outs}, x, {group})",
-            "all_to_all_single": f"[nnf.all_to_all_single(blank({shapes[0]}, {dtype}), x[0], {group})]",
+            "all_to_all_single": f"[nnf.all_to_all_single({single})]",
             "funcol_all_gather": f"[funcol.all_gather_tensor_autograd(x[0], 0, g{step.group})]",
             "funcol_reduce_scatter":
                 f"[funcol.reduce_scatter_tensor_autograd(x[0], 'sum', 0, g{step.group})]",
@@ -461,9 +462,13 @@ class _Printer:
         begun = self.by_number[step.step]
         if self.gloo and step.step in self.skipped:
             return
-        waited = self.gloo and isinstance(begun, (Collective, Coalesced)) and (
-            step.step not in self.open
-        ) and getattr(begun, "kind", "") != "barrier" and begun.mode == "async"
+        waited = (
+            self.gloo
+            and isinstance(begun, (Collective, Coalesced))
+            and (step.step not in self.open)
+            and getattr(begun, "kind", "") != "barrier"
+            and begun.mode == "async"
+        )
         self.open.pop(step.step, None)
         work = f"w{step.step}"
         if isinstance(begun, Message):
@@ -578,7 +583,8 @@ class _Printer:
         if step.mode == "async":
             g, tail = f"{g}, async_op=True", ".wait()"
         one, two = {
-            "numel": (f"dist.all_reduce(torch.ones(3), {g})", f"dist.all_reduce(torch.ones(4), {g})"),
+            "numel": (f"dist.all_reduce(torch.ones(3), {g})",
+                      f"dist.all_reduce(torch.ones(4), {g})"),
             "dtype": (f"dist.all_reduce(torch.ones(3), {g})",
                       f"dist.all_reduce(torch.ones(3).double(), {g})"),
             "op": (f"dist.all_reduce(torch.ones(3), {g})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pprint import pformat
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from . import printer
 from .compare import BACKENDS, Finding, Jobs
 from .program import Program
+from .smaller import smallest
 from .strategy import programs
 
 
@@ -32,6 +34,23 @@ def described(program: Program, finding: Finding) -> str:
     )
 
 
+def _made_smaller(error: FoundError, jobs: Jobs) -> FoundError:
+    """Return the same finding in a program of which no step can be left out."""
+    findings = {error.program: error.finding}
+
+    def goes_wrong(program: Program) -> bool:
+        if program in findings:
+            return False
+        finding = jobs.check(program, (error.finding.backend,))
+        if finding is None or finding.signature != error.finding.signature:
+            return False
+        findings[program] = finding
+        return True
+
+    program = smallest(error.program, goes_wrong)
+    return FoundError(program, findings[program])
+
+
 def search(
     jobs: Jobs,
     examples: int,
@@ -39,31 +58,34 @@ def search(
     sizes: Sequence[int] = (1, 2, 3, 4),
     ignored: Callable[[Finding], bool] = lambda finding: False,
     stop: Callable[[], bool] = lambda: False,
+    backends: tuple[str, ...] = BACKENDS,
+    tried: Counter[str] | None = None,
 ) -> int:
     """Run so many programs; return how many there were.
 
     Args:
         seed: what decides which programs; None gives the same ones in every run.
         ignored: whether a finding is one that need not be reported again.
+        tried: counts programs, and by which one something was found.
         stop: whether there is no more time.
 
     Raises:
         FoundError: a program that goes wrong, shrunk.
     """
-    count = 0
+    tried = Counter() if tried is None else tried
     first: list[Finding] = []
 
     def check(program: Program) -> None:
-        nonlocal count
         if stop() and not first:
             return
-        count += 1
+        tried["programs"] += 1
         # While it is shrunk, only the backend matters on which it went wrong.
-        finding = jobs.check(program, (first[0].backend,) if first else BACKENDS)
+        finding = jobs.check(program, (first[0].backend,) if first else backends)
         if finding is None or ignored(finding):
             return
         if first and first[0].signature != finding.signature:
             return  # shrink what was found, not what else there is
+        tried["found by"] = tried["found by"] or tried["programs"]
         first.append(finding)
         raise FoundError(program, finding)
 
@@ -82,6 +104,6 @@ def search(
         test = hypothesis.seed(seed)(test)
     try:
         test()
-    except BaseExceptionGroup as group:
-        raise next(error for error in group.exceptions if isinstance(error, FoundError)) from None
-    return count
+    except FoundError as error:
+        raise _made_smaller(error, jobs) from None
+    return tried["programs"]

@@ -52,7 +52,9 @@ class Rank:
 
         def see(key: str, *things: Any) -> None:
             seen[key] = [
-                pack(prelude.funcol.wait_tensor(thing) if isinstance(thing, torch.Tensor) else thing)
+                pack(
+                    prelude.funcol.wait_tensor(thing) if isinstance(thing, torch.Tensor) else thing
+                )
                 for thing in things
             ]
 
@@ -117,10 +119,14 @@ def dump_to(folder: str, rank: int) -> None:
     faulthandler.register(signal.SIGUSR1, file, all_threads=True)
 
 
-def over_mpi(address: str) -> None:
+def over_mpi(address: str, plants: list[str]) -> None:
     """Be a rank that mpiexec has started."""
     from torch_mpi4py import MPI
 
+    from .planted import PLANTED
+
+    for name in plants:
+        PLANTED[name]()
     rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
     dump_to(os.path.dirname(address), rank)
     Rank(connect(address), "mpi4py", None, rank, size).serve()
@@ -149,4 +155,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "gloo":
         over_gloo(sys.argv[2], int(sys.argv[3]))
     else:
-        over_mpi(sys.argv[2])
+        over_mpi(sys.argv[2], sys.argv[3:])
