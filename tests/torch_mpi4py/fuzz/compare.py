@@ -86,7 +86,7 @@ def differences(
     ]
     if errors:  # the cause before what it did to the others
         errors.sort(key=lambda text: "RevokedError" in text or "Connection closed" in text)
-        frames = re.findall(r"^  (\S+?):\d+ in (\w+)$", errors[0], re.MULTILINE)
+        frames = re.findall(r"^  (\S+?):\d+ in (\S+)$", errors[0], re.MULTILINE)
         last = errors[0].strip().splitlines()[1 + len(frames) :][:1]
         where = " ".join(frames[-1]) if frames else ""
         kind = re.sub(r"\d+", "N", "".join(last))[:100]

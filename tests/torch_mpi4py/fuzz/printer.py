@@ -15,6 +15,7 @@ from .program import (
     Collective,
     Destroy,
     Differentiable,
+    Fail,
     Fill,
     Late,
     Message,
@@ -30,6 +31,7 @@ from .program import (
 )
 
 PRELUDE = Path(__file__).with_name("prelude.py")
+FAILING = Path(__file__).with_name("failing.py")
 IN_PLACE = ("all_reduce", "broadcast", "reduce", "scatter", "reduce_scatter",
             "reduce_scatter_tensor")  # fmt: skip
 GRADS = {"enabled": "", "no_grad": "torch.no_grad()", "inference": "torch.inference_mode()"}
@@ -49,6 +51,18 @@ def standalone(program: Program) -> str:
     """Return a script that ``mpiexec -n SIZE python SCRIPT`` runs."""
     head = PRELUDE.read_text()
     return f"{head}\n\n# --- the program ---\nstart()\nrank = dist.get_rank()\n{body(program)}"
+
+
+def failing(program: Program, seconds: float) -> str:
+    """Return a script whose ranks survive what befalls one of them, and say how it ended."""
+    script = FAILING.read_text().replace("SECONDS = 0.0", f"SECONDS = {seconds}")
+    lines = "".join(f"    {line}\n" for line in body(program).splitlines())
+    failure = next(step for step in program.steps if isinstance(step, Fail))
+    return (
+        f"{PRELUDE.read_text()}\n\n{script}\n\n"
+        f"# --- the program ---\ndef program(rank):\n{lines}\n\n"
+        f"main(program, {failure.kind!r}, {failure.rank})\n"
+    )
 
 
 def body(program: Program, backend: str = "mpi4py") -> str:
@@ -555,6 +569,9 @@ class _Printer:
 
     def late(self, number: int, step: Late, indent: str) -> None:
         self.add(f"if rank == {step.rank}:", f"    time.sleep({step.seconds})", indent=indent)
+
+    def fail(self, number: int, step: Fail, indent: str) -> None:
+        self.add(f"if rank == {step.rank}:", f"    befall({step.kind!r})", indent=indent)
 
     def wrong(self, number: int, step: Wrong, indent: str) -> None:
         ranks, g = self.program.groups[step.group], f"group=g{step.group}"

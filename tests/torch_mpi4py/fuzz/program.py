@@ -256,6 +256,18 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
+class Fail:
+    """What befalls one rank of the world; only programs for a job of their own have it.
+
+    Attributes:
+        kind: late (beyond the time-out), missing, raises, exits, interrupted, killed.
+    """
+
+    kind: str
+    rank: int
+
+
+@dataclass(frozen=True)
 class Threads:
     """Steps of several threads, which run at the same time on groups and slots of their own."""
 

@@ -16,24 +16,24 @@ MOST_STEPS = 40
 @st.composite
 def programs(draw: st.DrawFn, sizes: Sequence[int] = (1, 2, 3, 4)) -> Program:
     """Return programs for one of these numbers of ranks."""
-    pick = _picker(draw)
+    pick = picker(draw)
     builder = Builder(pick, pick(sizes))
     builder.groups.append(tuple(range(builder.size)))
-    draw(st.lists(_part(builder, "add_slot"), min_size=1, max_size=6))
+    draw(st.lists(part_of(builder, "add_slot"), min_size=1, max_size=6))
     least = pick((1, 5, 12, 25))  # the first lets all steps be left out that do not matter
-    draw(st.lists(_part(builder, "add_step"), min_size=least, max_size=MOST_STEPS))
+    draw(st.lists(part_of(builder, "add_step"), min_size=least, max_size=MOST_STEPS))
     builder.pick = pick
     return builder.finish()
 
 
 @st.composite
-def _part(draw: st.DrawFn, builder: Builder, what: str) -> None:
+def part_of(draw: st.DrawFn, builder: Builder, what: str) -> None:
     """Have the builder add something, by choices that can be left out as one."""
-    builder.pick = _picker(draw)
+    builder.pick = picker(draw)
     getattr(builder, what)()
 
 
-def _picker(draw: st.DrawFn) -> Any:
+def picker(draw: st.DrawFn) -> Any:
     def pick(options: Sequence[Any]) -> Any:
         return options[draw(st.integers(0, len(options) - 1))] if len(options) > 1 else options[0]
 
