@@ -89,6 +89,7 @@ class Builder:
     bounds: dict[int, int | None] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     first_number: int = 0
+    may_restart: bool = True
 
     # --- the whole ---------------------------------------------------------------------------
 
@@ -470,7 +471,7 @@ class Builder:
             self.steps.append(Destroy(group))
 
     def add_restart(self) -> None:
-        if self.maybe(3):
+        if self.may_restart and self.maybe(3):
             for group in list(self.alive):
                 self.end_group(group)
             self.alive = [0]

@@ -16,8 +16,12 @@ import torch.distributed as dist
 import torch_mpi4py
 
 SECONDS = 0.0  # the time-out of the groups
+TIMEOUT = timedelta(seconds=SECONDS)
 PATIENCE = 45.0  # seconds that ranks have for coming to a new group
 HUNG_SECONDS = 60.0  # after which a rank that has not ended shows where it is
+
+
+interrupts = []  # timers
 
 
 class MissingError(Exception):
@@ -47,7 +51,8 @@ def befall(kind):
     elif kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "interrupted":
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        interrupts.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
+        interrupts[0].start()
 
 
 def works(size):
@@ -63,14 +68,22 @@ def main(program, kind, rank):
     start(PATIENCE)
     faulthandler.dump_traceback_later(HUNG_SECONDS, exit=True)
     mine, size = dist.get_rank(), dist.get_world_size()
-    dist.group.WORLD.set_timeout(timedelta(seconds=SECONDS))
     begin, outcome = time.monotonic(), "ended"
     try:
+        if kind == "starts late":
+            dist.destroy_process_group()
+            if mine == rank:
+                time.sleep(SECONDS + 2)
+            start(SECONDS)
+        dist.group.WORLD.set_timeout(TIMEOUT)
         program(mine)
-        if kind == "interrupted" and mine == rank:
-            time.sleep(1)  # the interrupt comes
     except (dist.DistError, MissingError, KeyboardInterrupt) as error:
         outcome = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+    try:
+        for timer in interrupts:
+            timer.join()
+    except KeyboardInterrupt:
+        outcome = "interrupted while computing"
     print(f"rank {mine}: {time.monotonic() - begin:.1f} s, {outcome}", flush=True)
     if kind == "killed":
         left = torch_mpi4py.shrink(PATIENCE)

@@ -11,11 +11,12 @@ import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as nnf  # noqa: F401 (for programs)
 
 SECONDS = 20.0
+TIMEOUT = timedelta(seconds=SECONDS)
 
 
 def start():
     """Make the default group."""
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=SECONDS))
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=TIMEOUT)
 
 
 def numbers(shape, dtype, seed, rank, lowest, step, count):

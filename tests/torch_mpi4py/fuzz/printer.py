@@ -556,7 +556,7 @@ class _Printer:
 
     def newgroup(self, number: int, step: NewGroup, indent: str) -> None:
         local = ", use_local_synchronization=True" if step.local else ""
-        text = f"g{step.group} = dist.new_group({list(step.ranks)}{local})"
+        text = f"g{step.group} = dist.new_group({list(step.ranks)}, TIMEOUT{local})"
         inner = self.members(step.group, indent) if step.local else indent
         self.add(text, indent=inner)
 
@@ -571,6 +571,8 @@ class _Printer:
         self.add(f"if rank == {step.rank}:", f"    time.sleep({step.seconds})", indent=indent)
 
     def fail(self, number: int, step: Fail, indent: str) -> None:
+        if step.kind == "starts late":
+            return  # before the first step
         self.add(f"if rank == {step.rank}:", f"    befall({step.kind!r})", indent=indent)
 
     def wrong(self, number: int, step: Wrong, indent: str) -> None:

@@ -260,7 +260,8 @@ class Fail:
     """What befalls one rank of the world; only programs for a job of their own have it.
 
     Attributes:
-        kind: late (beyond the time-out), missing, raises, exits, interrupted, killed.
+        kind: late (beyond the time-out), missing, raises, exits, interrupted, killed, or "starts
+            late" (to a default group that is made before the first step).
     """
 
     kind: str

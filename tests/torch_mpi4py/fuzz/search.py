@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pprint import pformat
 from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.strategies import SearchStrategy
 
-from . import printer
+from . import failures, printer
 from .compare import BACKENDS, Finding, Jobs
-from .program import Program
+from .program import Fail, Program
 from .smaller import smallest
-from .strategy import programs
+
+SHRINKING_SECONDS = 300.0
+
+Check = Callable[[Program, Finding | None], Finding | None]
+"""Runs a program and returns what is wrong; given what was found before, it may look for that."""
 
 
 class FoundError(AssertionError):
@@ -27,38 +33,36 @@ class FoundError(AssertionError):
 
 def described(program: Program, finding: Finding) -> str:
     """Return a report: what is wrong, how to run it, and how to keep it."""
+    fails = any(isinstance(step, Fail) for step in program.steps)
+    script = failures.script(program) if fails else printer.standalone(program)
     return (
         f"{finding.text}\n\nRun it: mpiexec --with-ft ulfm -n {program.size} python SCRIPT, "
-        f"where SCRIPT is\n\n{printer.standalone(program)}\n"
+        f"where SCRIPT is\n\n{script}\n"
         f"Keep it in kept.py:\n\n{pformat(program, width=98)}\n"
     )
 
 
-def _made_smaller(error: FoundError, jobs: Jobs) -> FoundError:
-    """Return the same finding in a program of which no step can be left out."""
-    findings = {error.program: error.finding}
+def on_jobs(jobs: Jobs, backends: tuple[str, ...] = BACKENDS) -> Check:
+    """Return a check that compares backends; later only the one on which something was found."""
 
-    def goes_wrong(program: Program) -> bool:
-        if program in findings:
-            return False
-        finding = jobs.check(program, (error.finding.backend,))
-        if finding is None or finding.signature != error.finding.signature:
-            return False
-        findings[program] = finding
-        return True
+    def check(program: Program, before: Finding | None) -> Finding | None:
+        return jobs.check(program, (before.backend,) if before else backends)
 
-    program = smallest(error.program, goes_wrong)
-    return FoundError(program, findings[program])
+    return check
+
+
+def in_a_job_of_its_own(program: Program, before: Finding | None) -> Finding | None:
+    """Run a program in which something befalls a rank."""
+    return failures.check(program)
 
 
 def search(
-    jobs: Jobs,
+    programs: SearchStrategy[Program],
+    check: Check,
     examples: int,
     seed: int | None = None,
-    sizes: Sequence[int] = (1, 2, 3, 4),
     ignored: Callable[[Finding], bool] = lambda finding: False,
     stop: Callable[[], bool] = lambda: False,
-    backends: tuple[str, ...] = BACKENDS,
     tried: Counter[str] | None = None,
 ) -> int:
     """Run so many programs; return how many there were.
@@ -66,30 +70,46 @@ def search(
     Args:
         seed: what decides which programs; None gives the same ones in every run.
         ignored: whether a finding is one that need not be reported again.
-        tried: counts programs, and by which one something was found.
         stop: whether there is no more time.
+        tried: counts programs, and by which one something was found.
 
     Raises:
         FoundError: a program that goes wrong, shrunk.
     """
     tried = Counter() if tried is None else tried
+    found: dict[Program, Finding] = {}
     first: list[Finding] = []
+    begun = 0.0
 
-    def check(program: Program) -> None:
-        if stop() and not first:
+    def goes_wrong(program: Program) -> bool:
+        """Return whether a program goes wrong as the first did."""
+        if time.monotonic() > begun + SHRINKING_SECONDS:
+            return program in found
+        finding = check(program, first[0])
+        if finding is None or finding.signature != first[0].signature:
+            return False
+        found[program] = finding
+        return True
+
+    def examine(program: Program) -> None:
+        nonlocal begun
+        if first:
+            if goes_wrong(program):
+                raise FoundError(program, found[program])
+            return
+        if stop():
             return
         tried["programs"] += 1
-        # While it is shrunk, only the backend matters on which it went wrong.
-        finding = jobs.check(program, (first[0].backend,) if first else backends)
+        finding = check(program, None)
         if finding is None or ignored(finding):
             return
-        if first and first[0].signature != finding.signature:
-            return  # shrink what was found, not what else there is
-        tried["found by"] = tried["found by"] or tried["programs"]
+        tried["found by"] = tried["programs"]
+        begun = time.monotonic()
         first.append(finding)
+        found[program] = finding
         raise FoundError(program, finding)
 
-    test: Any = hypothesis.given(programs(sizes))(check)
+    test: Any = hypothesis.given(programs)(examine)
     test = settings(
         max_examples=examples,
         derandomize=seed is None,
@@ -105,5 +125,13 @@ def search(
     try:
         test()
     except FoundError as error:
-        raise _made_smaller(error, jobs) from None
+        tested = {error.program}
+
+        def still(program: Program) -> bool:
+            new = program not in tested
+            tested.add(program)
+            return new and goes_wrong(program)
+
+        program = smallest(error.program, still)
+        raise FoundError(program, found[program]) from None
     return tried["programs"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from .printer import slots_of
-from .program import Batch, Callback, Coalesced, Destroy, NewGroup, Program, Threads, Wait
+from .program import Batch, Callback, Coalesced, Destroy, Fail, NewGroup, Program, Threads, Wait
 
 
 def smallest(program: Program, goes_wrong: Callable[[Program], bool]) -> Program:
@@ -42,7 +42,7 @@ def without(program: Program, place: int) -> Program:
         refers = isinstance(step, (Wait, Callback)) and step.step in gone
         if refers or (group is not None and group in _groups(step)):
             gone.add(later)
-    if isinstance(program.steps[place], (Wait, Destroy)):
+    if isinstance(program.steps[place], (Wait, Destroy, Fail)):
         return program  # what it ends goes on, and nothing says when it is over
     left = [index for index in range(len(program.steps)) if index not in gone]
     moved = {old: new for new, old in enumerate(left)}

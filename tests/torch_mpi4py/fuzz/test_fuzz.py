@@ -7,10 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from tests.torch_mpi4py.fuzz.compare import Jobs
-from tests.torch_mpi4py.fuzz.kept import KEPT
-from tests.torch_mpi4py.fuzz.search import FoundError, described, search
+from tests.torch_mpi4py.fuzz.failures import failing_programs
+from tests.torch_mpi4py.fuzz.kept import FAILING, KEPT
+from tests.torch_mpi4py.fuzz.search import (
+    FoundError,
+    described,
+    in_a_job_of_its_own,
+    on_jobs,
+    search,
+)
+from tests.torch_mpi4py.fuzz.strategy import programs
 
-EXAMPLES = 250  # about a minute on two quiet cores
+# Together about a minute on two quiet cores.
+EXAMPLES = 150
+FAILING_EXAMPLES = 4
+PLANTED_EXAMPLES = 200
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +34,13 @@ def jobs() -> Iterator[Jobs]:
 
 @pytest.mark.timeout(900)
 def test_random_programs_give_what_the_model_and_gloo_give(jobs: Jobs) -> None:
-    assert search(jobs, EXAMPLES) >= EXAMPLES
+    assert search(programs(), on_jobs(jobs), EXAMPLES) >= EXAMPLES
+
+
+@pytest.mark.timeout(900)
+def test_all_ranks_end_whatever_befalls_one_and_the_others_go_on() -> None:
+    tried = search(failing_programs(), in_a_job_of_its_own, FAILING_EXAMPLES)
+    assert tried >= FAILING_EXAMPLES
 
 
 @pytest.mark.timeout(300)
@@ -33,14 +50,21 @@ def test_a_kept_program_goes_well(jobs: Jobs, name: str) -> None:
     assert finding is None, described(KEPT[name], finding)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAILING)
+def test_a_kept_program_with_a_failure_goes_well(name: str) -> None:
+    finding = in_a_job_of_its_own(FAILING[name], None)
+    assert finding is None, described(FAILING[name], finding)
+
+
+@pytest.mark.timeout(900)
 def test_a_planted_defect_is_found_and_shrunk() -> None:
-    """More of them: ``python -m tests.torch_mpi4py.fuzz --planted``."""
+    """More of them: ``make fuzz ARGS=--planted``."""
     planted = Jobs(("order_of_strided_outputs",))
     try:
         with pytest.raises(FoundError) as found:
-            search(planted, EXAMPLES, sizes=(2,), backends=("mpi4py",))
+            search(programs((2,)), on_jobs(planted, ("mpi4py",)), PLANTED_EXAMPLES)
     finally:
         planted.stop()
-    assert len(found.value.program.steps) <= 3
+    assert len(found.value.program.steps) <= 2  # the gather, and maybe a wait for it
     assert "values of Collective all_gather" in found.value.finding.signature

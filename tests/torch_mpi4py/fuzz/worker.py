@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import traceback
-from datetime import timedelta
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -22,7 +21,7 @@ from . import prelude
 from .answers import pack, unpack
 
 BACKEND = os.path.join("src", "torch_mpi4py")
-TIMEOUT = timedelta(seconds=prelude.SECONDS)
+TIMEOUT = prelude.TIMEOUT
 
 
 class Rank:
