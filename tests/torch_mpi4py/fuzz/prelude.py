@@ -111,7 +111,7 @@ def patient(work):
 
     def done():
         try:
-            work.wait(timedelta(milliseconds=20))
+            work.wait(timedelta(milliseconds=5))
         except Exception:
             if not work.is_completed():
                 return False

@@ -234,7 +234,7 @@ class Late:
     """A rank of the world that does nothing for a moment."""
 
     rank: int
-    seconds: float = 0.02
+    seconds: float = 0.05
 
 
 @dataclass(frozen=True)
