@@ -214,7 +214,7 @@ class Builder:
         """Add a step of some kind."""
         choices = [self.add_collective] * 8 + [self.add_message] * 3 + [self.add_wait] * 4
         choices += [self.add_differentiable] * 2 + [self.add_group] * 2 + [self.add_coalesced]
-        choices += [self.add_batch, self.add_objects, self.add_callback, self.add_late]
+        choices += [self.add_batch, self.add_objects, self.add_callback, *[self.add_late] * 3]
         choices += [self.add_wrong, self.add_mismatch, self.add_destroy, self.add_threads]
         choices += [self.add_restart]
         self.pick(choices)()

@@ -506,7 +506,7 @@ class _Printer:
                 self.see(f"{number} t{each.slot}", f"t{each.slot}", inner + "    ")
             return
         if isinstance(begun, Callback):
-            if not self.gloo:
+            if not self.gloo:  # which has waited already
                 self.call(f"c{step.step}.wait()", step.grad, inner)
             self.see(number, f"t{begun.slot}", inner)
             return
@@ -537,11 +537,13 @@ class _Printer:
             f"dist.all_reduce({tensor}, {group})",
         ]
         if step.nested:
+            self.add(
+                f"n{number} = dist.all_reduce(torch.ones(2), {group}, async_op=True)", indent=indent
+            )
             lines = [
-                f"inner = dist.all_reduce(torch.ones(2), {group}, async_op=True)",
                 "def nested(_):",
                 *(f"    {line}" for line in lines),
-                "inner.get_future().then(nested).wait()",
+                f"n{number}.get_future().then(nested).wait()",
             ]
         self.add(
             f"def call{number}(_):",
@@ -555,6 +557,9 @@ class _Printer:
     # --- groups and errors -------------------------------------------------------------------
 
     def newgroup(self, number: int, step: NewGroup, indent: str) -> None:
+        # With gloo a group whose name was used before looks for the ranks of the old one.
+        if self.gloo:
+            step = replace(step, local=False)
         local = ", use_local_synchronization=True" if step.local else ""
         text = f"g{step.group} = dist.new_group({list(step.ranks)}, TIMEOUT{local})"
         inner = self.members(step.group, indent) if step.local else indent

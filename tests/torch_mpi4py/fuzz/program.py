@@ -198,7 +198,7 @@ class Callback:
     """A sum over a slot by a callback of an asynchronous collective.
 
     Attributes:
-        nested: the callback waits for another callback, of a collective that it starts.
+        nested: the callback waits for another callback, of a second collective.
     """
 
     step: int
