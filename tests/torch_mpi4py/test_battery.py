@@ -11,7 +11,7 @@ from tests import ranks
 
 OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
-    *("events", "progress", "overloads", "sparse"),
+    *("events", "progress", "overloads", "sparse", "meeting"),
 )
 TRAINING = ("data_parallel", "sharded", "pipelines")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.

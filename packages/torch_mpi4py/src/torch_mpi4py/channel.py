@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from . import deadlines, link_emulation, link_queue
+from .arrivals import open_arrivals
 from .call import mismatch
 from .deaths import has_ulfm
 from .errors import CommunicationError, MismatchError
@@ -35,6 +36,7 @@ class Channel(deadlines.Runner):
         comm: a communicator that nobody else uses for collectives.
         name: for thread names.
         depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
+        seconds: time allowed for the other ranks to make it, too.
 
     Attributes:
         failure: why the channel is unusable, None while it works.
@@ -52,7 +54,7 @@ class Channel(deadlines.Runner):
 
     running: Collective | None = None
 
-    def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, name: str, depth: int, seconds: float) -> None:
         self.comm = comm
         self.depth = depth
         self.group = log.group_of(comm)
@@ -72,6 +74,7 @@ class Channel(deadlines.Runner):
         self._largest = bytearray(16)
         self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
+        self._arrivals = open_arrivals(comm, seconds)
         self.inline_allowed = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
@@ -109,6 +112,8 @@ class Channel(deadlines.Runner):
         if self.failure is None:
             self.failure = error
         deadlines.revoke(self.comm)
+        if self._arrivals is not None:
+            self._arrivals.leave()
 
     def close(self, seconds: float) -> bool:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
@@ -117,6 +122,8 @@ class Channel(deadlines.Runner):
         stopped = self._progress.stop(seconds)
         if stopped and self.running is None:
             deadlines.forget(self)
+            if self._arrivals is not None:
+                self._arrivals.close()
         return stopped
 
     def run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
@@ -176,7 +183,11 @@ class Channel(deadlines.Runner):
         error: BaseException | None
         work.in_mpi = True  # from here on the watcher looks at it
         try:
-            if self.checks_calls:
+            if self._arrivals is not None:
+                signature = work.call.signature if self.checks_calls else 0
+                if not self._arrivals.meet(work, signature):
+                    raise mismatch(comm, work.call)
+            elif self.checks_calls:
                 comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
                 if self._largest != work.call.digest:
                     raise mismatch(comm, work.call)

@@ -53,6 +53,8 @@ class Operation:
         seconds: time allowed.
         started: when the call was made, in seconds of ``time.perf_counter()``.
         in_mpi: whether the call is under way.
+        outside_mpi: whether it waits for other ranks before it enters MPI, and so ends by itself
+            once it has a reason.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
@@ -60,6 +62,7 @@ class Operation:
     """
 
     in_mpi = False
+    outside_mpi = False
     reason: str | None = None
     report = ""
     polls_left = 0
@@ -348,7 +351,7 @@ def _watch() -> None:
         for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
-            elif operation.reason is not None:
+            elif operation.reason is not None and not operation.outside_mpi:
                 operation.polls_left -= 1
                 _try(_help_out, operation)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:

@@ -33,7 +33,7 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 6"
+FORMAT = "torch_mpi4py event board 7"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 256 * 1024
 
@@ -52,7 +52,10 @@ _MOST_TEXT, _MOST_REPORT = 256, 16 * 1024  # characters, of up to six bytes each
 
 HEADER_AT, POSITION_AT, VERDICT_AT, STRINGS_AT = 0, 4 * 1024, 8 * 1024, 128 * 1024
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
-TOTAL = RECORDS_AT + RECORDS * RECORD.size
+ARRIVALS_AT = RECORDS_AT + RECORDS * RECORD.size
+# For each of this process's communicators, where its ranks meet: see :mod:`.arrivals`.
+ARRIVAL_SLOTS, WORDS_A_SLOT = 4096, 4
+TOTAL = ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS
 
 Token = tuple[int, int]
 """An open operation, as :meth:`BoardWriter.begin` hands it out: its number and place."""
@@ -242,6 +245,7 @@ class Board:
         rank: its rank in the world.
         world_size: number of ranks in the world.
         host: the machine on which it runs.
+        arrivals: the words by which its ranks meet others, each of 64 bits.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -252,6 +256,7 @@ class Board:
         self.pid, self.rank, self.world_size, self.token, self.host = who
         self._strings: dict[int, str] = {0: ""}
         self._groups: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self.arrivals = memoryview(memory)[ARRIVALS_AT:TOTAL].cast("Q")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Board:
@@ -316,7 +321,7 @@ class Board:
 
     def _column(self, format: Literal["d", "Q"], offset: int) -> list[Any]:
         with memoryview(self._memory) as whole:
-            table = whole[RECORDS_AT:TOTAL].cast(format)
+            table = whole[RECORDS_AT:ARRIVALS_AT].cast(format)
             return table[offset // 8 :: RECORD.size // 8].tolist()
 
     def _read(self, slots: list[int]) -> list[Event]:
@@ -375,6 +380,7 @@ class BoardWriter:
         listeners: called with each event when it ends, by the thread on which it does; for
             whoever must not miss one when the ring turns over.
         reader: reads this board in its own process.
+        arrivals: the words by which its ranks meet others, each of 64 bits.
     """
 
     def __init__(self, rank: int, size: int, path: Path | None = None) -> None:
@@ -401,6 +407,7 @@ class BoardWriter:
         self.enabled = True
         self.listeners: list[Callable[[Event], None]] = []
         self.reader = Board(self._memory)
+        self.arrivals = self.reader.arrivals
         self.latest_number = 0
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:

@@ -92,7 +92,7 @@ def _run() -> None:
                 return
         first = _first_open()
         # One that was there the last time as well, and for which nobody waits: it has to be moved.
-        if first is not None and first is before and next(deadlines.under_way(), None) is None:
+        if first is not None and first is before and not _is_in_mpi():
             _call_mpi()
             moved, in_vain = moved + 1, 0
         else:
@@ -105,6 +105,10 @@ def _run() -> None:
         # Looked at after the flag: whoever found the flag up has put its message here before.
         if quiet >= _QUIET and not _open:
             pause = None
+
+
+def _is_in_mpi() -> bool:
+    return not all(operation.outside_mpi for operation in deadlines.under_way())
 
 
 def _call_mpi() -> None:

@@ -94,7 +94,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._splits: Counter[str] = Counter()
         self._closed = False
         self._coalesced: list[dist._Work] | None = None
-        self._channels = [Channel(comm, "group", 0)]
+        self._channels = [Channel(comm, "group", 0, self._seconds)]
         self._deeper = threading.Lock()
         deadlines.watch()
         live_groups.add(self)
@@ -296,7 +296,7 @@ class MPIProcessGroup(dist.ProcessGroup):
             self._seconds,
             lambda: self.comm.Create_group(everyone, tag=depth),
         )
-        channel = Channel(comm, self._group_name or "group", depth)
+        channel = Channel(comm, self._group_name or "group", depth, self._seconds)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives
         self._channels.append(channel)
@@ -322,6 +322,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._sequence_number += 1
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
+        work.on_callers_thread = not asynchronous
         if entered_links:
             work.link = entered_links[-1]
             call = call.over(work.link.numbers)

@@ -99,6 +99,7 @@ class Collective(Operation):
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
+        on_callers_thread: whether the program stands still until it has been run.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
     run it, under the channel's lock for ends.
@@ -113,6 +114,7 @@ class Collective(Operation):
     options: Any = None
     link: EmulatedLink | None = None
     event: Token | None = None
+    on_callers_thread = False
 
     # Held until the end, if some other thread may run it.
     _baton: Any = None
