@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test test-cluster doctor notebooks slides site bench lock clean
+.PHONY: help setup lab test test-cluster test-others test-torch fuzz doctor notebooks slides site bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -33,6 +33,15 @@ test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; in
 	    || status=$$?; \
 	    $(RUN) -m pytest tests/sites $(ARGS) || status=$$?; \
 	    $(RUN) -m pytest tests/hub $(ARGS) || status=$$?; exit $$status
+
+test-others: setup ## Accelerate, Lightning and torchmetrics on the backend (installs them aside)
+	@$(RUN) -m tests.torch_mpi4py.borrowed -m pytest tests/torch_mpi4py/test_other_libraries.py $(ARGS)
+
+test-torch: setup ## PyTorch's own distributed tests on the backend; ARGS="--backend gloo"
+	@$(RUN) -m tests.torch_mpi4py.borrowed -m tests.torch_mpi4py.torch_suite $(ARGS)
+
+fuzz: setup ## run random programs on the backend and on gloo; ARGS="--minutes 180 --seed 7"
+	@$(RUN) -m tests.torch_mpi4py.fuzz $(ARGS)
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)

@@ -27,7 +27,10 @@ from course_lib.teaching import lessons
 
 ON_GPUS = "RANKS_ON_GPUS"  # as tests.ranks calls it
 LESSONS = ("00", "02", "05", "07", "08")
-CASES = ("collectives", "point_to_point", "objects", "dtypes", "groups", "data_parallel")
+CASES = (
+    *("gpus", "collectives", "point_to_point", "objects", "dtypes", "groups", "data_parallel"),
+    *("buffers", "functional", "sparse"),
+)
 MOST_SECONDS = 600  # for one row
 _SHOWN = 400  # characters of what a row that failed said last
 

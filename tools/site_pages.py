@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LESSONS = "notebooks/[0-9]*.ipynb"
 MORE = (
     "docs/*.md",
-    "packages/torch_mpi4py/README.md",
+    "packages/torch_mpi4py/*.md",
     "benchmarks/results/results.md",
     "data/README.md",
     "INSTRUCTOR.md",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.torch_mpi4py.torch_suite import CANNOT_PASS
+
 BACKEND = Path("packages/torch_mpi4py")
 READMES = (Path("README.md"), BACKEND / "README.md")
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +80,11 @@ def test_the_variables_of_the_backend_are_in_its_table(root: Path) -> None:
     sources = (root / BACKEND / "src").rglob("*.py")
     read = {name for path in sources for name in named.findall(path.read_text())}
     assert read == set(named.findall((root / BACKEND / "README.md").read_text()))
+
+
+def test_the_backend_lists_the_tests_of_pytorch_that_it_cannot_pass(root: Path) -> None:
+    readme = (root / BACKEND / "README.md").read_text()
+    assert re.findall(r"^\| `(test_\w+)` \|", readme, re.MULTILINE) == [*CANNOT_PASS]
 
 
 def test_the_targets_of_make_exist(root: Path) -> None:

@@ -11,13 +11,13 @@ from tests import ranks
 
 OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
-    *("events", "progress", "overloads", "sparse"),
+    *("events", "progress", "overloads", "sparse", "futures", "buffers", "meeting", "stand_ins"),
 )
-TRAINING = ("data_parallel", "sharded", "pipelines")
+TRAINING = ("data_parallel", "sharded", "pipelines", "torch_features")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.
 LAUNCHES = {
     ("openmpi", 1): OPERATIONS + TRAINING,
-    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large"),
+    ("openmpi", 2): (*OPERATIONS, *TRAINING, "large", "compiled"),
     ("openmpi", 3): OPERATIONS + TRAINING,
     ("openmpi", 4): OPERATIONS + TRAINING,
     ("mpich", 1): OPERATIONS + TRAINING,

@@ -7,13 +7,13 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from torch_mpi4py.event_board import (
     NEVER_WAITS,
-    RECORD,
     RECORDS,
     RECORDS_AT,
     TOTAL,
@@ -93,7 +93,7 @@ def test_a_half_written_record_is_left_out() -> None:
     board = BoardWriter(0, 1)
     write(board, "send")
     write(board, "recv")
-    at = RECORDS_AT + RECORD.size  # of the first
+    at = RECORDS_AT  # of the first
     board._memory[at] += 5  # as if the first number were new and the last one old
     assert [event.kind for event in board.reader.events()] == ["recv"]
 
@@ -178,3 +178,110 @@ def test_without_memory_files_the_path_is_temporary(monkeypatch, tmp_path: Path)
     write(board, "send")
     assert len(Board.open(board.path).events()) == 1
     assert Path(board.path).parent == tmp_path
+
+
+def test_numbers_are_not_passed_over_where_many_are_open() -> None:
+    """To begin an operation takes no longer where all places are open, or all but a few."""
+    board = BoardWriter(0, 1)
+    opened = [write(board, "recv", NEVER_WAITS) for _ in range(3 * RECORDS)]
+    assert [number for number, _ in opened] == list(range(1, 3 * RECORDS + 1))
+    assert len({place for _, place in opened[-RECORDS:]}) == RECORDS
+    for token in opened[-3:]:
+        board.end(token)
+    for _ in range(100):
+        board.end(write(board, "send"))
+    events = board.reader.events()
+    assert [event.number for event in events if event.kind == "send"] == [
+        3 * RECORDS + 98,
+        3 * RECORDS + 99,
+        3 * RECORDS + 100,
+    ]
+    assert len(board.reader.open_operations()) == RECORDS - 3
+
+
+def test_an_operation_that_ends_twice_gives_its_place_once() -> None:
+    board = BoardWriter(0, 1)
+    for _ in range(RECORDS):
+        token = write(board, "send")
+        board.end(token)
+        board.end(token)
+        board.drop(token)
+    places = [write(board, "recv")[1] for _ in range(RECORDS)]
+    assert len(set(places)) == RECORDS
+
+
+SHAPES = 60_000  # far more than there is room for
+
+
+def test_new_texts_find_room_again_and_again() -> None:
+    board = BoardWriter(0, 1)
+    early = board.begin(board.string("recv"), 0, WAITING, "early.py:1", size=0)
+    other = Board(board._memory)  # as in another process
+    send, kept = board.string("send"), board.string("float32")
+    for number in range(SHAPES):
+        shape = board.passing_string(f"({number}, 3)")
+        token = board.begin(send, 0, WAITING, f"program.py:{number}", kept, shape, peer=number)
+        board.end(token)
+        if number % 5000 == 4999:
+            for reader in (board.reader, other):
+                events = reader.events()
+                assert len(events) == min(number + 2, RECORDS)
+                for event in (one for one in events if one.kind == "send"):
+                    fields = (event.site, event.shape, event.dtype)
+                    at = event.peer
+                    assert fields == (f"program.py:{at}", f"({at}, 3)", "float32")
+                (still,) = reader.open_operations()
+                assert (still.site, still.kind) == ("early.py:1", "recv")
+    assert board.is_open(early)
+
+
+TEXTS = """
+import sys
+import time
+from torch_mpi4py.event_board import BoardWriter
+from pathlib import Path
+board = BoardWriter(0, 1, Path(sys.argv[1]))
+send = board.string("send")
+for number in range(2**31):
+    if number == 60_000:
+        print("ready", flush=True)
+    shape = board.passing_string(f"({number},)")
+    board.end(board.begin(send, 0, 1, f"program.py:{number}", 0, shape, peer=number))
+"""
+
+
+def test_texts_are_read_while_another_process_replaces_them(tmp_path: Path, root: Path) -> None:
+    command = [sys.executable, "-c", TEXTS, tmp_path / "0"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            board, newest = Board.open(tmp_path / "0"), 0
+            deadline = time.monotonic() + 60
+            while newest < 150_000 and time.monotonic() < deadline:
+                events = [event for event in board.events() if event.end is not None]
+                newest = events[-1].peer
+                for event in events:
+                    wanted = (f"program.py:{event.peer}", f"({event.peer},)")
+                    assert (event.site, event.shape) == wanted
+            assert newest >= 100_000, "it writes too slowly for this test"
+        finally:
+            process.kill()
+
+
+def test_a_forked_child_leaves_the_board_alone(tmp_path: Path) -> None:
+    board = BoardWriter(0, 1, tmp_path / "0")
+    token = board.begin(board.string("recv"), 0, NEVER_WAITS, "parent.py:1")
+    child = os.fork()
+    if child == 0:
+        board.leave_to_parent()
+        board.drop(token)
+        for number in range(1000):
+            board.end(board.begin(board.string("send"), 0, WAITING, f"child.py:{number}"))
+        os._exit(len(board.reader.events()) != 1001)
+    assert os.waitpid(child, 0)[1] == 0
+    board.end(board.begin(board.string("send"), 0, WAITING, "parent.py:2"))
+    events = Board.open(tmp_path / "0").events()
+    assert [(event.site, event.outcome) for event in events] == [
+        ("parent.py:1", ""),
+        ("parent.py:2", "ok"),
+    ]

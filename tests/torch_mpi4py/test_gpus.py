@@ -5,15 +5,18 @@ Only the questions to MPI are asked for real. No GPU took part in any of these t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_mpi4py import gpus, launch
+import torch
+from torch_mpi4py import futures, gpus, launch
 
 HOSTS = ["a", "a", "b", "a", "b"]
 
@@ -128,3 +131,26 @@ def test_a_library_is_found_in_a_folder_with_a_space(tmp_path: Path) -> None:
     found = gpus.loaded_library(("lib_of_this_test",))
     assert found is not None
     assert found._name == str(copy)
+
+
+def test_callbacks_run_with_the_gpu_of_their_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for ``torch.cuda.device`` notes which GPU is current when."""
+    current: list[torch.device] = []
+
+    @contextlib.contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    plain = torch.futures.Future.__init__
+    monkeypatch.setattr(torch.futures.Future, "__init__", lambda self, devices=None: plain(self))
+    monkeypatch.setattr(torch.cuda, "device", device)
+    callbacks = futures.CallbackQueue("test", 0)
+    future = futures.OrderedFuture(callbacks, [torch.device("cuda", 1)])
+    seen = torch.futures.Future()
+    future.add_done_callback(lambda _: seen.set_result([*current]))
+    future.set_result(None)
+    assert seen.wait() == [torch.device("cuda", 1)]
+    assert callbacks.close(10)
+    assert not current

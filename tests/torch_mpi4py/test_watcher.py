@@ -79,6 +79,114 @@ print(hang(2.0), *os.wait()[1:])
     assert said(root, program) == "DeadlineError 0"
 
 
+def test_what_fails_at_a_beat_keeps_nothing_else_from_its_turn(root: Path) -> None:
+    program = """
+import contextlib, io
+turns = []
+
+def fail():
+    turns.append("failed")
+    raise ValueError("at each beat")
+
+heartbeat.at_each_beat += [fail, lambda: turns.append("had its turn")]
+printed = io.StringIO()
+with contextlib.redirect_stderr(printed):
+    deadlines.watch()
+    until = time.monotonic() + 60
+    while turns.count("failed") < 5 and time.monotonic() < until:
+        time.sleep(0.01)
+print(turns.count("had its turn") >= 4, printed.getvalue().count("ValueError: at each beat"))
+"""
+    assert said(root, program) == "True 1"
+
+
+def test_the_garbage_collection_that_the_program_switches_off_stays_off(root: Path) -> None:
+    """The watcher switches it off for a moment, on Python 3.11, and on again."""
+    program = """
+import gc, sys
+sys.setswitchinterval(1e-6)
+stop, wrong = time.monotonic() + 3, 0
+
+def look():
+    while time.monotonic() < stop:
+        heartbeat._place_of_main_thread()
+
+threads = [threading.Thread(target=look) for _ in range(2)]
+for thread in threads:
+    thread.start()
+while time.monotonic() < stop:
+    gc.disable()
+    for _ in range(200):
+        wrong += gc.isenabled()
+    gc.enable()
+for thread in threads:
+    thread.join()
+print(wrong, gc.isenabled())
+"""
+    assert said(root, program) == "0 True"
+
+
+def test_a_call_that_ends_while_its_report_is_made_is_left_alone(root: Path) -> None:
+    program = """
+began, ended = threading.Event(), threading.Event()
+
+class Reported(deadlines.Operation):
+    def take_report(self):
+        began.set()
+        ended.wait(60)
+
+operation = Reported(comm, "recv", 0.2)
+deadlines._single.add(operation)
+deadlines.watch()
+began.wait(60)
+operation.in_mpi = False  # it has come back
+ended.set()
+beat = heartbeat._shown.time
+until = time.monotonic() + 60
+while heartbeat._shown.time == beat and time.monotonic() < until:
+    time.sleep(0.01)
+print(operation.reason, comm.Is_revoked())
+"""
+    assert said(root, program) == "None False"
+
+
+def test_a_collective_after_its_channel_was_given_up_ends_at_once(root: Path) -> None:
+    """Nothing is left in the queue, for which the group would wait when it is closed."""
+    program = """
+from datetime import timedelta
+import torch, torch.distributed as dist, torch_mpi4py
+from torch_mpi4py.call import known_call
+from torch_mpi4py.work import Collective
+dist.init_process_group("mpi4py", init_method="mpi://")
+group = dist.group.WORLD
+(channel,) = group._channels
+stuck, runs = threading.Event(), threading.Event()
+
+def work(plan):
+    one = Collective()
+    one.call, one.what, one.comm, one.channel = known_call("barrier"), "barrier", comm, channel
+    one.plan, one.tensors, one.seconds = plan, [], 60.0
+    one.started = time.perf_counter()
+    return one
+
+def hang(_):
+    runs.set()
+    stuck.wait(600)  # longer than the test waits
+
+first = work(hang)
+channel.queue(first)
+channel.hurry()
+runs.wait(60)
+channel.abandon(first)
+second = work(lambda _: None)
+channel.queue(second)
+group._wait_for_pending_works()
+print(type(second.error).__name__, channel.idle, len(channel._queue), flush=True)
+os._exit(0)
+"""
+    assert said(root, program) == "RevokedError True 0"
+
+
 def said(root: Path, program: str) -> str:
     """Return what a program prints that is one rank, in an MPI that can free it."""
     environment = launch.environment() | {"OMPI_MCA_mpi_ft_enable": "1"}

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+from tests.ranks import case
 from tests.torch_mpi4py.cases.collectives import same, total, values
 
 
@@ -71,3 +72,21 @@ def case_gradients(rank, size):
     gathered = funcol.all_gather_tensor_autograd(x, 0, world())
     (gathered * (rank + 1)).sum().backward()
     same(x.grad, torch.full((2,), float(size * (size + 1) // 2)))
+
+
+@case(sizes=(2, 3, 4))
+def case_messages_of_compiled_programs(rank, size):
+    """What ``torch.compile`` makes of ``batch_isend_irecv``, on a group of ours and on gloo's."""
+    operators = torch.ops._c10d_functional
+    if not hasattr(operators, "batch_p2p_ops"):  # PyTorch 2.11 has no such operator
+        return
+    peers = [(rank + 1) % size, (rank - 1) % size]
+    for backend in ("mpi4py", "gloo"):
+        name = dist.new_group(backend=backend).group_name
+        received = torch.zeros(3)
+        tensors = [torch.full((3,), float(rank)), received]
+        results = operators.batch_p2p_ops(["isend", "irecv"], peers, [0, 0], tensors, name)
+        sent, result = map(operators.wait_tensor, results)
+        same(result, torch.full((3,), float(peers[1])))
+        same(received, result)
+        assert sent.numel() == 0

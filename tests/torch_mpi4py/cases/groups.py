@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI, comm_reaper, deadlines
+from torch_mpi4py import MPI, comm_reaper, deadlines, events
 
 from tests.ranks import GROUP_SECONDS, case
 from tests.torch_mpi4py.cases.collectives import same, total, values
@@ -201,6 +201,84 @@ def case_renewals_leave_nothing(rank, size):
     assert comm.recv() == f"from {(rank - 1) % size}"
     request.wait()
     assert group.get_group_store() is None
+
+
+@case(seconds=120, mpi="openmpi")
+def case_destroyed_groups_leave_nothing(rank, size):
+    """Neither communicators nor messages that nobody took, which no later group gets."""
+    if dist.get_backend() == "gloo":
+        return
+    last = size - 1
+    handles = set()
+    for turn in range(150):
+        members = list(range(size)) if turn % 2 else sorted({0, last})
+        group = dist.new_group(members)
+        if rank in members:
+            handles.add(group.comm.handle)
+            tensor = values(rank, 3)
+            dist.all_reduce(tensor, group=group)
+            same(tensor, sum(values(r, 3) for r in members))
+            if size > 1 and rank == 0:
+                for number in (1, 100_000):
+                    dist.isend(torch.full((number,), -1.0), last, group=group)
+            elif size > 1 and rank == last and turn % 10 == 9:
+                dist.irecv(values(0, 1), 0, tag=7, group=group)  # nobody sends
+            dist.destroy_process_group(group)
+        del group
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+    start()
+    assert comm_reaper.count() < 60, comm_reaper.count()
+    assert len(handles) < 110, len(handles)
+    if rank == 0 and size > 1:
+        dist.send(values(0, 1), last)
+    elif rank == last and size > 1:
+        tensor = torch.zeros(1)
+        dist.recv(tensor, 0)
+        same(tensor, values(0, 1))
+
+
+@case(sizes=(1, 2))
+def case_a_communicator_that_has_the_handle_of_a_freed_one(rank, size):
+    """It has a name and members of its own in the log, whoever has freed the other."""
+    if dist.get_backend() == "gloo":
+        return
+    world, freed = mpi.world(), set()
+    for turn in range(4):
+        child = world.Split(rank, 0) if turn % 2 else MPI.COMM_SELF.Dup()
+        assert events.log.group_of(child).ranks == (rank,)
+        freed.add(child.handle)
+        MPI.Intracomm(child).Free() if turn > 1 else child.Free()
+        fresh = MPI.COMM_WORLD.Dup()
+        fresh.Set_name(f"fresh {turn}")
+        known = events.log.group_of(fresh)
+        assert (known.name, known.ranks) == (f"fresh {turn}", tuple(range(size))), known
+        freed.add(fresh.handle)
+        fresh.Free()
+    assert len(freed) < 8, "no handle was used again"
+
+
+@case(group=False)
+def case_a_very_long_time_out(rank, size):
+    """Longer than the 292 years that Python's locks know."""
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(days=200_000))
+    group = dist.new_group(timeout=timedelta(days=200_000))
+    group.set_timeout(timedelta(days=300_000))
+    for each in (group, None):
+        works = [dist.all_reduce(values(rank, 3), group=each, async_op=True) for _ in range(3)]
+        works[0].get_future().then(lambda done: 1).wait()
+        for work in works:
+            work.wait(timedelta(days=200_000))
+        if size > 1:
+            to, of = (rank + 1) % size, (rank - 1) % size
+            sent = dist.isend(values(rank, 3), to, group=each)
+            dist.irecv(values(rank, 3), of, group=each).wait(timedelta(days=200_000))
+            sent.wait()
+    comm = mpi.world()
+    comm.timeout = float("inf")
+    assert comm.allreduce(1) == size
+    dist.destroy_process_group()
 
 
 @case(group=False, sizes=(1,), seconds=90)

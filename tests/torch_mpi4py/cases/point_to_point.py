@@ -254,3 +254,21 @@ def case_memory_of_an_abandoned_handle(rank, size):
             break
     dist.barrier()
     assert pending_requests.kept() == 0
+
+
+@case(sizes=(2,))
+def case_a_message_that_came_before_the_group_failed_is_received(rank, size):
+    group = dist.new_group()
+    if rank == 0:
+        for tag in range(2):
+            dist.send(torch.full((3,), tag + 1.0), 1, group=group, tag=tag)
+    else:
+        first, second = torch.zeros(3), torch.zeros(3)
+        received = dist.irecv(first, 0, group=group, tag=0)
+        dist.recv(second, 0, group=group, tag=1)  # so the first has come, too
+        group.abort()
+        received.wait()
+        same(first, torch.ones(3))
+        assert received._source_rank() == 0
+    dist.barrier()
+    dist.destroy_process_group(group)

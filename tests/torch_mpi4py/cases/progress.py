@@ -73,7 +73,7 @@ def case_a_synchronous_call_runs_those_before_it(rank: int, size: int) -> None:
 def case_a_call_that_comes_back_while_it_is_given_up_ends_once(rank: int, size: int) -> None:
     """The watcher gives up a call that is stuck, in the moment in which it comes back."""
     late = work.CollectiveWork()
-    late.channel, late.call = Channel(MPI.COMM_SELF, "late", 0), Call("barrier")
+    late.channel, late.call = Channel(MPI.COMM_SELF, "late", 0, 5.0), Call("barrier")
     late.prepare_to_wait()
     errors: list[BaseException] = []
     second = ValueError("given up")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import ClosedGroupError, CommunicationError
+from torch_mpi4py import ClosedGroupError, CommunicationError, MismatchError
 
 from tests.torch_mpi4py.helpers import equal, raises, sizes, still_works
 
@@ -41,6 +41,24 @@ def case_sparse(rank: int, size: int) -> None:
             dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX)
         with refused(TypeError, "sparse_csr"):
             dist.all_reduce(torch.eye(3).to_sparse_csr())
+    still_works()
+
+
+@sizes(2)
+def case_unequal_parts_beyond_an_int(rank: int, size: int) -> None:
+    """None of this memory is ever touched."""
+    parts = [torch.empty(2**31 - 5, dtype=torch.uint8), torch.empty(7, dtype=torch.uint8)]
+    with refused(ValueError, "unequal parts", "2147483647"):
+        dist.all_gather(parts, parts[rank])
+    with refused(ValueError, "unequal parts", "2147483647"):
+        dist.all_to_all(parts, [*parts])
+    still_works()
+    values = torch.zeros(1, 2**30 + 8, dtype=torch.int8)
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0]]), values, values.shape, is_coalesced=True, check_invariants=False
+    )
+    with refused(MismatchError, "sparse", "2147483664", "still usable"):
+        dist.all_reduce(sparse)
     still_works()
 
 

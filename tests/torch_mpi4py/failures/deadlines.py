@@ -133,7 +133,7 @@ def case_wait_with_a_time_out_of_its_own(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
     if rank:
         work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
-        with raises(dist.DistBackendError, "Timed out", "0.3 s", within=0.3 + SLACK):
+        with raises(dist.DistBackendError, " Timed out ", "0.3 s", within=0.3 + SLACK):
             work.wait(timedelta(seconds=0.3))
     dist.barrier()
     dist.destroy_process_group(group)
@@ -147,7 +147,7 @@ def case_time_out_in_the_options_of_a_call(rank: int, size: int) -> None:
         options.asyncOp = asynchronous
         options.timeout = timedelta(seconds=0.3)
         if rank:
-            with raises(DeadlineError, "0.3 s", within=0.3 + SLACK):
+            with raises(DeadlineError, " Timed out ", "0.3 s", within=0.3 + SLACK):
                 group.allreduce([torch.ones(2)], options).wait()
         dist.barrier()
         dist.destroy_process_group(group)
@@ -172,11 +172,125 @@ def case_message_names_the_call(rank: int, size: int) -> None:
 def case_new_group_to_which_one_rank_comes_too_late(rank: int, size: int) -> None:
     for comes in (rank > 0, rank == 0):
         if comes:
-            with raises(
-                DeadlineError, "new_group", "Timed out", f"of {size} ranks", within=TIMEOUT + SLACK
-            ):
+            words = ("new_group", " Timed out ", f"of {size} ranks")
+            with raises(DeadlineError, *words, within=TIMEOUT + SLACK):
                 dist.new_group(timeout=timedelta(seconds=TIMEOUT))
         dist.barrier()
+    still_works()
+
+
+def new_ones(seconds: float) -> list[Callable[[], dist.ProcessGroup]]:
+    """Return ways to make a group under a name that comes again."""
+    time_out = timedelta(seconds=seconds)
+    everyone = list(range(dist.get_world_size()))
+    return [
+        lambda: dist.new_group(timeout=time_out, use_local_synchronization=True),
+        lambda: dist.group.WORLD.split_group(everyone, time_out),
+    ]
+
+
+@sizes(2, 3)
+def case_new_group_again_after_a_time_out(rank: int, size: int) -> None:
+    """Ranks that have tried more or less often find each other."""
+    for way in range(2):
+        for early, tries in ((0, 1), (size - 1, 3)):
+            if rank == early:
+                for _ in range(tries):
+                    with raises(DeadlineError, "Timed out", within=TIMEOUT + SLACK):
+                        new_ones(TIMEOUT)[way]()
+            dist.barrier()
+            if rank != early:
+                time.sleep(0.3)  # it waits already: what is tested is being late
+            group = new_ones(20)[way]()
+            still_works(group)
+            group.shutdown() if way else dist.destroy_process_group(group)
+    still_works()
+
+
+@sizes(2, 3)
+def case_a_rank_that_comes_when_the_others_have_given_up(rank: int, size: int) -> None:
+    """It is not let through alone; where no other can come again, it is told at once."""
+    counted = [lambda s=s: dist.new_group(timeout=timedelta(seconds=s)) for s in (TIMEOUT, 60)]
+    for way in range(3):
+        briefly, again = counted if way == 2 else (new_ones(TIMEOUT)[way], new_ones(TIMEOUT)[way])
+        for late in (0, size - 1):
+            if rank != late:
+                with raises(DeadlineError, f"of {size} ranks", within=TIMEOUT + SLACK):
+                    briefly()
+            dist.barrier()
+            if rank == late:
+                with raises(DeadlineError, f"of {size} ranks", within=TIMEOUT + SLACK):
+                    again()
+            dist.barrier()
+    still_works()
+
+
+@sizes(2, 3)
+def case_a_group_made_and_destroyed_and_made_while_one_rank_is_late(rank: int, size: int) -> None:
+    """No rank is let through by what is left of the meeting before."""
+    for turn in range(4):
+        late = turn % size
+        for _ in range(2):
+            group = dist.new_group(timeout=timedelta(seconds=20), use_local_synchronization=True)
+            still_works(group)
+            dist.destroy_process_group(group)
+        if rank != late:
+            with raises(DeadlineError, f"only {size - 1} of {size} ranks", within=TIMEOUT + SLACK):
+                new_ones(TIMEOUT)[0]()
+        dist.barrier()
+    still_works()
+
+
+@sizes(2, 3)
+def case_interrupt_in_new_group(rank: int, size: int) -> None:
+    """Others that have come are told, and all find each other afterwards."""
+    store = dist.group.WORLD.get_group_store()
+
+    def interrupt_when_all_have_come() -> None:
+        store.wait(["rank 2 waits"][: size - 2], timedelta(seconds=20))
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    dist.barrier()
+    if rank == 1:
+        interrupt = threading.Thread(target=interrupt_when_all_have_come)
+        interrupt.start()
+        with raises(KeyboardInterrupt):
+            dist.new_group(use_local_synchronization=True, timeout=timedelta(seconds=60))
+        interrupt.join()
+    elif rank == 2:
+        store.set("rank 2 waits", "")
+        with raises(DeadlineError, "a rank was interrupted"):
+            dist.new_group(use_local_synchronization=True, timeout=timedelta(seconds=60))
+    dist.barrier()
+    group = dist.new_group(use_local_synchronization=True, timeout=timedelta(seconds=20))
+    still_works(group)
+    dist.destroy_process_group(group)
+
+
+@sizes(2, 3)
+def case_interrupt_that_the_program_handles(rank: int, size: int) -> None:
+    """Its handler only sets a flag, so the group goes on."""
+    struck: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: struck.append(number))
+    calls: list[Callable[[], object]] = [
+        lambda: dist.all_reduce(torch.ones(2)),
+        lambda: dist.all_reduce(torch.ones(2), async_op=True).wait(),
+        lambda: dist.recv(torch.ones(2), src=0) if rank else None,
+    ]
+    try:
+        for number, call in enumerate(calls):
+            if rank == 0:
+                time.sleep(1.5)  # three times as long as code gets to stop by itself
+                if number == 2:
+                    for other in range(1, size):
+                        dist.send(torch.ones(2), other)
+            else:
+                os.kill(os.getpid(), signal.SIGINT) if number == 1 else interrupt_soon()
+            call()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(struck) == (len(calls) if rank else 0), struck
     still_works()
 
 

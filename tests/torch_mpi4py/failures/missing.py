@@ -41,7 +41,7 @@ def case_one_is_missing(rank, size):
     for missing in (0, size - 1):
         dist.barrier()
         if rank != missing:
-            with raises(DeadlineError, "Timed out", f"rank {missing} did not come", "2 s"):
+            with raises(DeadlineError, " Timed out ", f"rank {missing} did not come", "2 s"):
                 come()
         dist.barrier()
         all_come()
@@ -64,12 +64,22 @@ def case_several_are_missing(rank, size):
     all_come()
 
 
+@sizes(2, 4)
+def case_no_time_at_all(rank, size):
+    """A time-out of zero is over at once, as with gloo; it does not mean the group's own."""
+    if rank == 0:
+        with raises(DeadlineError, " Timed out ", "rank 1 did not come within 0 s", within=10):
+            come(seconds=0)
+    dist.barrier()
+    all_come()
+
+
 @sizes(3)
 def case_one_gives_up_before_the_last_comes(rank, size):
     """Who has raised cannot pass any more, so nobody may."""
     if rank == 2:
         dist.recv(torch.zeros(1), src=0)
-        with raises(DeadlineError, "Timed out", "rank 0 did not come within 0.3 s"):
+        with raises(DeadlineError, " Timed out ", "rank 0 did not come within 0.3 s"):
             come(seconds=0.3)
     else:
         with raises(DeadlineError, f"rank 2 did not come within {SECONDS:g} s"):

@@ -28,9 +28,13 @@ _SETTINGS = (
 def keep_freed_memory(variables: Mapping[str, str] = os.environ) -> bool:
     """Have this process take all memory from its heap, and keep up to 256 MiB of what is free.
 
-    This costs no memory beyond what the process has used before. Only the end of the heap can go
-    back to the system, when more than that is free there: what is freed below a block that is
-    still in use stays, for the next who asks.
+    Only the end of the heap can go back to the system, when more than that is free there: what is
+    freed below a block that is still in use stays, for the next who asks. So memory is traded for
+    time. Measured with blocks of 1 KiB to 64 MiB made and freed at random, 600 MiB in use: a peak
+    of 1,271 to 1,350 MiB in place of 1,096 to 1,225, in a fifth of the time. With one buffer that
+    grows to 50 MiB again and again among small blocks that stay, glibc's worst case: 1,492 MiB in
+    place of 715, in less than half the time. Both still grew slowly after 8,000 to 40,000 steps, to
+    1,660 and 1,637 MiB.
 
     Args:
         variables: ``TORCH_MPI4PY_KEEP_FREED_MEMORY=0`` switches it off; what the user has told

@@ -7,12 +7,13 @@
 import torch.distributed.nn.functional
 
 from .runtime import MPI  # first: it settles how MPI is initialised  # isort: skip
-from . import at_exit, heartbeat, other_groups
+from . import at_exit, compiling, functional_messages, futures, heartbeat, other_groups
 from .deaths import has_ulfm
 from .errors import (
     ClosedGroupError,
     CommunicationError,
     DeadlineError,
+    DeliveryError,
     MismatchError,
     RankFailedError,
     RevokedError,
@@ -27,4 +28,6 @@ from .shrinking import Shrunk, shrink
 from .traffic import Traffic
 
 at_exit.install()
-heartbeat.at_each_beat.append(other_groups.note)
+compiling.keep_dynamo_out()
+functional_messages.install()
+heartbeat.at_each_beat += (other_groups.note, futures.relieve_all)

@@ -25,7 +25,7 @@ def as_list(
     """
     if not isinstance(tensors, (torch.Tensor, Sequence)):
         raise TypeError(f"{what} takes a tensor or a list of them, not {type(tensors).__name__}")
-    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    listed = [_result(t) for t in ([tensors] if isinstance(tensors, torch.Tensor) else tensors)]
     layouts = (torch.strided, torch.sparse_coo) if sparse else (torch.strided,)
     for index, tensor in enumerate(listed):
         name = "tensor" if len(listed) == 1 else f"tensor {index}"
@@ -35,6 +35,13 @@ def as_list(
     if not listed:
         raise ValueError(f"{what}: the list of tensors is empty")
     return listed
+
+
+def _result(tensor: Any) -> Any:
+    """Return what a functional collective gives, where ``tensor`` only stands for it until then."""
+    if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait"):
+        return tensor
+    return tensor.trigger_wait()
 
 
 def require_peer(peer: int, size: int, name: str, other_than: int | None = None) -> None:

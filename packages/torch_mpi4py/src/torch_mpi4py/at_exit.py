@@ -2,7 +2,9 @@
 
 Threads are joined before Python's exit, or the interpreter aborts. A rank that ends by an
 uncaught exception frees the others, which would otherwise wait for it until their deadline. Where
-a group survives failures it dies instead: to the others its end is then like any other death.
+a group survives failures it dies instead: to the others its end is then like any other death. A
+rank that ends in another way tells the others (:mod:`.ends`), and those that wait for what it has
+not done are freed.
 """
 
 from __future__ import annotations
@@ -18,17 +20,25 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from . import base_comm, cut_links, deadlines, heartbeat, link_queue, message_progress
+from . import (
+    alarm,
+    comm_reaper,
+    deadlines,
+    ends,
+    heartbeat,
+    link_queue,
+    message_progress,
+    runtime,
+)
 from .deaths import failed_ranks, has_ulfm
-from .errors import DeadlineError
 from .live_groups import live_groups
 from .runtime import MPI, remove_own_shared_memory
-from .survivors_comm import is_half_shrunk, shrunk_copy
 
 _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
 _COURIER_SECONDS = 5.0
-# Survivors of a death wait so long for each other at their end.
-_PATIENCE_SECONDS = 60.0
+_FAREWELL_SECONDS = 5.0
+# MPI_Finalize takes milliseconds, once all ranks have come to their ends.
+_FINALIZE_SECONDS = 60.0
 _launcher = os.getppid()
 _installed = False
 _must_abort = False
@@ -42,7 +52,7 @@ def install() -> None:
         return
     _installed = True
     rank_pid = os.getpid()
-    deadlines.park_thread()  # for a shrink after a death
+    heartbeat.at_each_beat.append(ends.look)
     atexit.register(_leave, rank_pid)
     previous = sys.excepthook
 
@@ -80,6 +90,7 @@ def _leave(rank_pid: int) -> None:
         MPI.COMM_WORLD.Abort(1)
     if _must_die:
         _die()
+    ends.tell(heartbeat.outcome())
     for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
         group.shutdown()
     message_progress.end()
@@ -87,50 +98,42 @@ def _leave(rank_pid: int) -> None:
         # A thread of this process will never come out of MPI, so MPI_Finalize would not
         # return either. An error was raised when that happened.
         _die()
-    # Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
-    # runs) for a dead one, for ever. Without it the process ends as any other does.
-    if not MPI.Is_finalized() and (not has_ulfm() or _all_leave()):
+    if not MPI.Is_finalized() and _all_leave():
         link_queue.end_courier(_COURIER_SECONDS)
-        MPI.Finalize()
+        comm_reaper.end(_FAREWELL_SECONDS)
+        why = (
+            f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
+            "have come to their ends"
+        )
+        if runtime.news_comm is None:
+            _finalize()
+        else:
+            alarm.within(_FINALIZE_SECONDS, why, _finalize)
         remove_own_shared_memory()
+
+
+def _finalize() -> None:
+    MPI.Finalize()
 
 
 def _all_leave() -> bool:
     """Wait until every living rank has come to its end; return False if one has died.
 
-    A rank learns of a death some milliseconds late, maybe when it has nothing left to do: so
-    asking once, before MPI_Finalize, is not enough (2 of 40 runs then hung in it).
+    Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
+    runs) for a dead one, indefinitely. Without it the process ends as any other does. A rank learns
+    of a death some milliseconds late, maybe when it has nothing left to do: so asking once, before
+    MPI_Finalize, is not enough (2 of 40 runs then hung in it). The living wait for each other,
+    because mpiexec ends all when one gives a status.
     """
-    everyone = base_comm.base()
     _flush()
-    if not (base_comm.half_made or is_half_shrunk()):  # else they would not meet
-        with contextlib.suppress(MPI.Exception):
-            _await_barrier(everyone)
-        if failed_ranks(everyone) and not _is_orphan():
-            # The living wait for each other: mpiexec ends all when one gives a status.
-            with contextlib.suppress(DeadlineError):
-                shrunk_copy(everyone, _PATIENCE_SECONDS, "leaving")
-    # The dead that were left out by a shrink would be missed in MPI_Finalize all the same.
-    return not failed_ranks(MPI.COMM_WORLD) and not _is_orphan()
+    ends.tell(heartbeat.outcome())  # of all groups, which begin nothing more
+    ends.await_all(_is_orphan)
+    return ends.all_have_left() and not (failed_ranks(MPI.COMM_WORLD) or _is_orphan())
 
 
 def _is_orphan() -> bool:
     """Return whether the launcher's process here has ended, so that nobody tells of deaths."""
     return os.getppid() != _launcher
-
-
-def _await_barrier(everyone: MPI.Intracomm) -> None:
-    """Return when all have come, one has died, or there is nobody who would say so."""
-    if failed_ranks(everyone):
-        return
-    request, pause = everyone.Ibarrier(), 1e-5
-    look = time.monotonic() + cut_links.LOOK_EVERY_SECONDS
-    while not (request.Test() or failed_ranks(everyone) or _is_orphan()):
-        time.sleep(pause)
-        pause = min(2 * pause, 1e-2)
-        if time.monotonic() > look:
-            look += cut_links.LOOK_EVERY_SECONDS
-            cut_links.close_dead(cut_links.PATIENT_SECONDS)
 
 
 def _die() -> None:

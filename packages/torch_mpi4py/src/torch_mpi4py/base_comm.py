@@ -8,6 +8,7 @@ place, who are numbered anew in the same order.
 
 from __future__ import annotations
 
+from . import collective_counts
 from .runtime import MPI
 
 _base: MPI.Intracomm = MPI.COMM_WORLD
@@ -25,6 +26,11 @@ def numbers_in(comm: MPI.Comm, group: MPI.Group) -> list[int]:
         everyone.Free()
 
 
+def members() -> list[int]:
+    """Return the world ranks of the base, in its order."""
+    return numbers_in(MPI.COMM_WORLD, _base.Get_group())
+
+
 def base() -> MPI.Intracomm:
     """Return the communicator of all ranks that live, as far as the last shrink knows."""
     return _base
@@ -34,3 +40,4 @@ def replace_base(survivors: MPI.Intracomm) -> None:
     """Make all further communicators from that of the ``survivors``."""
     global _base
     _base = survivors
+    collective_counts.forget_steps()  # of some of the survivors one may be half made

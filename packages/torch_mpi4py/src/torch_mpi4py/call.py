@@ -51,11 +51,15 @@ class Call:
     Attributes:
         digest: two int64: a number that is equal on ranks whose calls are equal, and its negative.
         message: the same, for mpi4py.
+        signature: 48 bits of that number, above 16 that are left free (:mod:`.arrivals`).
         places: where the event log has its texts, and its bytes; the log alone writes this, from
             any thread, and always the same.
     """
 
-    __slots__ = ("counts", "digest", "dtype", "link", "message", "name", "op", "places", "root")
+    __slots__ = (
+        *("counts", "digest", "dtype", "link", "message", "name", "op", "places", "root"),
+        "signature",
+    )
 
     layout = 0  # of the tensors: dense
 
@@ -79,6 +83,7 @@ class Call:
         number = hash(fields) & (2**62 - 1)
         self.digest = struct.pack("qq", number, -number)
         self.message = [self.digest, 2, MPI.INT64_T]
+        self.signature = (number & (2**48 - 1)) << 16
         self.places: tuple[int, int, int, int] | None = None
 
     def over(self, link: tuple[float, ...]) -> Call:

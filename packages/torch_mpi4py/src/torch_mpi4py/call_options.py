@@ -14,6 +14,8 @@ from typing import Any, SupportsIndex, TypeVar
 
 import torch.distributed as dist
 
+from .buffers import NoValuesError
+
 _Options = TypeVar("_Options")
 # What the options may hold. A reduce operation has an index, too, so it comes first.
 _FIELDS = (
@@ -64,6 +66,33 @@ def _field_for(value: Any, kind: type, what: str) -> str:
     raise TypeError(f"{what} takes {kind.__name__}, or {allowed}, not {given}")
 
 
+# Names that only newer versions of torch have, and what all have.
+_TORCH_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "_allreduce": "allreduce",
+}
+
+
+def without_values(method: Callable) -> Callable:
+    """Have a method take fake tensors, too, which have no values.
+
+    Torch's own groups let a tracer note the call, and move nothing.
+    """
+    name = _TORCH_NAMES.get(method.__name__, method.__name__)
+
+    @functools.wraps(method)
+    def call(group: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return method(group, *given, **named)
+        except NoValuesError:
+            torchs = dist.ProcessGroup(group.rank(), group.size())
+        return getattr(torchs, name)(*given, **named)
+
+    return call
+
+
 def in_every_form(kind: type, **tensors: str) -> Callable[[Callable], Callable]:
     """Have a method that takes tensors and options take what every overload of torch's does.
 
@@ -80,6 +109,7 @@ def in_every_form(kind: type, **tensors: str) -> Callable[[Callable], Callable]:
     def decorate(method: Callable) -> Callable:
         what = method.__name__.lstrip("_")
 
+        @without_values
         @functools.wraps(method)
         def call(group: Any, *given: Any, **named: Any) -> Any:
             if len(given) == len(tensors) + 1 and type(given[-1]) is kind and not named:

@@ -36,7 +36,10 @@ def call_site(depth: int = 1) -> str:
     Args:
         depth: calls to pass over at least.
     """
-    return site_of(_get_frame(depth))
+    try:
+        return site_of(_get_frame(depth))
+    except ValueError:  # a thread of C++ runs so few calls of Python
+        return ""
 
 
 def site_of(frame: FrameType | None) -> str:

@@ -14,12 +14,13 @@ import threading
 import time
 from collections import deque
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
-from . import deadlines, link_emulation, link_queue
+from . import collective_counts, deadlines, link_emulation, link_queue
+from .arrivals import open_arrivals
 from .call import mismatch
 from .deaths import has_ulfm
-from .errors import CommunicationError, MismatchError
+from .errors import CommunicationError, DeliveryError, MismatchError
 from .events import log
 from .futures import CallbackQueue
 from .mpi_errors import translate
@@ -35,6 +36,7 @@ class Channel(deadlines.Runner):
         comm: a communicator that nobody else uses for collectives.
         name: for thread names.
         depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
+        seconds: time allowed for the other ranks to make it, too.
 
     Attributes:
         failure: why the channel is unusable, None while it works.
@@ -45,14 +47,16 @@ class Channel(deadlines.Runner):
         checks_calls: whether ranks compare their calls before data moves.
         group: what the communicator is called in the event log.
         callbacks: where those of the collectives' futures run.
+        queues_of_messages: where those of each message's future run.
         ending: the lock under which a collective ends.
+        made: how many collectives have been begun on the communicator.
         running: the collective that is run. Who sets it, under the lock, has the turn and is the
             only one to take it away.
     """
 
     running: Collective | None = None
 
-    def __init__(self, comm: MPI.Intracomm, name: str, depth: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, name: str, depth: int, seconds: float) -> None:
         self.comm = comm
         self.depth = depth
         self.group = log.group_of(comm)
@@ -61,6 +65,7 @@ class Channel(deadlines.Runner):
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self.checks_calls = os.environ.get("TORCH_MPI4PY_CHECK_COLLECTIVES", "1") != "0"
         self.callbacks = CallbackQueue(name, depth)
+        self.queues_of_messages: WeakSet[CallbackQueue] = WeakSet()
         self.ending = threading.RLock()
         self._lock = threading.Lock()
         # Those that have not ended; the first may be running. All may add; who has the turn takes
@@ -72,20 +77,29 @@ class Channel(deadlines.Runner):
         self._largest = bytearray(16)
         self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
+        self._arrivals = open_arrivals(comm, seconds)
+        self.made = 0
+        collective_counts.count(comm, self)
         self.inline_allowed = has_ulfm() or comm.Get_size() == 1
         deadlines.watch_over(self)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is queued or running."""
-        return self.running is None and not self._queue
+        """Whether nothing is queued or running; what was abandoned never ends."""
+        return self._abandoned or (self.running is None and not self._queue)
+
+    def most_begun(self) -> int | None:
+        """Return how many collectives there will have been, None if callbacks may add some."""
+        return None if self.callbacks.is_open() else self.made + len(self._queue)
 
     def queue(self, work: Collective) -> None:
         """Have ``work`` run by the progress thread or by whoever waits for it."""
         work.prepare_to_wait()
         with self._lock:
-            self._queue.append(work)
-        if self._abandoned:  # since the group was found usable: nothing runs here any more
+            abandoned = self._abandoned  # since the group was found usable
+            if not abandoned:
+                self._queue.append(work)
+        if abandoned:  # nothing runs here any more
             work.finish(work.stopped(self.failure))
             return
         # The time of an emulated link passes without a core, so it is always worth hiding.
@@ -104,11 +118,13 @@ class Channel(deadlines.Runner):
         if self._queue:
             self._progress.hurry()
 
-    def fail(self, error: CommunicationError) -> None:
+    def fail(self, error: BaseException) -> None:
         """Mark the channel unusable and free every rank that is stuck in it."""
         if self.failure is None:
-            self.failure = error
+            self.failure = _as_communication_error(error)
         deadlines.revoke(self.comm)
+        if self._arrivals is not None:
+            self._arrivals.leave()
 
     def close(self, seconds: float) -> bool:
         """Stop the progress thread once its queue is empty; return whether it stopped."""
@@ -117,6 +133,8 @@ class Channel(deadlines.Runner):
         stopped = self._progress.stop(seconds)
         if stopped and self.running is None:
             deadlines.forget(self)
+            if self._arrivals is not None:
+                self._arrivals.close()
         return stopped
 
     def run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
@@ -174,9 +192,14 @@ class Channel(deadlines.Runner):
             return work.stopped(self.failure)
         comm = self.comm
         error: BaseException | None
+        self.made += 1
         work.in_mpi = True  # from here on the watcher looks at it
         try:
-            if self.checks_calls:
+            if self._arrivals is not None:
+                signature = work.call.signature if self.checks_calls else 0
+                if not self._arrivals.meet(work, signature):
+                    raise mismatch(comm, work.call)
+            elif self.checks_calls:
                 comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
                 if self._largest != work.call.digest:
                     raise mismatch(comm, work.call)
@@ -194,8 +217,8 @@ class Channel(deadlines.Runner):
             error = other
         finally:
             work.in_mpi = False
-        if error is not None and not isinstance(error, MismatchError):
-            self.fail(_as_communication_error(error))
+        if error is not None and not isinstance(error, (MismatchError, DeliveryError)):
+            self.fail(error)
         return error
 
     def abandon(self, work: Collective) -> None:
@@ -203,11 +226,11 @@ class Channel(deadlines.Runner):
         deadlines.leave_mpi_unfinalized()
         error = work.freed_error()
         self.failure = self.failure or error
-        self._abandoned = True
-        work.finish(error)
         with self._lock:
+            self._abandoned = True
             waiting = list(self._queue)
             self._queue.clear()
+        work.finish(error)
         for one in waiting:
             one.finish(one.stopped(error))
 

@@ -1,12 +1,14 @@
 """Each collective as one plan, a function of the communicator that does it.
 
-A plan is made on the calling thread (it checks arguments and copies what MPI cannot read) and
-run later on the channel's thread. All tensors that a plan hands to MPI are direct: contiguous
-memory that it may read and write (:mod:`torch_mpi4py.buffers`).
+A plan is made on the calling thread, which checks arguments and announces what has to be copied.
+It is run later, perhaps on the channel's thread: after the operations before it, whose results it
+may read. All tensors that a plan hands to MPI are direct: contiguous memory that it may read and
+write (:mod:`torch_mpi4py.buffers`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
@@ -15,13 +17,16 @@ import numpy
 import torch
 from torch.distributed import ReduceOp
 
-from .buffers import MAX_COUNT, Staging, is_direct, message
+from .buffers import MAX_COUNT, Staging, host_memory, is_direct, message, raw
 from .deadlines import confirm_collective
 from .dtypes import UNSIGNED, Reduction, element_type, premultiplier, reduction
 from .errors import MismatchError
 from .runtime import MPI
 
 Plan = Callable[[MPI.Intracomm], None]
+
+MOST_UNEQUAL = 2 * MAX_COUNT - 1
+"""Elements in parts of unequal sizes, whose places are C ints."""
 
 
 def barrier() -> Plan:
@@ -37,13 +42,7 @@ def broadcast(tensor: torch.Tensor, root: int, rank: int) -> Plan:
     staging = Staging(in_place=True)
     host = staging.read(tensor) if rank == root else staging.write(tensor)
 
-    def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
-        staging.call(comm.Bcast, message(host), root)
-        if rank != root:
-            staging.finish()
-
-    return run
+    return staging.plan(lambda comm: staging.call(comm.Bcast, message(host), root))
 
 
 def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
@@ -56,17 +55,16 @@ def all_reduce(tensor: torch.Tensor, op: ReduceOp, how: Reduction) -> Plan:
         return methodcaller("Allreduce", MPI.IN_PLACE, message(tensor, how.wire_type), how.op)
     staging = Staging(in_place=how.untouched)
     host = staging.update(tensor, how.wire_dtype)
+    factor = _factor(how, op, staging)
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
-        scale_before(host, how, op)
+        scale_before(host, factor)
         for piece in pieces(host):
             data = message(piece, how.wire_type)
             staging.call(comm.Allreduce, MPI.IN_PLACE, data, how.op)
         scale_after(host, how, comm.Get_size())
-        staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
@@ -79,10 +77,10 @@ def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
         host = staging.read_copy(tensor, how.wire_dtype)
     else:
         host = staging.read(tensor, how.wire_dtype)
+    factor = _factor(how, op, staging)
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
-        scale_before(host, how, op)
+        scale_before(host, factor)
         for piece in pieces(host):
             data = message(piece, how.wire_type)
             if rank == root:
@@ -91,9 +89,8 @@ def reduce(tensor: torch.Tensor, op: ReduceOp, root: int, rank: int) -> Plan:
                 staging.call(comm.Reduce, data, None, how.op, root)
         if rank == root:
             scale_after(host, how, comm.Get_size())
-            staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> Plan:
@@ -102,22 +99,19 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
     ``outputs`` are either separate tensors, whose sizes may differ from rank to rank, or
     consecutive parts of one flat tensor, which is then filled without a copy.
     """
+    counts = [output.numel() for output in outputs]
+    if len(set(counts)) > 1:
+        require_displacements(counts)
     staging = Staging()
     flat, own = _one_block(outputs), outputs[rank]
     host_in: torch.Tensor | None = None
     in_place = flat is not None and is_direct(source) and source.numel() == own.numel()
     if not (in_place and source.data_ptr() == own.data_ptr()):
         host_in = staging.read_copy(source) if _shares(source, outputs) else staging.read(source)
-    if flat is not None:
-        hosts, collected = outputs, flat
-    else:
-        hosts = [staging.write(output) for output in outputs]
-        collected = torch.empty(sum(map(torch.Tensor.numel, outputs)), dtype=source.dtype)
-    counts = [output.numel() for output in outputs]
+    collected = staging.collect(outputs) if flat is None else flat
     element = element_type(source.dtype)
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
         send = MPI.IN_PLACE if host_in is None else message(host_in)
         if len(set(counts)) > 1:
             gather_to_all(comm, send, by_rank(collected, counts, element))
@@ -125,11 +119,8 @@ def all_gather(outputs: list[torch.Tensor], source: torch.Tensor, rank: int) -> 
             count, kind = message(collected[: counts[0]], element)[1:]  # one rank's part
             memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
             comm.Allgather(send, [memory, count, kind])
-        if flat is None:
-            _spread(collected, hosts)
-        staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def gather_to_all(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
@@ -138,47 +129,38 @@ def gather_to_all(comm: MPI.Intracomm, send: Any, receive: Any) -> None:
     confirm_collective(comm, "all_gather")
 
 
-def gather(
-    outputs: list[torch.Tensor], source: torch.Tensor, root: int, rank: int, size: int
-) -> Plan:
+def gather(outputs: list[torch.Tensor], source: torch.Tensor, root: int, rank: int) -> Plan:
     """Copy every rank's ``source`` to the root's ``outputs``, one tensor per rank."""
     staging = Staging()
     host_in = staging.read(source)
-    hosts = [staging.write(output) for output in outputs]
+    collected = staging.collect(outputs) if rank == root else None
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
-        if rank != root:
-            comm.Gather(message(host_in), None, root)
-            return
-        collected = torch.empty(size * host_in.numel(), dtype=host_in.dtype)
         send = message(host_in)
-        memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
-        comm.Gather(send, [memory, send[1], send[2]], root)
-        _spread(collected, hosts)
-        staging.finish()
+        if collected is None:
+            comm.Gather(send, None, root)
+        else:
+            memory = MPI.buffer.fromaddress(collected.data_ptr(), collected.nbytes)
+            comm.Gather(send, [memory, send[1], send[2]], root)
 
-    return run
+    return staging.plan(run)
 
 
 def scatter(output: torch.Tensor, sources: list[torch.Tensor], root: int, rank: int) -> Plan:
     """Copy the root's ``sources[r]`` to ``output`` on rank r."""
     staging = Staging()
     host_out = staging.write(output)
-    hosts = [staging.read(source) for source in sources]
+    joined = staging.join(sources) if rank == root else None
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
         receive = message(host_out)
-        if rank != root:
+        if joined is None:
             comm.Scatter(None, receive, root)
         else:
-            joined = _join(hosts)
             memory = MPI.buffer.fromaddress(joined.data_ptr(), joined.nbytes)
             comm.Scatter([memory, receive[1], receive[2]], receive, root)
-        staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def reduce_scatter(
@@ -189,23 +171,21 @@ def reduce_scatter(
     staging = Staging()
     flat = _one_block(sources)
     untouched = flat is not None and how.wire_dtype is flat.dtype and not how.premultiply
-    hosts = [flat] if untouched else [staging.read(source, how.wire_dtype) for source in sources]
+    whole = flat if untouched else staging.join(sources, how.wire_dtype)
+    factor = _factor(how, op, staging)
     shares = untouched and _shares(output, sources)
     host_out = staging.write(output, how.wire_dtype)
-    result = torch.empty_like(host_out) if shares else host_out
+    result = host_memory(host_out.shape, host_out.dtype) if shares else host_out
     counts = [source.numel() for source in sources]
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
-        whole = hosts[0] if untouched else _join(hosts)
-        scale_before(whole, how, op)
+        scale_before(whole, factor)
         _reduce_scatter(comm, whole, result, counts, how, rank)
         scale_after(result, how, comm.Get_size())
         if shares:
             host_out.copy_(result)
-        staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def _reduce_scatter(
@@ -240,34 +220,24 @@ def all_to_all(outputs: list[torch.Tensor], sources: list[torch.Tensor]) -> Plan
     Raises (when run):
         MismatchError: on every rank, if what one rank sends another does not expect.
     """
+    send_counts = [source.numel() for source in sources]
+    receive_counts = [output.numel() for output in outputs]
+    require_displacements(send_counts)
+    require_displacements(receive_counts)
     staging = Staging()
     flat_in, flat_out = _one_block(sources), _one_block(outputs)
     overlap = any(_shares(source, outputs) for source in sources)
-    if overlap:
-        flat_in = None
-        hosts_in = [staging.read_copy(source) for source in sources]
-    else:
-        hosts_in = [staging.read(source) for source in sources]
-    hosts_out = outputs if flat_out is not None else [staging.write(out) for out in outputs]
-    send_counts = [source.numel() for source in sources]
-    receive_counts = [output.numel() for output in outputs]
+    joined = staging.join(sources) if flat_in is None or overlap else flat_in
+    collected = staging.collect(outputs) if flat_out is None else flat_out
     element = element_type(outputs[0].dtype)
 
     def run(comm: MPI.Intracomm) -> None:
-        staging.arrive()
         _agree_on_counts(comm, send_counts, receive_counts)
-        joined = flat_in if flat_in is not None else _join(hosts_in)
-        collected = flat_out
-        if collected is None:
-            collected = torch.empty(sum(receive_counts), dtype=joined.dtype)
         comm.Alltoallv(
             by_rank(joined, send_counts, element), by_rank(collected, receive_counts, element)
         )
-        if flat_out is None:
-            _spread(collected, hosts_out)
-        staging.finish()
 
-    return run
+    return staging.plan(run)
 
 
 def _agree_on_counts(comm: MPI.Intracomm, sent: list[int], expected: list[int]) -> None:
@@ -289,10 +259,18 @@ def _agree_on_counts(comm: MPI.Intracomm, sent: list[int], expected: list[int]) 
         )
 
 
-def scale_before(host: torch.Tensor, how: Reduction, op: ReduceOp) -> None:
-    """Multiply by the factor of a PREMUL_SUM."""
-    if how.premultiply:
-        host.mul_(premultiplier(op))
+def _factor(how: Reduction, op: ReduceOp, staging: Staging) -> float | torch.Tensor | None:
+    """Return the factor of a PREMUL_SUM, on the host from the operation's turn on."""
+    if not how.premultiply:
+        return None
+    factor = premultiplier(op)
+    return staging.read(factor) if isinstance(factor, torch.Tensor) else factor
+
+
+def scale_before(host: torch.Tensor, factor: float | torch.Tensor | None) -> None:
+    """Multiply by the factor of a PREMUL_SUM, None for other operations."""
+    if factor is not None:
+        host.mul_(factor)
 
 
 def scale_after(host: torch.Tensor, how: Reduction, size: int) -> None:
@@ -302,7 +280,7 @@ def scale_after(host: torch.Tensor, how: Reduction, size: int) -> None:
     if host.is_floating_point() or host.is_complex():
         host.div_(size)
     elif host.dtype in UNSIGNED:  # torch cannot divide them
-        values = host.detach().numpy()
+        values = host.numpy()
         numpy.floor_divide(values, size, out=values)
     else:
         host.div_(size, rounding_mode="trunc")
@@ -315,16 +293,18 @@ def pieces(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return host.view(-1).split(MAX_COUNT)
 
 
-def by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
-    """Return mpi4py's ``[memory, counts, displacements, datatype]`` for consecutive parts."""
-    displacements = [0]
-    for count in counts[:-1]:
-        displacements.append(displacements[-1] + count)
-    if sum(counts) > 2 * MAX_COUNT - 1:
+def require_displacements(counts: list[int]) -> None:
+    """Raise ValueError unless an MPI int can say where each of the parts begins."""
+    if sum(counts) > MOST_UNEQUAL:
         raise ValueError(
-            f"unequal parts of more than {2 * MAX_COUNT - 1} elements in all are not supported; "
+            f"unequal parts of more than {MOST_UNEQUAL} elements in all are not supported; "
             "use parts of equal size, or split the call"
         )
+
+
+def by_rank(tensor: torch.Tensor, counts: list[int], element: MPI.Datatype) -> list:
+    """Return mpi4py's ``[memory, counts, displacements, datatype]`` for consecutive parts."""
+    displacements = [0, *itertools.accumulate(counts[:-1])]
     memory = MPI.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes)
     return [memory, counts, displacements, element]
 
@@ -333,7 +313,7 @@ def _one_block(parts: list[torch.Tensor]) -> torch.Tensor | None:
     """Return one flat direct tensor over all ``parts`` if they lie one behind the other."""
     if not parts or not all(map(is_direct, parts)):
         return None
-    first = parts[0]
+    first = raw(parts[0])
     address = first.data_ptr()
     storage = first.untyped_storage().data_ptr()
     for part in parts:
@@ -352,15 +332,3 @@ def _shares(tensor: torch.Tensor, others: list[torch.Tensor]) -> bool:
     """Return whether ``tensor`` lies in the memory of any of ``others``."""
     storage = tensor.untyped_storage().data_ptr()
     return any(other.untyped_storage().data_ptr() == storage for other in others)
-
-
-def _join(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([part.reshape(-1) for part in parts])
-
-
-def _spread(collected: torch.Tensor, parts: list[torch.Tensor]) -> None:
-    offset = 0
-    for part in parts:
-        count = part.numel()
-        part.copy_(collected[offset : offset + count].view(part.shape))
-        offset += count

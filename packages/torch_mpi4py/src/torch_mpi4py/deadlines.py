@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from queue import SimpleQueue
 from typing import Any
 
 from . import advice, cut_links, declared_deaths, heartbeat, shared_report
@@ -30,6 +29,7 @@ from .mpi_errors import freed, translate
 from .runtime import MPI
 
 _POLL_SECONDS = 0.1
+_LONGEST_SECONDS = 100 * 365.25 * 86400
 # After an interrupt, code that is not stuck in MPI gets this long to stop by itself.
 _INTERRUPT_GRACE_SECONDS = 0.5
 _MARKED_WITHIN_SECONDS = 0.3
@@ -38,6 +38,11 @@ _MARKED_WITHIN_SECONDS = 0.3
 _STUCK_POLLS = 20
 # After so many more a program's call is ended at any price: see declared_deaths.forsake_all().
 _FORSAKEN_POLLS = 30
+
+
+def bounded(seconds: float) -> float:
+    """Return ``seconds``, or a hundred years if that is less: Python's locks know no 300."""
+    return min(seconds, _LONGEST_SECONDS)
 
 
 class Operation:
@@ -53,16 +58,21 @@ class Operation:
         seconds: time allowed.
         started: when the call was made, in seconds of ``time.perf_counter()``.
         in_mpi: whether the call is under way.
+        outside_mpi: whether it waits for other ranks before it enters MPI, and so ends by itself
+            once it has a reason.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
             afterwards.
+        without_hope: why it can't end, where that is the reason.
     """
 
     in_mpi = False
+    outside_mpi = False
     reason: str | None = None
     report = ""
     polls_left = 0
+    without_hope = ""
 
     def __init__(self, comm: MPI.Comm, what: str, seconds: float) -> None:
         self.comm = comm
@@ -89,8 +99,12 @@ class Operation:
                 f"{self.what}: interrupted by the user; the other ranks were freed. "
                 f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
             )
+        if self.reason == "end":
+            return RevokedError(
+                f"{self.what}: {self.without_hope}.{shared_report.ending(self.report)}"
+            )
         return DeadlineError(
-            f"{self.what}: Timed out: not finished within {round(self.seconds, 2):g} s; "
+            f"{self.what}: Timed out after {round(self.seconds, 2):g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
             f"{cut_links.advice_or(advice.START_AGAIN)}{shared_report.ending(self.report)}"
         )
@@ -251,41 +265,42 @@ def on_thread(name: str, function: Callable[..., Any], *args: Any) -> Future:
         except BaseException as error:
             future.set_exception(error)
 
-    try:
-        threading.Thread(target=run, name=f"torch_mpi4py {name}", daemon=True).start()
-    except RuntimeError:  # the program is ending
-        if not _parked:
-            raise
-        _parked.pop().put(run)
+    threading.Thread(target=run, name=f"torch_mpi4py {name}", daemon=True).start()
     return future
 
 
-# The calls that threads wait for which were started in time: see park_thread().
-_parked: list[SimpleQueue[Callable[[], None]]] = []
+def in_time(what: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, a call of MPI that nothing can end, within ``seconds``.
 
-
-def park_thread() -> None:
-    """Keep a thread for a call that comes when none can be started any more.
-
-    From Python 3.12 on that is so once the program has begun to end.
+    Raises:
+        DeadlineError: if it did not finish in time. Its thread stays behind in MPI.
     """
-    calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-    threading.Thread(target=lambda: calls.get()(), name="torch_mpi4py exit", daemon=True).start()
-    _parked.append(calls)
+    future = on_thread(what, function, *args)
+    if not wait([future], bounded(seconds)).done:
+        leave_mpi_unfinalized()
+        raise DeadlineError(
+            f"{what}: Timed out: not finished within {seconds:g} s, and nothing can end it. "
+            f"{advice.RESTART}"
+        )
+    return future.result()
 
 
 def _call_on_helper_thread(
     comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
 ) -> Any:
+    watch()
     operation = Operation(comm, what, seconds)
+    _single.add(operation)
     future = on_thread(what, function, *args)
     try:
-        wait([future], seconds)
+        while not (wait([future], _POLL_SECONDS).done or operation.reason):
+            pass
     finally:  # also after the user's interrupt
+        _single.discard(operation)
+        operation.in_mpi = False
         if not future.done():
             leave_mpi_unfinalized()
     if not future.done():
-        operation.take_report()
         raise operation.freed_error()
     try:
         return future.result()
@@ -348,7 +363,7 @@ def _watch() -> None:
         for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
-            elif operation.reason is not None:
+            elif operation.reason is not None and not operation.outside_mpi:
                 operation.polls_left -= 1
                 _try(_help_out, operation)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
@@ -382,7 +397,16 @@ def _interrupt_arrived() -> bool:
     if _previous_wakeup >= 0:
         with contextlib.suppress(OSError):  # whoever reads there has closed it, or is behind
             os.write(_previous_wakeup, signals)
-    return signal.SIGINT in signals
+    return signal.SIGINT in signals and _interrupts_end_calls()
+
+
+def _interrupts_end_calls() -> bool:
+    """Return whether Ctrl-C is to end what the program does.
+
+    A handler of the program's own, which may do no more than set a flag, can't run while the main
+    thread is in MPI. In a notebook an interrupt always ends the cell.
+    """
+    return heartbeat.has_cells() or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _try(function: Callable[..., None], *args: Any) -> None:
@@ -404,7 +428,15 @@ def _help_out(operation: Operation) -> None:
         declared_deaths.forsake_all()
 
 
+def end(operation: Operation, why: str) -> None:
+    """End a call that waits without hope, as if its time were over; the watcher calls this."""
+    operation.without_hope = why
+    _expire(operation, "end")
+
+
 def _expire(operation: Operation, reason: str) -> None:
     operation.take_report()
+    if not operation.in_mpi:  # it has ended meanwhile: a report may take seconds
+        return
     operation.reason = reason
     operation.polls_left = _STUCK_POLLS if revoke(operation.comm) else 0

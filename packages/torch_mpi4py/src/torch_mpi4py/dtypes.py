@@ -30,6 +30,11 @@ _MPI_TYPE = {
     torch.bool: MPI.C_BOOL,
 }
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+PACKED = {getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8)}
+"""Whole numbers of fewer than 8 bits, a byte each, which torch cannot even copy."""
+_QUANTISED = {  # which PyTorch is going to remove
+    getattr(torch, name, None) for name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4")
+}
 _OPAQUE_TYPE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T}
 _WIDER = {torch.complex32: torch.complex64}
 _WIDER.update(
@@ -86,16 +91,10 @@ def element_type(dtype: torch.dtype) -> MPI.Datatype:
     Raises:
         TypeError: for dtypes without a fixed element size in bytes (quantised ones).
     """
-    native = _MPI_TYPE.get(dtype)
-    if native is not None:
-        return native
-    if dtype == torch.complex32:
-        return MPI.UINT32_T
-    if dtype in _WIDER or not (dtype.is_floating_point or dtype.is_complex):
-        size = torch.empty((), dtype=dtype).element_size() if "q" not in str(dtype) else 0
-        if size in _OPAQUE_TYPE:
-            return _OPAQUE_TYPE[size]
-    raise TypeError(f"{dtype} tensors cannot be sent; convert to a plain dtype first")
+    native = _MPI_TYPE.get(dtype) or _OPAQUE_TYPE.get(dtype.itemsize)
+    if native is None or dtype in _QUANTISED:
+        raise TypeError(f"{dtype} tensors cannot be sent; convert to a plain dtype first")
+    return native
 
 
 @dataclass(frozen=True)

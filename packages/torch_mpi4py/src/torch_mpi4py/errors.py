@@ -41,7 +41,11 @@ def _up_to_the_caller(tb: TracebackType | None) -> TracebackType | None:
 class DeadlineError(CommunicationError):
     """An operation did not finish within its deadline; the group's ranks were freed.
 
-    As with PyTorch's own backends, it is a ``DistBackendError`` whose text says ``Timed out``.
+    Also raised by a ``wait(timeout)`` that stops waiting earlier; then the operation goes on, and
+    the group stays usable.
+
+    As with PyTorch's own backends, it is a ``DistBackendError`` whose text says ``Timed out``,
+    between two spaces, as PyTorch's own tests expect.
     """
 
 
@@ -53,6 +57,13 @@ class MismatchError(CommunicationError):
     """The ranks called different collectives, or the same one with different arguments.
 
     Raised on every rank before any data moves; the group stays usable.
+    """
+
+
+class DeliveryError(CommunicationError):
+    """The operation went well on all ranks, but this one could not take in its result.
+
+    The other ranks have theirs, and the group stays usable.
     """
 
 

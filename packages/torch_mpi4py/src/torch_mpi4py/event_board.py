@@ -17,12 +17,15 @@ import secrets
 import socket
 import struct
 import tempfile
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from . import board_strings
+from .board_strings import BoardStrings
 
 __all__ = ["ANY", "Board", "BoardWriter", "Event", "Position", "Token", "Verdict"]
 
@@ -33,9 +36,9 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 6"
+FORMAT = "torch_mpi4py event board 7"
 RECORDS = 8192  # a power of two
-STRINGS_BYTES = 256 * 1024
+STRINGS_BYTES = 512 * 1024
 
 # number | kind, group, site, dtype, shape | peer, root, tag | bytes | start, end |
 # outcome, waiting | waited from | number again: a record whose two numbers differ is being written.
@@ -43,16 +46,22 @@ RECORD = struct.Struct("<Q5I3iqddIB3xdQ")
 START = struct.Struct("<d")
 END = struct.Struct("<dI")
 ARRIVED = struct.Struct("<iiiq")  # peer, root, tag, bytes
+_PLACES_AT = (8, 12, 16, 20, 24, 64)  # of a record's strings
 PEER_AT, START_AT, END_AT, WAITING_AT, WAITED_FROM_AT = 28, 48, 56, 68, 72
 # A note is a list in JSON: number, bytes of text, text, number again.
 NOTE = struct.Struct("<QI")
 NUMBER = struct.Struct("<Q")
+_READ_TRIES = 20  # strings are replaced once in thousands of operations
+_WHOLE_SHARE = 0.9  # of the records, which nobody was writing
 _NOTE_TRIES = 20  # of a millisecond: a writer may have lost its core in the middle
 _MOST_TEXT, _MOST_REPORT = 256, 16 * 1024  # characters, of up to six bytes each in a note
 
 HEADER_AT, POSITION_AT, VERDICT_AT, STRINGS_AT = 0, 4 * 1024, 8 * 1024, 128 * 1024
 RECORDS_AT = STRINGS_AT + STRINGS_BYTES
-TOTAL = RECORDS_AT + RECORDS * RECORD.size
+ARRIVALS_AT = RECORDS_AT + RECORDS * RECORD.size
+# For each of this process's communicators, where its ranks meet: see :mod:`.arrivals`.
+ARRIVAL_SLOTS, WORDS_A_SLOT = 4096, 4
+TOTAL = ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS
 
 Token = tuple[int, int]
 """An open operation, as :meth:`BoardWriter.begin` hands it out: its number and place."""
@@ -68,8 +77,7 @@ class Event(NamedTuple):
     """One operation of one rank.
 
     Attributes:
-        number: 1, 2, ... in the order of the calls of this process; those are left out whose
-            place in the ring an operation keeps that is still open.
+        number: 1, 2, ... in the order of the calls of this process.
         kind: "send", "recv", "all_reduce", ... for torch.distributed; mpi4py's own names
             ("Send", "irecv", "Allreduce") for calls of the library's ``comm``, of which
             ``Sendrecv`` makes two events, "Sendrecv: send" and "Sendrecv: recv"; "section".
@@ -242,6 +250,7 @@ class Board:
         rank: its rank in the world.
         world_size: number of ranks in the world.
         host: the machine on which it runs.
+        arrivals: the words by which its ranks meet others, each of 64 bits.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -252,6 +261,8 @@ class Board:
         self.pid, self.rank, self.world_size, self.token, self.host = who
         self._strings: dict[int, str] = {0: ""}
         self._groups: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self._generation = 0  # of the strings known here
+        self.arrivals = memoryview(memory)[ARRIVALS_AT:TOTAL].cast("Q")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Board:
@@ -274,7 +285,9 @@ class Board:
 
     def at(self, event: Token) -> Event:
         """Return the event that :meth:`BoardWriter.begin` made, read by its own process."""
-        return self._event(RECORD.unpack_from(self._memory, event[1]))
+        self._forget_replaced_strings()
+        with memoryview(self._memory) as whole, whole[STRINGS_AT:RECORDS_AT] as texts:
+            return self._event(RECORD.unpack_from(self._memory, event[1]), texts)
 
     def open_operations(self) -> list[Event]:
         """Return the operations that have not ended, in order; they never leave the ring."""
@@ -314,48 +327,61 @@ class Board:
             time.sleep(1e-3)
         return None
 
-    def _column(self, format: Literal["d", "Q"], offset: int) -> list[Any]:
+    def places_in_use(self) -> set[int]:
+        """Return the places of the strings that the records name."""
+        return set(chain.from_iterable(self._column("I", at) for at in _PLACES_AT))
+
+    def _column(self, format: Literal["d", "Q", "I"], offset: int) -> list[Any]:
         with memoryview(self._memory) as whole:
-            table = whole[RECORDS_AT:TOTAL].cast(format)
-            return table[offset // 8 :: RECORD.size // 8].tolist()
+            table = whole[RECORDS_AT:ARRIVALS_AT].cast(format)
+            return table[offset // table.itemsize :: RECORD.size // table.itemsize].tolist()
 
     def _read(self, slots: list[int]) -> list[Event]:
         """Return the events in these slots, in order, without those that are being written."""
-        found = []
-        for slot in slots:
-            begin = RECORDS_AT + slot * RECORD.size
-            for _ in range(3):
-                once = self._memory[begin : begin + RECORD.size]
-                again = self._memory[begin : begin + RECORD.size]
-                fields = RECORD.unpack(once)
-                if once == again and fields[0] == fields[-1]:
-                    found += [self._event(fields)] if fields[0] else []
-                    break
-        return sorted(found)
+        for _ in range(_READ_TRIES):
+            self._forget_replaced_strings()
+            # Copies take a moment, reading them much longer. The texts come last: those that the
+            # records name were there before.
+            once, again = (self._memory[RECORDS_AT:ARRIVALS_AT] for _ in range(2))
+            texts = memoryview(self._memory[STRINGS_AT:RECORDS_AT])
+            parts = (slice(slot * RECORD.size, (slot + 1) * RECORD.size) for slot in slots)
+            whole = [RECORD.unpack(once[part]) for part in parts if once[part] == again[part]]
+            # Where this process lost its core between the copies, most records have changed.
+            if not self._forget_replaced_strings() and len(whole) >= len(slots) * _WHOLE_SHARE:
+                break
+        return sorted(self._event(fields, texts) for fields in whole if fields[0] == fields[-1] > 0)
 
-    def _event(self, fields: tuple[Any, ...]) -> Event:
+    def _forget_replaced_strings(self) -> bool:
+        """Forget what was read if places have got other strings since; return whether so."""
+        generation = board_strings.generation(self._memory, STRINGS_AT)
+        if generation == self._generation:
+            return False
+        self._strings, self._groups = {0: ""}, {}
+        self._generation = generation
+        return True
+
+    def _event(self, fields: tuple[Any, ...], texts: memoryview) -> Event:
         number, kind, group, site, dtype, shape, peer, root, tag, size = fields[:10]
         start, end, outcome, waiting, waited_from, _ = fields[10:]
-        kind, dtype, shape, site, outcome = map(self._string, (kind, dtype, shape, site, outcome))
-        group, ranks = self._group(group)
+        kind, dtype, shape, site, outcome = (
+            self._string(place, texts) for place in (kind, dtype, shape, site, outcome)
+        )
+        group, ranks = self._group(group, texts)
         waits, end, waited_from = _WAITING_VALUES[waiting], end or None, waited_from or None
         told = (dtype, shape, start, end, site, outcome, waits, ranks, waited_from)
         return Event._make((number, kind, group, peer, root, tag, size, *told))
 
-    def _group(self, offset: int) -> tuple[str, tuple[int, ...]]:
+    def _group(self, offset: int, texts: memoryview) -> tuple[str, tuple[int, ...]]:
         if offset not in self._groups:
-            text = self._string(offset)
+            text = self._string(offset, texts)
             name, runs = json.loads(text) if text else ("", ())
             self._groups[offset] = name, tuple(rank for run in runs for rank in range(*run))
         return self._groups[offset]
 
-    def _string(self, offset: int) -> str:
+    def _string(self, offset: int, texts: memoryview) -> str:
         text = self._strings.get(offset)
         if text is None:
-            begin = STRINGS_AT + offset
-            length = int.from_bytes(self._memory[begin : begin + 2], "little")
-            text = self._memory[begin + 2 : begin + 2 + length].decode(errors="replace")
-            self._strings[offset] = text
+            text = self._strings[offset] = board_strings.text_at(texts, offset)
         return text
 
 
@@ -375,6 +401,7 @@ class BoardWriter:
         listeners: called with each event when it ends, by the thread on which it does; for
             whoever must not miss one when the ring turns over.
         reader: reads this board in its own process.
+        arrivals: the words by which its ranks meet others, each of 64 bits.
     """
 
     def __init__(self, rank: int, size: int, path: Path | None = None) -> None:
@@ -385,22 +412,26 @@ class BoardWriter:
         self._write_note(
             HEADER_AT, [FORMAT, os.getpid(), rank, size, self.token, socket.gethostname()]
         )
-        self._lock = threading.Lock()
-        self._used = 8  # of the region of strings, under the lock
-        # Where each string is. Two threads may add the same one, to two places: both are right.
-        self._known: dict[str, int] = {"": 0}
+        self.reader = Board(self._memory)
+        self.arrivals = self.reader.arrivals
+        # Two threads may add the same string, to two places: both are right.
+        self._strings = BoardStrings(
+            self._memory, STRINGS_AT, STRINGS_BYTES, self._places_in_use, self._forget_places
+        )
+        self._known = self._strings.known
         # Now, because strings are added under the lock, and a handle may be dropped by a collection
         # of garbage at any time.
         for outcome in ("ok", "dropped"):
             self.string(outcome)
         # Any thread may advance it: no two get the same number.
         self._numbers = count(1)
-        # The numbers of the open operations, by their places. Who begins one adds it, and who ends
+        # The places of the open operations, by their numbers. Who begins one adds it, and who ends
         # it takes it out.
         self._open: dict[int, int] = {}
+        # The other places; what has ended longest ago is overwritten first.
+        self._ended = deque(range(RECORDS_AT, ARRIVALS_AT, RECORD.size))
         self.enabled = True
         self.listeners: list[Callable[[Event], None]] = []
-        self.reader = Board(self._memory)
         self.latest_number = 0
 
     def _allocate(self, rank: int, path: Path | None) -> tuple[str | None, mmap.mmap]:
@@ -434,23 +465,30 @@ class BoardWriter:
             return None, mmap.mmap(-1, TOTAL)
 
     def string(self, text: str) -> int:
-        """Return the place of ``text`` among the strings; 0, the empty one, if they are full."""
-        place = self._known.get(text)
-        if place is None:
-            place = self._add_string(text)
-        return place
+        """Return the place of ``text`` among the strings for good; 0, the empty one, without room.
 
-    def _add_string(self, text: str) -> int:
-        coded = text.encode(errors="replace")[:65535]
-        with self._lock:
-            place = self._used
-            if place + 2 + len(coded) > STRINGS_BYTES:
-                return 0
-            self._used += 2 + len(coded)
-        begin = STRINGS_AT + place
-        self._memory[begin : begin + 2 + len(coded)] = len(coded).to_bytes(2, "little") + coded
-        self._known[text] = place
-        return place
+        For the few that programs have in common; others go by :meth:`passing_string`.
+        """
+        return self._strings.keep(text)
+
+    def passing_string(self, text: str) -> int:
+        """Return the place of ``text`` until no record names it any more; use it at once."""
+        return self._known.get(text) or self._strings.add(text)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, go on in a copy: the board itself is the parent's."""
+        memory = mmap.mmap(-1, TOTAL)
+        memory[:] = self._memory[:]
+        self.path, self.temporary, self._memory = None, False, memory
+        self.reader = Board(memory)
+        self._strings.move(memory)
+        self._open.clear()
+
+    def _places_in_use(self) -> set[int]:
+        return self.reader.places_in_use()
+
+    def _forget_places(self) -> None:
+        """Drop all copies of places of passing strings that are not in use."""
 
     def begin(
         self,
@@ -475,27 +513,28 @@ class BoardWriter:
         """
         if not self.enabled:
             return None
-        number = next(self._numbers)
-        place = RECORDS_AT + number % RECORDS * RECORD.size
-        if place in self._open:
-            number, place = self._free_place()
-        self._open[place] = self.latest_number = number
+        try:
+            place = self._ended.popleft()
+        except IndexError:
+            place = self._oldest_place()
+        self.latest_number = number = next(self._numbers)
+        self._open[number] = place
         start = start or time.perf_counter()
-        at = self._known.get(site) or self.string(site)
+        at = self._known.get(site) or self.passing_string(site)
         RECORD.pack_into(
             self._memory, place, number, kind, group, at, dtype, shape, peer, root, tag, size,
             start, 0.0, 0, waiting, start if waiting == WAITING else 0.0, number,
         )  # fmt: skip
         return number, place
 
-    def _free_place(self) -> Token:
-        """Pass over operations that are still open; if all are, the oldest gives way."""
-        for _ in range(RECORDS):
-            number = next(self._numbers)
-            place = RECORDS_AT + number % RECORDS * RECORD.size
-            if place not in self._open:
-                break
-        return number, place
+    def _oldest_place(self) -> int:
+        """Return the place of the oldest open operation, which gives way where all are open."""
+        while True:
+            # Another thread, or a collection of garbage, may change both at any time.
+            with contextlib.suppress(StopIteration, RuntimeError, KeyError):
+                return self._open.pop(next(iter(self._open)))
+            with contextlib.suppress(IndexError):
+                return self._ended.popleft()
 
     def end(
         self,
@@ -510,16 +549,16 @@ class BoardWriter:
         """
         if token is None:
             return
-        number, place = token
-        if self._open.get(place) == number:
-            self._open.pop(place, None)
+        place = self._open.pop(token[0], None)  # only one thread gets it
+        if place is not None:
             text = outcome if error is None else type(error).__name__
             END.pack_into(
                 self._memory,
                 place + END_AT,
                 when or time.perf_counter(),
-                self._known.get(text) or self._add_string(text),
+                self._known.get(text) or self.string(text),
             )
+            self._ended.append(place)
             if self.listeners:
                 event = self.reader.at(token)
                 for listener in self.listeners.copy():
@@ -531,13 +570,16 @@ class BoardWriter:
 
     def is_open(self, token: Token | None) -> bool:
         """Return whether this is an operation that has not ended."""
-        return token is not None and self._open.get(token[1]) == token[0]
+        return token is not None and token[0] in self._open
 
     def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""
         # A copy: a collection of garbage may end operations in the middle of any loop.
-        tokens = [(number, place) for place, number in self._open.copy().items()]
-        return [one for one in tokens if RECORD.unpack_from(self._memory, one[1])[2] == group]
+        return [
+            one
+            for one in self._open.copy().items()
+            if RECORD.unpack_from(self._memory, one[1])[2] == group
+        ]
 
     def restart(self, token: Token | None, start: float) -> None:
         """Write when an operation that was queued began in truth."""

@@ -27,6 +27,8 @@ from .event_board import ANY, NEVER_WAITS, BoardWriter, Event, Token, group_text
 from .rank_states import name_ranks
 from .runtime import MPI
 
+_MOST_DESCRIBED = 20_000
+
 __all__ = ["ANY", "Event", "EventLog", "Token", "events", "log", "making", "mark", "section"]
 
 
@@ -57,13 +59,26 @@ class EventLog(BoardWriter):
         self._groups: dict[int, GroupName] = {}
         self._dtypes: dict[Any, int] = {}
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._described: list[Call] = []  # those that hold places
+
+    def _places_in_use(self) -> set[int]:
+        return super()._places_in_use() | {group.place for group in self._groups.copy().values()}
+
+    def _forget_places(self) -> None:
+        self._shapes.clear()
+        described, self._described = self._described, []
+        for call in described:
+            call.places = None
 
     # --- names ----------------------------------------------------------------------------
 
     def name_group(self, comm: MPI.Comm, name: str) -> GroupName:
         """Remember what ``comm`` is called and who is in it."""
         ranks = tuple(numbers_in(MPI.COMM_WORLD, comm.Get_group()))
-        made = GroupName(name, ranks, self.string(group_text(name, ranks)), perf_counter())
+        place = self.passing_string(group_text(name, ranks))  # it stays while it is among these
+        made = GroupName(name, ranks, place, perf_counter())
+        if comm.Get_attr(_named) is None:
+            comm.Set_attr(_named, comm.handle)
         self._groups[comm.handle] = made
         return made
 
@@ -78,11 +93,11 @@ class EventLog(BoardWriter):
         members = tuple(whole.ranks[rank] for rank in ranks if 0 <= rank < len(whole.ranks))
         if len(members) == len(whole.ranks):
             return whole.place
-        return self.string(group_text(f"the group of {name_ranks(members)}", members))
+        return self.passing_string(group_text(f"the group of {name_ranks(members)}", members))
 
-    def forget_name(self, comm: MPI.Comm) -> None:
-        """Forget what ``comm`` is called, before it is freed and another has its handle."""
-        self._groups.pop(comm.handle, None)
+    def forget_name(self, handle: int) -> None:
+        """Forget what a communicator is called, before another has its handle."""
+        self._groups.pop(handle, None)
 
     def dtype(self, dtype: Any) -> int:
         """Return the place of a dtype's name."""
@@ -95,7 +110,7 @@ class EventLog(BoardWriter):
         """Return the place of a shape's text."""
         place = self._shapes.get(shape)
         if place is None:
-            place = self.string(str(tuple(shape)))
+            place = self.passing_string(str(tuple(shape)))
             if place:  # 0 once the strings are full: do not keep more
                 self._shapes[shape] = place
         return place
@@ -104,8 +119,12 @@ class EventLog(BoardWriter):
         """Return the places of a collective's name, dtype and elements, and its bytes."""
         size = sum(call.counts) * call.dtype.itemsize if call.dtype is not None else 0
         dtype = self.dtype(call.dtype) if call.dtype is not None else 0
-        call.places = self.string(call.name), dtype, self.string(call.elements()), size
-        return call.places
+        if len(self._described) >= _MOST_DESCRIBED:
+            self._forget_places()
+        name, elements = self.string(call.name), self.passing_string(call.elements())
+        call.places = places = name, dtype, elements, size
+        self._described.append(call)  # last: a sweep may have come meanwhile
+        return places
 
     def forget(self, group: GroupName) -> None:
         """Record that nobody can wait any more for what is open in a group."""
@@ -113,8 +132,16 @@ class EventLog(BoardWriter):
             self.drop(token)
 
 
-log = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+# MPI calls the function when a communicator is freed, whoever frees it.
+def _forget_name(comm: MPI.Comm, key: int, handle: int) -> None:
+    log.forget_name(handle)
+
+
+_named = MPI.Comm.Create_keyval(delete_fn=_forget_name)
+
+log: EventLog = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 """The log of this process."""
+os.register_at_fork(after_in_child=log.leave_to_parent)
 
 
 def events(since: int = 0) -> list[Event]:
@@ -169,7 +196,7 @@ class section:
         self._token: Token | None = None
 
     def __enter__(self) -> None:
-        shape = log.string(self._name)
+        shape = log.passing_string(self._name)
         self._token = log.begin(_SECTION, 0, NEVER_WAITS, call_site(1), shape=shape)
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -6,14 +6,16 @@ store first, so that one which never comes holds up nobody inside of MPI.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from . import comm_reaper, deadlines, events
+from . import comm_reaper, deadlines, ends, events
 from .base_comm import base
 from .event_board import group_text
+from .events import log
 from .guarded_comm import duplicate_world, introduce, settle
 from .runtime import MPI
 from .store_barrier import meet
@@ -37,7 +39,7 @@ def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
         # Torch may number the ranks in another order than MPI (with env://, say).
         group = deadlines.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
         settle(group, seconds)
-    comm_reaper.retire(comm)
+    comm_reaper.retire(comm, 0)
     return group
 
 
@@ -57,15 +59,25 @@ def part_of(
     """Return a communicator of the ``members`` of ``parent``; each of them must call this.
 
     Args:
-        name: the new group's, equal on all members.
+        name: the new group's, equal on all members; a number if no other group has had it.
         store: where the members meet, which no others do.
         what: the call, by its name in torch.distributed.
     """
     with events.making(what, events.log.part_of(parent, members)):
-        meet(store, what, len(members), seconds, what)
-        group = parent.Get_group().Incl(list(members))
+        places = log.group_of(parent).ranks
+        gone = functools.partial(ends.ended, [places[member] for member in members])
+        rank, size = parent.Get_rank(), len(members)
+        # Torch counts the groups that all ranks make; those that some make get names that recur.
+        recurs = not name.isdecimal()
+        meeting = meet(store, what, rank, size, seconds, what, gone, recurs)
+        everyone = parent.Get_group()
+        group = everyone.Incl(list(members))
         tag = _tag_of(name)
         comm = deadlines.call(parent, what, seconds, parent.Create_group, group, tag)
+        group.Free()
+        everyone.Free()
+        if meeting is not None and meeting.place == 0:
+            meeting.forget()  # all have left it, and none has gone on to another
         settle(comm, seconds)
     return comm
 
@@ -77,13 +89,13 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
         DeadlineError: if fewer came within ``seconds``.
     """
     what = "merge_remote_group"
-    rank = store.add(f"{what}/ranks", 1) - 1
-    store.set(f"{what}/{rank}", str(base().Get_rank()))
-    meet(store, what, size, seconds, what)
-    members = [int(store.get(f"{what}/{place}")) for place in range(size)]
+    rank = base().Get_rank()
+    meeting = meet(store, what, rank, size, seconds, what)
+    members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
     # Without a watcher: it would revoke the base, from which all others are made, and that would
     # not even end this call. All ranks have just been here, and begin it now.
-    comm = base().Create_group(base().Get_group().Incl(members), _tag_of(what))
+    group = base().Get_group().Incl(members)
+    comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(what))
     settle(comm, seconds)
     return comm
 

@@ -43,7 +43,7 @@ def create_group(
         try:
             comm = part_of(parent, members, options.group_id, options.store, seconds, "new_group")
         except BaseException:
-            _out_of_step = True
+            _out_of_step |= options.group_id.isdecimal()  # torch counts no other
             raise
     return MPIProcessGroup(comm, timeout, options.store)
 

@@ -7,6 +7,7 @@ they keep mpi4py's names and arguments, and each has a deadline.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,16 +17,19 @@ from . import (
     advice,
     at_exit,
     base_comm,
+    collective_counts,
     comm_reaper,
     cut_links,
     deadlines,
+    ends,
     link_emulation,
     peer_boards,
+    runtime,
 )
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .emulated_calls import call_on_link, start_on_link
-from .errors import DeadlineError
+from .errors import DeadlineError, RevokedError
 from .events import log
 from .matched_probe import GuardedMessage
 from .mpi_errors import translate
@@ -33,6 +37,7 @@ from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
 from .runtime import MPI
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
+_LONGEST_PAUSE = 1e-3
 
 COLLECTIVES = (
     *("Barrier", "barrier", "Bcast", "bcast", "Reduce", "reduce", "Allreduce", "allreduce"),
@@ -58,6 +63,8 @@ class GuardedComm(MPI.Intracomm):
 
     Attributes:
         timeout: seconds that one blocking call may take (default 30).
+        counted: the calls in which all its ranks take part, in the same order.
+        made: how many of them this rank has begun; no number (NaN) if one has failed.
 
     Blocking calls raise :class:`~torch_mpi4py.DeadlineError` when the deadline passes,
     :class:`~torch_mpi4py.RevokedError` when another rank gave up, and
@@ -65,11 +72,18 @@ class GuardedComm(MPI.Intracomm):
     """
 
     timeout: float
+    counted: frozenset[str]
+    made: float
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> GuardedComm:
         self = super().__new__(cls, comm)
         self.timeout = DEFAULT_TIMEOUT_SECONDS
+        self.made = 0
         return self
+
+    def most_begun(self) -> float:
+        """Return how many collectives this rank has begun."""
+        return self.made
 
     def wait(self, *requests: MPI.Request) -> list[object]:
         """Wait for ``requests``, each within the deadline, and return what each received."""
@@ -96,6 +110,7 @@ class GuardedComm(MPI.Intracomm):
 def _guarded(name: str) -> Callable[..., Any]:
     """Return mpi4py's method ``name`` with a deadline, a log entry and errors of ours."""
     starts = name in NON_BLOCKING
+    counts = name in GuardedComm.counted
     on_link = start_on_link if starts else call_on_link
 
     @functools.wraps(getattr(MPI.Intracomm, name))
@@ -110,6 +125,8 @@ def _guarded(name: str) -> Callable[..., Any]:
         )
         call = functools.partial(function, self, *args, **kwargs)
         made: Any
+        if counts:
+            self.made += 1
         try:
             if starts:
                 made = call()
@@ -120,6 +137,8 @@ def _guarded(name: str) -> Callable[..., Any]:
                 elif name in COLLECTIVES:
                     deadlines.confirm_collective(self, name)
         except BaseException as error:
+            if counts:
+                self.made = math.nan  # it may have failed before it was begun, or not
             end_call(events, None, error)
             if isinstance(error, MPI.Exception):
                 raise translate(error, name, self) from error
@@ -144,6 +163,11 @@ def _child(comm: GuardedComm, name: str, made: MPI.Intracomm) -> MPI.Intracomm:
     return child
 
 
+GuardedComm.counted = frozenset(
+    {*COLLECTIVES, *MAKE_COMMUNICATORS} - {"Create_group"}
+    | {name for name in NON_BLOCKING if name.removeprefix("I").capitalize() in COLLECTIVES}
+)
+
 for _name in (*BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
     if hasattr(MPI.Intracomm, _name):
         setattr(GuardedComm, _name, _guarded(_name))
@@ -160,23 +184,34 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
         DeadlineError: if the other ranks did not call it within ``seconds``. The unfinished
             duplication is kept, and the next call on this rank goes on with it.
     """
+    steps, step = collective_counts.steps, collective_counts.DUPLICATIONS
     with _lock:
         # The base must never be revoked, so this is the one place that polls.
-        fresh, request = base_comm.half_made or base_comm.base().Idup()
-        base_comm.half_made = (fresh, request)
+        if base_comm.half_made is None:
+            base_comm.half_made = base_comm.base().Idup()
+            steps[step] += 1
+        fresh, request = base_comm.half_made
+        number = steps[step]
         deadline = time.monotonic() + seconds
-        pause = 1e-5
+        members, pause = base_comm.members(), 1e-5
         while not _test(request):
+            if pause >= _LONGEST_PAUSE and (gone := ends.ended_before(members, step, number)):
+                raise RevokedError(f"new communicator: {gone}.")
             if time.monotonic() > deadline:
                 raise DeadlineError(
-                    "Timed out: the other ranks did not make their communicator within "
-                    f"{seconds:g} s; all {base_comm.base().Get_size()} ranks must make the call. "
+                    f"communicator: Timed out after {seconds:g} s: the other ranks did not make "
+                    f"theirs; all {base_comm.base().Get_size()} ranks must make the call. "
                     f"{advice.START_AGAIN}"
                 )
             time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         base_comm.half_made = None
-    settle(fresh, seconds)
+        steps[collective_counts.SETTLED] = number
+    with ends.awaiting(fresh, collective_counts.SETTLED, number):
+        settle(fresh, seconds)
+    if runtime.news_comm is None and base_comm.base() == MPI.COMM_WORLD:
+        news = deadlines.call(fresh, "new communicator", seconds, MPI.Intracomm.Dup, fresh)
+        runtime.news_comm = news
     comm_reaper.met()
     return fresh
 
@@ -185,9 +220,10 @@ def settle(fresh: MPI.Intracomm, seconds: float) -> None:
     """Return when every rank holds the communicator ``fresh``, which all have just made.
 
     If one had it and revoked it at once, Open MPI 5.0.11 would crash on one that is still busy
-    making it.
+    making it. The ranks also agree on a number for it: see :mod:`.collective_counts`.
     """
-    deadlines.call(fresh, "new communicator", seconds, fresh.Barrier)
+    run = functools.partial(deadlines.call, fresh, "new communicator", seconds)
+    collective_counts.agree_on_identity(fresh, run)
 
 
 def _test(request: MPI.Request) -> bool:
@@ -242,8 +278,10 @@ def renew_world(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> GuardedComm:
     fresh = GuardedComm(duplicate_world(seconds))
     if _world is not None:
         log.forget(log.group_of(_world))
+        collective_counts.close(_world, _world.made)
         comm_reaper.retire(_world)
     _world = fresh
+    collective_counts.count(_world, _world)
     log.name_group(_world, "world")
     introduce(_world, seconds)
     return _world

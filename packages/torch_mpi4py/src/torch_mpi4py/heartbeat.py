@@ -15,7 +15,11 @@ import gc
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
+from itertools import chain
+from operator import call
+from types import FrameType
 from typing import Any
 
 from .call_site import shell, site_of
@@ -24,7 +28,8 @@ from .events import log
 from .main_thread import own_cpu_seconds
 
 at_each_beat: list[Callable[[], Any]] = []
-"""What else is to be done about ten times a second; it must neither wait nor fail."""
+"""What else is to be done about ten times a second; it must not wait."""
+_reported: set[Callable[[], Any]] = set()  # those of them that have failed
 
 _shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
 _over = False  # the program has ended
@@ -50,8 +55,13 @@ def note() -> None:
     with _lock:
         if not _over:
             _show(site if _shown.running and _shown.began == before else "")
-    for do in at_each_beat:
-        do()
+    for do in at_each_beat.copy():
+        try:
+            do()
+        except Exception:  # one must not keep the others from their turn
+            if do not in _reported:
+                _reported.add(do)
+                traceback.print_exc()
 
 
 def _place_of_main_thread() -> str:
@@ -61,14 +71,24 @@ def _place_of_main_thread() -> str:
     one of the main thread's frames. What it destroys may let the main thread go on, which leaves
     that frame, and the object is of none: the process crashed.
     """
-    collects = sys.version_info < (3, 12) and gc.isenabled()
-    if collects:
-        gc.disable()
-    try:
-        return site_of(sys._current_frames().get(threading.main_thread().ident or 0))
-    finally:
-        if collects:
-            gc.enable()
+    frames = sys._current_frames() if sys.version_info >= (3, 12) else _frames_uncollected()
+    return site_of(frames.get(threading.main_thread().ident or 0))
+
+
+_LOOKS = {
+    True: (gc.disable, sys._current_frames, gc.enable),
+    False: (sys._current_frames,),
+}
+
+
+def _frames_uncollected() -> dict[int, FrameType]:
+    """Return the frames of all threads, and collect no garbage meanwhile.
+
+    All of it is one call in C: no other thread has a turn in between, whose own gc.disable() would
+    be undone.
+    """
+    calls = chain.from_iterable(map(_LOOKS.__getitem__, map(call, (gc.isenabled,))))
+    return next(filter(None, list(map(call, calls))))
 
 
 # ---- a program -------------------------------------------------------------------------------
@@ -81,6 +101,11 @@ def ended(error: BaseException | None = None) -> None:
         if not _over:
             _over = True
             _show(running=False, outcome=_text(error), cell=0, notebook=False)
+
+
+def outcome() -> str:
+    """Return the error by which this program ends, "" if by none."""
+    return _shown.outcome if _over else ""
 
 
 # ---- a notebook's cells ----------------------------------------------------------------------

@@ -84,6 +84,13 @@ class HeldSend:
         with self._lock:
             return self._started().Test(status)
 
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return the same, and leave the request as it is."""
+        if not self.gone.is_set():
+            return False
+        with self._lock:
+            return self._started().Get_status(status)
+
     def __bool__(self) -> bool:
         if self._error is not None:
             return False
@@ -116,6 +123,11 @@ class HeldSend:
             except MPI.Exception as error:
                 self._error = error
                 return False
+
+
+def has_messages() -> bool:
+    """Return whether messages are kept back."""
+    return bool(_queue)
 
 
 def port_in(seconds: float) -> float:

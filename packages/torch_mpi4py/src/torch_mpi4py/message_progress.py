@@ -36,6 +36,8 @@ _FRAMES = 3
 _WAIT_AT_ONCE = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
 
 _open: deque[weakref.ref[Handle]] = deque()
+_MOST_ENDED = 64  # behind an open one: only where there may be as many are all looked at
+_sweep_at = _MOST_ENDED
 _begun: queue.SimpleQueue[None] = queue.SimpleQueue()
 _looks = False  # whether it will look without being woken, at a time that is soon enough
 _over = False
@@ -49,7 +51,7 @@ def follow(work: Handle) -> None:
     To be called by the method of a group, and that by PyTorch's function.
     """
     global _looks, _thread
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(1).f_back  # None if C++ has called the group
     for _ in range(_FRAMES):
         if frame is None:
             break
@@ -66,6 +68,12 @@ def follow(work: Handle) -> None:
                 _thread = threading.Thread(target=_run, name="torch_mpi4py messages", daemon=True)
                 _thread.start()
     _begun.put(None)
+
+
+def under_way() -> list[Handle]:
+    """Return those that have not ended, as far as somebody still holds them."""
+    works = [reference() for reference in list(_open)]
+    return [work for work in works if work is not None and not work.is_completed()]
 
 
 def end() -> None:
@@ -92,7 +100,7 @@ def _run() -> None:
                 return
         first = _first_open()
         # One that was there the last time as well, and for which nobody waits: it has to be moved.
-        if first is not None and first is before and next(deadlines.under_way(), None) is None:
+        if first is not None and first is before and not _is_in_mpi():
             _call_mpi()
             moved, in_vain = moved + 1, 0
         else:
@@ -107,6 +115,10 @@ def _run() -> None:
             pause = None
 
 
+def _is_in_mpi() -> bool:
+    return not all(operation.outside_mpi for operation in deadlines.under_way())
+
+
 def _call_mpi() -> None:
     """Call MPI for a moment, in which it moves all that is under way."""
     # MPICH moves nothing of other ranks in a call on ``COMM_SELF``; Open MPI moves everything, and
@@ -116,9 +128,20 @@ def _call_mpi() -> None:
 
 
 def _first_open() -> weakref.ref[Handle] | None:
-    for _ in range(len(_open)):
-        reference = _open.popleft()
-        work = reference()
-        if work is not None and not work.done:
-            _open.append(reference)
-    return _open[0] if _open else None
+    global _sweep_at
+    if len(_open) >= _sweep_at:  # so that each is looked at a few times in all
+        for _ in range(len(_open)):
+            reference = _open.popleft()
+            if _is_open(reference):
+                _open.append(reference)
+        _sweep_at = 2 * len(_open) + _MOST_ENDED
+    while _open:
+        if _is_open(_open[0]):
+            return _open[0]
+        _open.popleft()
+    return None
+
+
+def _is_open(reference: weakref.ref[Handle]) -> bool:
+    work = reference()
+    return work is not None and not work.done

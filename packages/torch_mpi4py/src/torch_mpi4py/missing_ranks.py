@@ -37,7 +37,7 @@ def monitored_barrier(
     Args:
         group: the group, the default group if None.
         timeout: time allowed (a number means seconds), the group's own if None. It is over for all
-            when it is for the first.
+            when it is for the first; zero asks who is there now.
         wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
             one has died nobody waits until the time-out.
 
@@ -138,7 +138,7 @@ def _answer(missing: list[int], dead: list[int], seconds: float, wait_all_ranks:
         return ""
     if len(missing) > len(named):
         late += " (nor did others: wait_all_ranks=True names all)"
-    text = f"monitored_barrier: Timed out: {late}. The group is as usable as before."
+    text = f"monitored_barrier: Timed out because {late}. The group is as usable as before."
     return f"DeadlineError {text}"
 
 

@@ -103,11 +103,11 @@ def _write(entry: Mapping[str, Any]) -> Token | None:
     shape, dtype = (entry.get(f"input_{what}") or [""] for what in ("sizes", "dtypes"))
     return log.begin(
         log.string(kind),
-        log.string(group),
+        log.passing_string(group),
         NOT_WAITING,
         "",
         log.string(dtype[0].lower()),
-        log.string(str(tuple(shape[0]))),
+        log.passing_string(str(tuple(shape[0]))),
         start=time.perf_counter() - (time.time_ns() - entry["time_created_ns"]) / 1e9,
     )
 

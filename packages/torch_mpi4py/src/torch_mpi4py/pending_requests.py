@@ -7,20 +7,22 @@ until the operation has ended.
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections import deque
 from typing import Any
 
 from .runtime import MPI
 
-_kept: dict[int, tuple[MPI.Request, Any]] = {}
-_number = itertools.count()
-_lock = threading.RLock()  # a collection of garbage may come at any time, in here as well
+# Each start of a message adds at most one and looks at a few, so that where thousands are kept a
+# start takes no longer.
+_LOOKS = 4
+_kept: deque[tuple[MPI.Request, Any]] = deque()
+_lock = threading.Lock()  # only tried: a signal's handler may come in here again
 
 
 def keep(request: MPI.Request, memory: Any) -> None:
     """Keep ``memory`` until ``request`` has ended."""
-    _kept[next(_number)] = request, memory
+    _kept.append((request, memory))
 
 
 def kept() -> int:
@@ -29,13 +31,15 @@ def kept() -> int:
 
 
 def let_go() -> None:
-    """Let go of what has ended; cheap where nothing is kept."""
+    """Let go of what has ended among those looked at longest ago; cheap where nothing is kept."""
     if not _kept or not _lock.acquire(blocking=False):
         return
     try:
-        for number, (request, _) in _kept.copy().items():
-            if _has_ended(request):
-                del _kept[number]
+        for _ in range(min(_LOOKS, len(_kept))):
+            if _has_ended(_kept[0][0]):
+                _kept.popleft()
+            else:
+                _kept.rotate(-1)
     finally:
         _lock.release()
 

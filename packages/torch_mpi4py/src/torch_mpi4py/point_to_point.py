@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,8 @@ import torch
 from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
-from .deaths import is_revoked
+from .deaths import is_broken, is_revoked
+from .dtypes import element_type
 from .errors import (
     CommunicationError,
     DeadlineError,
@@ -25,13 +27,21 @@ from .errors import (
     RevokedError,
 )
 from .events import ANY, Token, begin_message, log
-from .futures import OrderedFuture, raise_at_end_of_backward
+from .futures import (
+    DEPTH_OF_MESSAGES,
+    CallbackQueue,
+    OrderedFuture,
+    raise_at_end_of_backward,
+    settle,
+)
 from .mpi_errors import translate
 from .runtime import MPI
-from .work import Handle, devices_of, seconds_of, settle
+from .work import Handle, devices_of, future_lock, seconds_of, too_late
 
 _SEND, _RECV = log.string("send"), log.string("recv")
 _FATAL = (DeadlineError, RevokedError, RankFailedError)
+# A wait with a time-out of its own looks so often whether the message has come.
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 1e-3
 
 
 def start_send(
@@ -99,7 +109,6 @@ def _describe(tensor: torch.Tensor) -> str:
 class PointToPointWork(Handle):
     """Handle on one send or receive under way."""
 
-    error: CommunicationError | None = None
     receives = False
     _request: Any = None
 
@@ -141,17 +150,24 @@ class PointToPointWork(Handle):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until the buffer may be used again.
 
+        Args:
+            timeout: stop waiting after so long. The message may be waited for again, as a
+                collective may, and other than with gloo.
+
         Raises:
-            DeadlineError: if the other rank does not come within the group's time-out (or
-                ``timeout``); the group is unusable then.
+            DeadlineError: if the other rank does not come within the group's time-out, and the
+                group is unusable then; or within ``timeout``.
             CommunicationError: if the message does not fit the tensor, or a rank died.
         """
+        seconds = seconds_of(timeout)
+        allowed = self._seconds
+        if seconds >= 0 and not self.done:
+            allowed = self._wait_for_end(seconds)
         with self._lock:
             if not self.done:
-                seconds = seconds_of(timeout)
                 log.waits(self.event, True)
                 try:
-                    self._finish(self._seconds if seconds < 0 else seconds)
+                    self._finish(allowed)
                 except KeyboardInterrupt as interrupt:
                     log.end(self.event, interrupt)
                     raise
@@ -161,16 +177,52 @@ class PointToPointWork(Handle):
             raise self.error
         return True
 
+    def _wait_for_end(self, seconds: float) -> float:
+        """Return once waiting takes no time any more, or raise DeadlineError.
+
+        Returns:
+            For how long MPI may wait: once a rank has died, only MPI's own wait says whether this
+            message is concerned, and it has what is left of ``seconds``.
+        """
+        until = time.monotonic() + seconds
+        pause = _SHORTEST_PAUSE_SECONDS
+        log.waits(self.event, True)
+        try:
+            while not self._can_end():
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise too_late(self._what, seconds)
+                if is_broken(self._channel.comm):
+                    return left
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        finally:
+            log.waits(self.event, False)
+        return self._seconds
+
+    def _can_end(self) -> bool:
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread waits, and ends it
+        try:
+            failed = self._channel.failure is not None
+            return self.done or failed or self._request.Get_status()
+        except MPI.Exception:
+            return True
+        finally:
+            self._lock.release()
+
     def _finish(self, seconds: float) -> None:
         failure = self._channel.failure
         try:
-            if failure is not None and not self._request.Test(self._status):
+            if failure is None:
+                deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
+            # What has come before the group failed is in: a wait would make its status empty.
+            elif not self._request.Test(self._status):
                 raise RevokedError(f"{self._what}: the group failed before: {failure}")
-            deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
             self._take_delivery()
         except MPI.Exception as error:
             self.error = translate(error, self._what, self._channel.comm)
-        except CommunicationError as error:
+        except Exception as error:  # as of copying to a GPU, which concerns this rank alone
             self.error = error
         except KeyboardInterrupt:
             self._channel.fail(RevokedError(f"{self._what}: interrupted by the user"))
@@ -191,7 +243,7 @@ class PointToPointWork(Handle):
     def __del__(self) -> None:
         log.drop(self.event)
         if not self.done and self._request:
-            pending_requests.keep(self._request, self._host)
+            pending_requests.keep(self._request, (self._channel.comm, self._host))
 
     def _wait_for_arrival(self) -> None:
         self._request.Wait(self._status)
@@ -270,7 +322,7 @@ class PointToPointWork(Handle):
             deadlines.confirm_sent(self._channel.comm, self._what)
             return
         self._note_arrival()
-        received = self._status.Get_elements(message(self._host[:0].view(-1))[2])
+        received = self._status.Get_elements(element_type(self._host.dtype))
         if self._host.numel() > MAX_COUNT:
             received = self._host.numel()  # the count of a large datatype does not fit an int
         if received != self._host.numel():
@@ -307,7 +359,7 @@ class PointToPointWork(Handle):
     def _complete_tested(self) -> None:
         try:
             self._take_delivery()
-        except CommunicationError as error:
+        except Exception as error:
             self.error = error
         self._end()
 
@@ -320,20 +372,22 @@ class PointToPointWork(Handle):
     def get_future(self) -> OrderedFuture:
         """Return a future of the list of the tensor; a thread of its own waits for it."""
         raise_at_end_of_backward(self.wait)
-        with self._lock:
-            if self._future is not None:
-                return self._future
-            self._future = OrderedFuture(self._channel.callbacks, devices_of(self.tensors))
-        settles = threading.Thread(
-            target=self._complete, args=(self._future,), name=self._what, daemon=True
-        )
-        settles.start()
-        return self._future
+        with future_lock:
+            if self._future is None:
+                callbacks = CallbackQueue(self._what, DEPTH_OF_MESSAGES - 1)
+                callbacks.seconds = self._seconds
+                future = OrderedFuture(callbacks, devices_of(self.tensors))
+                threading.Thread(
+                    target=self._complete, args=(future,), name=self._what, daemon=True
+                ).start()
+                self._channel.queues_of_messages.add(callbacks)
+                self._future = future
+            return self._future
 
     def _complete(self, future: OrderedFuture) -> None:
-        error: Any = None
+        error: BaseException | None = None
         try:
             self.wait()
-        except CommunicationError as failed:
+        except BaseException as failed:  # whoever waits for the future must learn of it
             error = failed
         settle(future, self.tensors, error)

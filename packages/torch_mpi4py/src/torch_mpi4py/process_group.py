@@ -8,10 +8,10 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from operator import methodcaller
@@ -24,10 +24,12 @@ from torch import Tensor, strided
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from . import (
+    collective_counts,
     collectives,
     comm_reaper,
     deadlines,
     deaths,
+    ends,
     group_comms,
     message_progress,
     missing_ranks,
@@ -41,14 +43,16 @@ from .argument_checks import (
     split_evenly,
     split_first_dimension,
 )
+from .buffers import require_reachable
 from .call import Call, known_call
-from .call_options import in_every_form, options_of
+from .call_options import in_every_form, options_of, without_values
 from .call_site import site_of
 from .channel import Channel
+from .coalescing import CoalescingBlock
 from .dtypes import reduction
 from .errors import ClosedGroupError, CommunicationError, RevokedError
 from .events import ANY, log
-from .futures import callback_depths, current_depth
+from .futures import DEPTH_OF_MESSAGES, CallbackQueue, callback_depths, current_depth
 from .link_emulation import entered_links
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
@@ -56,7 +60,7 @@ from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
 from .store_barrier import meet
-from .work import Collective, CollectiveWork, CombinedWork, seconds_of
+from .work import Collective, CollectiveWork, CombinedWork
 
 Started: TypeAlias = dist._Work | None
 """The handle on what was started, or None if its options said to wait for its end, and it has."""
@@ -87,15 +91,16 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._rank = comm.Get_rank()
         self._size = comm.Get_size()
         self._store = store
-        self._seconds = timeout.total_seconds()
+        self._seconds = deadlines.bounded(timeout.total_seconds())
         self._group_name = ""
         self._group_desc = ""
         self._sequence_number = 0
-        self._splits: Counter[str] = Counter()
         self._closed = False
-        self._coalesced: list[dist._Work] | None = None
-        self._channels = [Channel(comm, "group", 0)]
-        self._deeper = threading.Lock()
+        # By thread: the coalescing block in which it is.
+        self._blocks: dict[int, CoalescingBlock] = {}
+        self._channels = [Channel(comm, "group", 0, self._seconds)]
+        self._by_depth = {0: self._channels[0]}
+        self._opening: dict[int, threading.Lock] = {}
         deadlines.watch()
         live_groups.add(self)
 
@@ -173,7 +178,7 @@ class MPIProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the time allowed for each operation from now on."""
-        self._seconds = timeout.total_seconds()
+        self._seconds = deadlines.bounded(timeout.total_seconds())
 
     _set_default_timeout = set_timeout
 
@@ -229,7 +234,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         return not all(channel.idle for channel in self._channels)
 
     def _wait_for_pending_works(self) -> None:
-        while self.is_busy:  # each operation ends at its deadline at the latest
+        while self.is_busy:  # each operation ends at its deadline at the latest, or is abandoned
             time.sleep(1e-3)
 
     def abort(self) -> None:
@@ -244,7 +249,8 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._closed = True
         stopped = True
         for channel in self._channels:
-            stopped &= channel.callbacks.close(self._closing_seconds())
+            for callbacks in (channel.callbacks, *channel.queues_of_messages):
+                stopped &= callbacks.close(self._closing_seconds())
         for channel in self._channels:
             stopped &= channel.close(self._closing_seconds())
         if not stopped:
@@ -253,9 +259,11 @@ class MPIProcessGroup(dist.ProcessGroup):
                 if not channel.close(_CLOSE_SECONDS):
                     deadlines.leave_mpi_unfinalized()
         log.forget(self._channels[0].group)
-        if stopped:
-            for channel in self._channels:
-                comm_reaper.retire(channel.comm)
+        for channel in self._channels:
+            collective_counts.close(channel.comm, channel.made)
+            if stopped:
+                sound = self.failure is None
+                comm_reaper.retire(channel.comm, channel.made if sound else None)
         self._store = None  # a failed group lives on in the traceback of its error
         live_groups.discard(self)
 
@@ -279,16 +287,18 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _channel(self) -> Channel:
         """Return where calls of this thread go: callbacks have channels of their own."""
         depth = current_depth()
-        if depth >= len(self._channels):
-            with self._deeper:
-                while depth >= len(self._channels):
-                    self._open_deeper_channel()
-        return self._channels[depth]
+        channel = self._by_depth.get(depth)
+        if channel is None:
+            # One lock a depth: ranks may come to two depths in different orders.
+            with self._opening.setdefault(depth, threading.Lock()):
+                channel = self._by_depth.get(depth) or self._open_channel(depth)
+        return channel
 
-    def _open_deeper_channel(self) -> None:
-        depth = len(self._channels)
+    def _open_channel(self, depth: int) -> Channel:
         what = "first collective in a callback"
-        meet(self._store, f"callbacks/{depth}", self._size, self._seconds, what)
+        gone = functools.partial(ends.ended, self._channels[0].group.ranks)
+        key = f"callbacks/{depth}"
+        meet(self._store, key, self._rank, self._size, self._seconds, what, gone)
         everyone = self.comm.Get_group()
         comm = deadlines.call(
             self.comm,
@@ -296,10 +306,13 @@ class MPIProcessGroup(dist.ProcessGroup):
             self._seconds,
             lambda: self.comm.Create_group(everyone, tag=depth),
         )
-        channel = Channel(comm, self._group_name or "group", depth)
+        group_comms.settle(comm, self._seconds)
+        channel = Channel(comm, self._group_name or "group", depth, self._seconds)
         channel.group = log.name_group(comm, self._channels[0].group.name)
         channel.checks_calls = self.check_collectives
         self._channels.append(channel)
+        self._by_depth[depth] = channel
+        return channel
 
     def _run(
         self,
@@ -318,10 +331,12 @@ class MPIProcessGroup(dist.ProcessGroup):
         if callback_depths or self._closed or channel.failure or len(self._channels) > 1:
             self._require_open(call.name)
             channel = self._channel()
-        asynchronous = opts.asyncOp or self._coalesced is not None
+        block = self._block() if self._blocks else None
+        asynchronous = opts.asyncOp or block is not None
         self._sequence_number += 1
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
+        work.on_callers_thread = not asynchronous
         if entered_links:
             work.link = entered_links[-1]
             call = call.over(work.link.numbers)
@@ -341,7 +356,11 @@ class MPIProcessGroup(dist.ProcessGroup):
             if handed_over is not None and call.dtype is not None:
                 size = handed_over * call.dtype.itemsize
             # One frame more is the group's: a frame that is not looked at need not be made.
-            site, place = site_of(_get_frame(2)), channel.group.place
+            try:
+                site = site_of(_get_frame(2))
+            except ValueError:  # a thread of C++ has called the group
+                site = ""
+            place = channel.group.place
             work.event = log.begin(
                 kind, place, not asynchronous, site, dtype, shape, ANY, call.root, ANY, size,
                 started,
@@ -352,21 +371,34 @@ class MPIProcessGroup(dist.ProcessGroup):
             if work.error is not None or not work.done:
                 work.wait()
             return None
-        if self._coalesced is not None:
-            self._coalesced.append(work)
+        if block is not None:
+            block.works.append(work)
         return work
 
     def _start_coalescing(self, device_type: torch.device) -> None:
-        self._coalesced = []
+        self._blocks[threading.get_ident()] = CoalescingBlock(_get_frame(1))
 
     def _end_coalescing(self, device_type: torch.device) -> dist._Work:
-        works, self._coalesced = self._coalesced or [], None
-        return self._combine(works)
+        block = self._blocks.pop(threading.get_ident(), None)
+        return self._combine([] if block is None else block.works)
+
+    def _block(self) -> CoalescingBlock | None:
+        """Return the coalescing block in which this thread is, None outside."""
+        thread = threading.get_ident()
+        block = self._blocks.get(thread)
+        if block is not None and block.is_over():
+            # An error has ended it, and torch does not say so. What it has issued ends by itself.
+            del self._blocks[thread]
+            return None
+        return block
 
     def _combine(self, works: list[dist._Work | None]) -> Started:
         if None in works:  # their caller has waited for each
             return None
-        return CombinedWork(works, self._channel().callbacks)
+        callbacks = self._channel().callbacks
+        if any(isinstance(work, PointToPointWork) for work in works):  # late, they hold back others
+            callbacks = CallbackQueue("messages", DEPTH_OF_MESSAGES - 1)
+        return CombinedWork(works, callbacks)
 
     def shrink(self, seconds: float | None = None) -> MPIProcessGroup:
         """Return a new group of the members that live, as :func:`.shrink.shrink_group` does."""
@@ -391,8 +423,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         if self._rank not in members:
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"
-        self._splits[name] += 1  # the members of one group have made the same ones of that name
-        store = dist.PrefixStore(f"{name}/{self._splits[name]}/", self._store)
+        store = dist.PrefixStore(f"{name}/", self._store)
         allowed = self.timeout if timeout is None else timeout
         seconds = allowed.total_seconds()
         comm = group_comms.part_of(self.comm, members, name, store, seconds, "split_group")
@@ -465,6 +496,7 @@ class MPIProcessGroup(dist.ProcessGroup):
             signature = tensor.data_ptr(), tensor.numel(), tensor.dtype, hash(op)
             known = _known_all_reduces.get(signature)
             if known is None:
+                require_reachable(tensor, "tensor", "all_reduce", (strided,))
                 known = _dense_all_reduce(tensor, op)
                 if isinstance(known[1], methodcaller):  # it has copied nothing
                     if len(_known_all_reduces) >= _MOST_KNOWN:
@@ -555,7 +587,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         require_peer(root, self._size, "gather: root")
         targets = self._one_per_rank(output_tensors, source, root, "gather", "output")
         call = known_call("gather", (source.numel(),), source.dtype, root=root)
-        plan = collectives.gather(targets, source, root, self._rank, self._size)
+        plan = collectives.gather(targets, source, root, self._rank)
         return self._run(call, plan, targets, opts)
 
     @in_every_form(dist.ScatterOptions, output_tensors="output_tensor", input_tensors="")
@@ -643,6 +675,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         elements = sum(source.numel() for source in sources)
         return self._run(call, collectives.all_to_all(outputs, sources), outputs, opts, elements)
 
+    @without_values
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -670,7 +703,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         """Return when all ranks have come; if some do not, all others raise and name them.
 
         Args:
-            timeout: time allowed, the group's own if None.
+            timeout: time allowed, the group's own if None; zero asks who is there now.
             wait_all_ranks: name all that are missing; otherwise the first, and a death at once.
 
         Raises:
@@ -678,13 +711,15 @@ class MPIProcessGroup(dist.ProcessGroup):
             RankFailedError: if a rank has died.
         """
         self._require_open("monitored_barrier")
-        seconds = seconds_of(timeout)
+        # Zero is a time-out here, as with gloo; a negative one is torch's "unset".
+        seconds = -1 if timeout is None else timeout.total_seconds()
         seconds = self._seconds if seconds < 0 else seconds
         place = self._channels[0].group.place
         missing_ranks.wait(self.comm, self._store, place, seconds, wait_all_ranks)
 
     # --- point to point -------------------------------------------------------------------
 
+    @without_values
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("send")
         (tensor,) = as_list(tensors, "send", single=True)
@@ -693,6 +728,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         message_progress.follow(work)
         return work
 
+    @without_values
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
@@ -701,6 +737,7 @@ class MPIProcessGroup(dist.ProcessGroup):
         message_progress.follow(work)
         return work
 
+    @without_values
     def recv_anysource(self, tensors: Any, tag: int = 0) -> PointToPointWork:
         self._require_open("recv")
         (tensor,) = as_list(tensors, "recv", single=True)
@@ -712,8 +749,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         if tag < 0:
             raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
         work = start(tensor, peer, tag, self._channels[0], self._seconds)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
+        block = self._block() if self._blocks else None
+        if block is not None:
+            block.works.append(work)
         return work
 
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from . import comm_reaper, deadlines, events
 from .base_comm import base
+from .errors import CommunicationError
 from .group_comms import all_living
 from .guarded_comm import duplicate_world
 from .meeting_address import listen, meeting_address
@@ -44,9 +45,15 @@ def rendezvous(
     seconds = timeout.total_seconds()
     with events.making("init_process_group", all_living()):
         comm = duplicate_world(seconds)
-        comm_reaper.retire(comm)
-        store = open_store(comm, timeout)
-    yield store, comm.Get_rank(), comm.Get_size()
+        rank, size = comm.Get_rank(), comm.Get_size()
+        begun = None
+        try:
+            store = open_store(comm, timeout)
+            begun = 0  # nothing else will be begun on it
+        finally:
+            comm_reaper.retire(comm, begun)
+            del comm
+    yield store, rank, size
     raise RuntimeError("mpi:// cannot rendezvous again; destroy the group and initialise anew")
 
 
@@ -62,7 +69,8 @@ def _require_mpi_launch() -> None:
 
 def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
     """Return a new store of the ranks of ``comm``, which its rank 0 serves."""
-    seconds = timeout.total_seconds()
+    seconds = deadlines.bounded(timeout.total_seconds())
+    timeout = timedelta(seconds=seconds)
 
     def share(value: object) -> Any:
         return deadlines.call(comm, "rendezvous", seconds, comm.bcast, value, 0)
@@ -76,24 +84,30 @@ def open_store(comm: MPI.Intracomm, timeout: timedelta) -> dist.Store:
         require_same(hosts, deadlines.call(comm, "rendezvous", seconds, comm.allgather, mine))
         address = meeting_address(comm, hosts, seconds)
     if rank == 0:
-        listener = listen(address)
-        host, port = listener.getsockname()[:2]
-        # The store takes over the socket, so it listens on this address only.
-        store = dist.TCPStore(
-            host,
-            port,
-            size,
-            is_master=True,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )
+        try:
+            listener = listen(address)
+            host, port = listener.getsockname()[:2]
+            # The store takes over the socket, so it listens on this address only.
+            store = dist.TCPStore(
+                host,
+                port,
+                size,
+                is_master=True,
+                timeout=timeout,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+        except Exception as error:
+            share((None, repr(error)))
+            raise
         share((host, port))
         if size == base().Get_size():
             _serving.clear()  # every rank is here, so nobody needs the ones before
         _serving.append(store)
         return store
     host, port = share(None)
+    if host is None:
+        raise CommunicationError(f"rendezvous: rank 0 could not open a store: {port}")
     return dist.TCPStore(host, port, size, is_master=False, timeout=timeout, wait_for_workers=False)
 
 

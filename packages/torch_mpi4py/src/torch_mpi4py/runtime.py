@@ -7,14 +7,13 @@ came too late are named in one warning.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import sys
-import types
 import warnings
 
 import mpi4py
 
+from . import alarm
 from .allocator import keep_freed_memory
 from .launch import (
     BOTH_WAYS,
@@ -77,30 +76,34 @@ def _losses() -> list[str]:
 
 
 def _start_mpi() -> None:
+    global news_comm
     import mpi4py.MPI
 
-    if not mpi4py.MPI.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
-        mpi4py.MPI.Init_thread(mpi4py.MPI.THREAD_MULTIPLE)
+    mpi = mpi4py.MPI
+    if not mpi.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    if not _initialized_before:
+        news_comm = mpi.COMM_WORLD.Dup()
 
 
 def _start_mpi_in_time(seconds: float) -> None:
-    """Start MPI, which waits for all ranks; end this process with status 1 if that takes longer.
+    """Start MPI, which waits for all ranks; end this process if that takes longer.
 
-    A rank that died before, or has not been started, is waited for in vain, with the interpreter's
-    lock held. Only faulthandler's thread runs without it, and all that it writes is a traceback: so
-    the function that waits is named after what is wrong.
+    A rank that died before, or has not been started, would be waited for indefinitely.
     """
     why = (
         f"MPI_Init waits for all ranks, of which not all came within {seconds:g} s: one may have "
         f"died. {_START_SECONDS}=0 on all ranks waits for ever"
     )
-    faulthandler.dump_traceback_later(seconds, exit=True, file=2)
-    try:
-        types.FunctionType(_start_mpi.__code__.replace(co_name=why), globals())()
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    alarm.within(seconds, why, _start_mpi)
 
 
+news_comm: mpi4py.MPI.Intracomm | None = None
+"""A communicator of all ranks for :mod:`.ends` alone; None if the program has started MPI itself.
+
+It is made together with MPI, where all ranks are anyway: whatever becomes of the others, ranks can
+tell each other on it that they have come to their end.
+"""
 _imported_before = "mpi4py.MPI" in sys.modules
 _initialized_before = _imported_before and sys.modules["mpi4py.MPI"].Is_initialized()
 _only_here: list[str] = []
@@ -123,7 +126,8 @@ except ValueError:
     raise ImportError(
         f"{_START_SECONDS}={os.environ[_START_SECONDS]!r} is no number of seconds; 0 is no limit"
     ) from None
-if _initialized_before or _limit <= 0 or os.environ.get("OMPI_COMM_WORLD_SIZE", "1") == "1":
+_size = os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE", "1")
+if _initialized_before or _limit <= 0 or _size == "1":
     _start_mpi()
 else:
     _start_mpi_in_time(_limit)

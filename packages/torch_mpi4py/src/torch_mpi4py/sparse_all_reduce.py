@@ -6,13 +6,19 @@ all, and each adds up what has the same index.
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import numpy
 import torch
 from torch.distributed import ReduceOp
 
+from . import cuda_copies
+from .buffers import Staging, undelivered
 from .call import Call
-from .collectives import Plan, by_rank, gather_to_all, scale_after
+from .collectives import MOST_UNEQUAL, Plan, by_rank, gather_to_all, scale_after
 from .dtypes import Reduction, element_type, reduction
+from .errors import MismatchError
 from .runtime import MPI
 
 
@@ -45,20 +51,46 @@ def sparse_all_reduce(tensor: torch.Tensor, op: ReduceOp) -> tuple[Call, Plan, i
         raise TypeError(
             "all_reduce: sparse tensors can be combined by SUM and AVG only; use tensor.to_dense()"
         )
-    with torch.no_grad():
-        indices, values = (part.cpu().contiguous() for part in _parts(tensor.detach().coalesce()))
-    rows = indices.t().contiguous()  # so that what belongs to one rank lies together
+    staging = Staging()
+    staging.mark(tensor)
     call = SparseCall("all_reduce", (*tensor.shape, tensor.sparse_dim()), tensor.dtype, how.code)
 
     def run(comm: MPI.Intracomm) -> None:
+        staging.arrive()
+        # Values made in inference mode can only belong to a tensor made in it.
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad(), _current_gpu(tensor):
+            add_up(comm)
+
+    def add_up(comm: MPI.Intracomm) -> None:
+        indices, values = (part.cpu().contiguous() for part in _parts(tensor.detach().coalesce()))
+        rows = indices.t().contiguous()  # so that what belongs to one rank lies together
         counts = numpy.empty(comm.Get_size(), numpy.int64)
         comm.Allgather(numpy.array([len(rows)], numpy.int64), counts)
+        _require_few(int(counts.sum()) * max(rows.shape[1], math.prod(values.shape[1:])))
         all_rows = _gathered(comm, rows, counts)
         all_values = _gathered(comm, values, counts)
-        with torch.no_grad():
+        try:
             tensor.copy_(_sum(tensor, all_rows.t(), all_values, how, comm.Get_size()))
+            if tensor.is_cuda:
+                cuda_copies.wait({tensor.device: cuda_copies.moment(tensor.device)})
+        except Exception as error:
+            raise undelivered(error) from error
 
-    return call, run, values.numel()
+    return call, run, tensor._values().numel()
+
+
+def _current_gpu(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
+    return cuda_copies.current_gpu([tensor.device] if tensor.is_cuda else [])
+
+
+def _require_few(elements: int) -> None:
+    """Raise on all ranks alike, since none knows before how many the others have."""
+    if elements > MOST_UNEQUAL:
+        raise MismatchError(
+            f"all_reduce: the ranks' sparse tensors have {elements} values together, more than "
+            f"the {MOST_UNEQUAL} that are supported; reduce them in parts. No data was moved and "
+            "the group is still usable."
+        )
 
 
 def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +116,11 @@ def _sum(
     ranks: int,
 ) -> torch.Tensor:
     summed = torch.sparse_coo_tensor(
-        indices, values.to(how.wire_dtype), tensor.shape, check_invariants=False
+        indices,
+        values.to(how.wire_dtype),
+        tensor.shape,
+        device=values.device,
+        check_invariants=False,
     ).coalesce()
     scale_after(summed._values(), how, ranks)
     return summed.to(tensor.dtype)

@@ -63,8 +63,8 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
         cut_links.close_dead(min(cut_links.PATIENT_SECONDS, seconds / 3))
     if not shrinking.done():
         raise DeadlineError(
-            f"{what}: Timed out: not every living rank made this call within {seconds:g} s. Call "
-            "it on all of them; this rank goes on where it stopped when it is called again."
+            f"{what}: Timed out because not every living rank made this call within {seconds:g} s. "
+            "Call it on all of them; this rank goes on where it stopped when it is called again."
         )
     del _unfinished[key]
     try:
@@ -73,8 +73,3 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
         raise translate(error, what, comm) from error
     fresh.Set_errhandler(MPI.ERRORS_RETURN)
     return fresh
-
-
-def is_half_shrunk() -> bool:
-    """Return whether a shrink was begun here and has not ended."""
-    return bool(_unfinished)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,25 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import shared_report
 from .call import Call
-from .deadlines import Operation
-from .errors import CommunicationError, DeadlineError, RevokedError
+from .deadlines import Operation, bounded
+from .errors import DeadlineError, RevokedError
 from .events import Token, log
-from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward
+from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
 
 if TYPE_CHECKING:
     from .channel import Channel
     from .collectives import Plan
     from .link_emulation import EmulatedLink
-
-
-def settle(future: OrderedFuture, result: Any, error: BaseException | None) -> None:
-    """Complete ``future``."""
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
 def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
@@ -41,11 +33,20 @@ def seconds_of(timeout: timedelta | None) -> float:
     """Return seconds, or -1 where torch means no time-out of its own (None, zero, negative)."""
     if timeout is None:
         return -1
-    seconds = timeout.total_seconds()
+    seconds = bounded(timeout.total_seconds())
     return seconds if seconds > 0 else -1
 
 
-_future_lock = threading.Lock()  # one for all: what it guards takes microseconds
+def too_late(what: str, seconds: float) -> DeadlineError:
+    """Return the error of a wait whose own time-out has passed; the operation goes on."""
+    return DeadlineError(
+        f"{what}: Timed out after the {seconds:g} s given to wait(). It goes on: "
+        "wait again, or it ends at the group's own time-out."
+    )
+
+
+future_lock = threading.Lock()
+"""Held while a handle makes its future: one for all, because that takes microseconds."""
 
 
 class Handle(dist._Work):
@@ -99,6 +100,7 @@ class Collective(Operation):
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
+        on_callers_thread: whether the program stands still until it has been run.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
     run it, under the channel's lock for ends.
@@ -113,6 +115,7 @@ class Collective(Operation):
     options: Any = None
     link: EmulatedLink | None = None
     event: Token | None = None
+    on_callers_thread = False
 
     # Held until the end, if some other thread may run it.
     _baton: Any = None
@@ -175,9 +178,11 @@ class Collective(Operation):
         """Block until the operation is done.
 
         Args:
-            timeout: give up earlier than the group's own deadline.
+            timeout: stop waiting after so long. As with gloo, the operation goes on, until the
+                group's own deadline, and may be waited for again.
 
         Raises:
+            DeadlineError: if it has not ended in time.
             CommunicationError: what went wrong, as the subclass that says how.
         """
         if not self.done:
@@ -188,7 +193,6 @@ class Collective(Operation):
 
     def _wait_until_done(self, seconds: float) -> None:
         log.waits(self.event, True)
-        report = ""
         try:
             if seconds < 0:
                 self.channel.help_with(self)
@@ -196,19 +200,13 @@ class Collective(Operation):
                 self.channel.hurry()
             if not self.done and self._baton.acquire(timeout=seconds):
                 self._baton.release()  # pass the baton on to the next who waits
-            in_time = self.done
-            if not in_time:
-                report = shared_report.reach(self.comm)
         except KeyboardInterrupt:
             self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
             raise
         finally:
             log.waits(self.event, False)
-        if not in_time:
-            text = f"{self.what}: Timed out: not finished within the {seconds:g} s given to wait()"
-            error = DeadlineError(text + shared_report.ending(report))
-            self.channel.fail(error)
-            raise error
+        if not self.done:
+            raise too_late(self.what, seconds)
 
 
 class CollectiveWork(Handle, Collective):
@@ -222,12 +220,13 @@ class CollectiveWork(Handle, Collective):
         """Return a future of the list of output tensors."""
         if not raise_at_end_of_backward(self.wait):
             self.channel.hurry()  # one who waits for a future in C++ cannot help
-        with _future_lock:
+        with future_lock:
             if self._future is None:
                 self._future = self._new_future()
             return self._future
 
     def _new_future(self) -> OrderedFuture:
+        self.channel.callbacks.seconds = self.seconds
         future = OrderedFuture(self.channel.callbacks, devices_of(self.tensors))
         once = threading.Lock()
 
@@ -251,12 +250,21 @@ class CombinedWork(Handle):
         self._callbacks = callbacks
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all of them; the first error is raised after all have ended."""
-        first_error: CommunicationError | None = None
+        """Wait for all of them; the first error is raised after all have ended.
+
+        Args:
+            timeout: stop waiting after so long; they go on.
+        """
+        seconds = seconds_of(timeout)
+        until = time.monotonic() + seconds
+        first_error: Exception | None = None
         for work in self._works:
             try:
-                work.wait() if timeout is None else work.wait(timeout)
-            except CommunicationError as error:
+                if seconds < 0:
+                    work.wait()
+                else:  # zero would be no time-out
+                    work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-6)))
+            except Exception as error:
                 first_error = first_error or error
         if first_error is not None:
             raise first_error

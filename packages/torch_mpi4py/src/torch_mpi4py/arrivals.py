@@ -1,0 +1,263 @@
+"""The ranks of one host meet in shared memory before a collective, asleep while they wait.
+
+A rank that waits inside MPI keeps its core busy, and nothing but a revocation gets it out. So the
+ranks meet first, and call MPI once all have come. Each writes one word into its event board, which
+the others have mapped: the number of its call and a signature of it. A rank that finds the words
+of all others equal to its own goes on at once; otherwise it spins for a moment and then sleeps in
+the kernel until the word it misses changes (a *futex*). A word with the right number and another
+signature is a call that does not match: the exchange of signatures costs no message.
+
+Nobody can oversleep: the kernel compares the word and puts the thread to sleep in one step, and
+whoever writes a word then wakes those that sleep on it. Sleeping is done in slices all the same,
+because a sleeping rank has to move other messages along and to hear of deaths and deadlines.
+
+A call has two places for its word, used in turns. A rank can be one call ahead of another, but
+not two, since it would have to meet that one in between: so a word is not overwritten before all
+have seen it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy
+
+from . import deadlines
+from .deaths import has_ulfm, is_broken
+from .errors import CommunicationError
+from .event_board import ARRIVAL_SLOTS, WORDS_A_SLOT
+from .events import log
+from .mpi_errors import freed
+from .peer_boards import board_of
+from .runtime import MPI
+
+if TYPE_CHECKING:
+    from .work import Collective
+
+_SPIN_SECONDS = 50e-6
+_SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
+_LONG_SLICE_SECONDS = 20e-3
+_LONG_AFTER_SECONDS = 0.2
+_NUMBER = 0xFFFF  # the bits of a word that hold the call's number
+_GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
+_FAILED, _CLOSED = 1, 2
+# Why a rank has closed its group, as at the end of its program, is told in another way.
+_NEWS_SECONDS = 3.0
+
+
+class _Peer(NamedTuple):
+    """Where another rank writes its words: its memory, an index there, and its address."""
+
+    rank: int
+    words: memoryview
+    first: int
+    address: int
+
+
+# --- sleeping in the kernel ---------------------------------------------------------------------
+
+_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "s390x": 238, "riscv64": 98}
+_WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
+_number_of_futex = _FUTEX_CALLS.get(platform.machine()) if sys.platform == "linux" else None
+_syscall = ctypes.CDLL(None).syscall
+_syscall.argtypes = [
+    *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+]
+_syscall.restype = ctypes.c_long
+
+
+def _timespec(seconds: float) -> ctypes.Array:
+    return ctypes.create_string_buffer(struct.pack("qq", int(seconds), int(seconds % 1 * 1e9)))
+
+
+_slice, _long_slice = _timespec(_SLICE_SECONDS), _timespec(_LONG_SLICE_SECONDS)
+
+
+def _wake(address: int) -> None:
+    """Wake all who sleep until the word at ``address`` changes."""
+    if _number_of_futex is not None:
+        _syscall(_number_of_futex, address, _WAKE, _EVERYONE, None, None, 0)
+
+
+def _sleep(address: int, seen: int, long: bool) -> None:
+    """Sleep for a slice, unless the word at ``address`` is or becomes another than ``seen``."""
+    if _number_of_futex is None:
+        time.sleep(1e-3)
+    else:
+        limit = _long_slice if long else _slice
+        _syscall(_number_of_futex, address, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
+
+
+# --- slots --------------------------------------------------------------------------------------
+
+# One slot for each communicator. A slot that was given back is used again as late as possible:
+# a rank that still waits in the group that is gone must not take a new group's word for its own.
+_free_slots = deque(range(ARRIVAL_SLOTS))
+_slots_lock = threading.Lock()
+
+
+def _take_slot() -> int:
+    with _slots_lock:
+        return _free_slots.popleft() if _free_slots else -1
+
+
+def _give_back(slot: int) -> None:
+    with _slots_lock:
+        _free_slots.append(slot)
+
+
+def _address_of(words: memoryview) -> int:
+    return numpy.frombuffer(words, numpy.uint64).ctypes.data
+
+
+# --- meeting ------------------------------------------------------------------------------------
+
+
+class Arrivals:
+    """Where the ranks of one communicator meet; :func:`open_arrivals` makes it."""
+
+    def __init__(self, comm: MPI.Intracomm, slot: int, peers: list[_Peer]) -> None:
+        self._comm = comm
+        self._slot = slot
+        self._peers = peers
+        self._words = log.arrivals
+        self._first = slot * WORDS_A_SLOT
+        self._address = _address_of(log.arrivals) + 8 * self._first
+        self._number = 0
+        # By the last bit of a call's number: what is looked at in each call.
+        self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
+        self._closed = False
+        self._pid = os.getpid()
+
+    def meet(self, work: Collective, signature: int) -> bool:
+        """Return once every rank has come to its next call; whether all calls are the same.
+
+        Args:
+            work: the call. The watcher ends the wait by giving it a ``reason``.
+            signature: a multiple of 65,536 below 2**64, equal on ranks whose calls are equal.
+
+        Raises:
+            CommunicationError: if a rank will not come, or the time is over.
+        """
+        self._number = number = (self._number + 1) & _NUMBER
+        word, turn = signature | number, number & 1
+        self._words[self._first + turn] = word
+        _wake(self._address + 8 * turn)
+        places = self._places[turn]
+        for words, place in places:
+            if words[place] != word:
+                break
+        else:
+            return True
+        self._await_all(work, number, turn)
+        return all(words[place] == word for words, place in places)
+
+    def leave(self, why: int = _FAILED) -> None:
+        """Have nobody wait for this rank any more; any thread may call this."""
+        if os.getpid() != self._pid:  # a child that the program has forked is no rank
+            return
+        self._words[self._first + _GONE] = why
+        for turn in (0, 1):
+            _wake(self._address + 8 * turn)
+
+    def close(self) -> None:
+        """Leave for good."""
+        self.leave(_CLOSED)
+        if not self._closed:
+            self._closed = True
+            _give_back(self._slot)
+
+    def _await_all(self, work: Collective, number: int, turn: int) -> None:
+        missing = [one for one in self._peers if _number_in(one, turn) != number]
+        if work.on_callers_thread:  # elsewhere it would keep the interpreter from who computes
+            end = time.perf_counter() + _SPIN_SECONDS
+            while missing and time.perf_counter() < end:
+                os.sched_yield()
+                missing = [one for one in missing if _number_in(one, turn) != number]
+        if not missing:
+            return
+        work.outside_mpi = True
+        try:
+            began = time.perf_counter()
+            for peer in missing:
+                self._await(peer, work, number, turn, began)
+        finally:
+            work.outside_mpi = False
+
+    def _await(self, peer: _Peer, work: Collective, number: int, turn: int, began: float) -> None:
+        place, gone_at = peer.first + turn, 0.0
+        while True:
+            why_gone = peer.words[peer.first + _GONE]
+            seen = peer.words[place]
+            if seen & _NUMBER == number:
+                return
+            now = time.perf_counter()
+            gone_at = gone_at or (now if why_gone else 0.0)
+            is_vain = why_gone == _FAILED or (why_gone and now > gone_at + _NEWS_SECONDS)
+            self._require_hope(work, bool(is_vain))
+            _sleep(peer.address + 8 * turn, seen, now - began > _LONG_AFTER_SECONDS)
+            _progress_comm().Iprobe()
+
+    def _require_hope(self, work: Collective, is_vain: bool) -> None:
+        """Raise if the wait is to end: given up here or elsewhere, or a rank has died."""
+        if work.reason:
+            raise work.freed_error()
+        failure = work.channel.failure
+        if failure is not None:
+            raise work.stopped(failure)
+        if is_vain or is_broken(self._comm):
+            raise freed(work.what, self._comm)
+
+
+def _number_in(peer: _Peer, turn: int) -> int:
+    return peer.words[peer.first + turn] & _NUMBER
+
+
+def _progress_comm() -> MPI.Intracomm:
+    # MPICH moves nothing of other ranks in a call on COMM_SELF; in Open MPI a call on COMM_WORLD
+    # raises once a rank has died.
+    return MPI.COMM_SELF if has_ulfm() else MPI.COMM_WORLD
+
+
+def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
+    """Return where the ranks of ``comm`` meet; each of them must call this.
+
+    None if they are not all on one host, or a rank has no slot left: then they do not meet.
+
+    Raises:
+        CommunicationError: if a rank does not come within ``seconds``.
+    """
+    if comm.Get_size() == 1:
+        return None
+    ranks = log.group_of(comm).ranks
+    boards = [board for rank in ranks if (board := board_of(rank)) is not None]
+    slot = _take_slot() if len(boards) == len(ranks) else -1
+    if slot >= 0:
+        first = slot * WORDS_A_SLOT
+        for place in range(first, first + WORDS_A_SLOT):
+            log.arrivals[place] = 0
+    try:
+        slots = deadlines.call(comm, "new communicator", seconds, comm.allgather, slot)
+    except CommunicationError:
+        if slot >= 0:
+            _give_back(slot)
+        raise
+    if min(slots) < 0:
+        if slot >= 0:
+            _give_back(slot)
+        return None
+    peers = []
+    for place, (rank, board) in enumerate(zip(ranks, boards, strict=True)):
+        if place != comm.Get_rank():
+            first, words = slots[place] * WORDS_A_SLOT, board.arrivals
+            peers.append(_Peer(rank, words, first, _address_of(words) + 8 * first))
+    return Arrivals(comm, slot, peers)
