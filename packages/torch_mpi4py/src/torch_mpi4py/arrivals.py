@@ -7,8 +7,8 @@ of all others equal to its own goes on at once; otherwise it spins for a moment 
 the kernel until the word it misses changes (a *futex*). A word with the right number and another
 signature is a call that does not match: the exchange of signatures costs no message.
 
-Nobody can oversleep: the kernel compares the word and puts the thread to sleep in one step, and
-whoever writes a word then wakes those that sleep on it. Sleeping is done in slices all the same,
+No wake-up is lost: the kernel compares the word and puts the thread to sleep in one step, and a
+rank that writes a word then wakes those that sleep on it. Sleeping is done in slices all the same,
 because a sleeping rank has to move other messages along and to hear of deaths and deadlines.
 
 A call has two places for its word, used in turns. A rank can be one call ahead of another, but
