@@ -128,10 +128,22 @@ def case_a_message_moves_on_while_its_sender_sleeps(rank: int, size: int) -> Non
 
 
 @case(sizes=(2, 3))
-def case_a_group_that_a_rank_has_left_ends_at_once(rank: int, size: int) -> None:
+def case_a_group_that_a_rank_has_left_ends_long_before_its_deadline(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=GROUP_SECONDS))
     if rank:
         with raises(CommunicationError, within=0.8 * GROUP_SECONDS):
             dist.all_reduce(torch.ones(1), group=group)
     dist.destroy_process_group(group)
+    still_works()
+
+
+@case(sizes=(2, 3))
+def case_a_group_that_failed_stays_failed_when_it_is_closed(rank: int, size: int) -> None:
+    """The others are not to wait for the news of why it was closed."""
+    with group_of_all() as group:
+        meeting = group._channels[0]._arrivals
+        meeting.leave()
+        meeting.close()
+        assert meeting._words[meeting._first + arrivals._GONE] == arrivals._FAILED
+        dist.barrier()
     still_works()

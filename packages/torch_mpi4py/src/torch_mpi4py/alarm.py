@@ -32,7 +32,7 @@ def within(seconds: float, why: str, function: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _timer(seconds: float) -> Iterator[None]:
-    """Borrow the timer of the process, and give it back to whoever has set it."""
+    """Borrow the timer of the process, and restore the program's own afterwards."""
     on_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGALRM)
     if before is not signal.SIG_DFL and not (on_main and before is not None):

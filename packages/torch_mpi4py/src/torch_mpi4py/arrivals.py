@@ -56,7 +56,6 @@ _NEWS_SECONDS = 3.0
 class _Peer(NamedTuple):
     """Where another rank writes its words: its memory, an index there, and its address."""
 
-    rank: int
     words: memoryview
     first: int
     address: int
@@ -165,7 +164,8 @@ class Arrivals:
         """Have nobody wait for this rank any more; any thread may call this."""
         if os.getpid() != self._pid:  # a child that the program has forked is no rank
             return
-        self._words[self._first + _GONE] = why
+        if not self._words[self._first + _GONE]:  # the first reason is the one that counts
+            self._words[self._first + _GONE] = why
         for turn in (0, 1):
             _wake(self._address + 8 * turn)
 
@@ -256,8 +256,8 @@ def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
             _give_back(slot)
         return None
     peers = []
-    for place, (rank, board) in enumerate(zip(ranks, boards, strict=True)):
+    for place, board in enumerate(boards):
         if place != comm.Get_rank():
             first, words = slots[place] * WORDS_A_SLOT, board.arrivals
-            peers.append(_Peer(rank, words, first, _address_of(words) + 8 * first))
+            peers.append(_Peer(words, first, _address_of(words) + 8 * first))
     return Arrivals(comm, slot, peers)

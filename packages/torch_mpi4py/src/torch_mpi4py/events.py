@@ -132,7 +132,7 @@ class EventLog(BoardWriter):
             self.drop(token)
 
 
-# MPI calls the function when a communicator is freed, whoever frees it.
+# MPI calls the function when any code frees a communicator.
 def _forget_name(comm: MPI.Comm, key: int, handle: int) -> None:
     log.forget_name(handle)
 

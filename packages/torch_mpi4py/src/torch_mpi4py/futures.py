@@ -12,7 +12,7 @@ callback runs first, nor whether it runs before or after the program's next call
    then: it is complete when ``then`` returns, so waiting for it, in Python or in C++ (as in
    ``torch.futures.wait_all``), never waits for the callback itself.
 3. A callback that waits, in Python, for one that the program has attached later runs what is
-   queued up to that one first. If it waits for that one in C++, nobody can ask it to: once it
+   queued up to that one first. A wait in C++ does not come through here: once it
    has kept others waiting for the group's time-out, they run on a second thread.
 4. The arrival of a message orders nothing. Each message's callbacks have a queue of their own,
    so a late message holds back no others. The collectives they issue go to one more channel
@@ -144,7 +144,7 @@ class CallbackQueue:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None  # takes what is queued; others only end
         self._closed = False
-        self._running: Attached | None = None  # by that thread, not inside of another callback
+        self._running: Attached | None = None  # by that thread, not inside another callback
         self._seen: tuple[Attached | None, float] = None, 0.0  # running at a beat, and since when
 
     def put(self, attached: Attached) -> None:

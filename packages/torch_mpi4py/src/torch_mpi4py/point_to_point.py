@@ -388,6 +388,6 @@ class PointToPointWork(Handle):
         error: BaseException | None = None
         try:
             self.wait()
-        except BaseException as failed:  # whoever waits for the future must learn of it
+        except BaseException as failed:  # the future must complete with it
             error = failed
         settle(future, self.tensors, error)
