@@ -22,17 +22,27 @@ print(own_cpu_seconds(), flush=True)
 """
 
 COUNTS_COLLECTIONS = """
-import gc
+import gc, threading
 from torch_mpi4py import heartbeat
 begun = []
 gc.callbacks.append(lambda phase, _: begun.append(phase))
-heartbeat._place_of_main_thread()  # the first time it looks up whose file this is
-gc.set_threshold(1)
-begun.clear()
-place = heartbeat._place_of_main_thread()
-seen = len(begun)
-gc.set_threshold(700)
-print(place, seen)
+
+def deep(calls):
+    if calls:
+        return deep(calls - 1)
+    look = heartbeat._frames_uncollected(threading.main_thread().ident)
+    frames = []
+    gc.set_threshold(1)
+    begun.clear()
+    frames.extend(look)
+    seen = len(begun)
+    gc.set_threshold(700)
+    return seen, sum(frame is not None for frame in frames), gc.isenabled()
+
+print(*deep(50))
+gc.disable()
+print(*deep(50))
+print(heartbeat._place_of_main_thread())
 """
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system has no /proc")
@@ -100,4 +110,4 @@ def test_nothing_is_destroyed_while_another_threads_frames_are_looked_at():
     # What a collection destroys can let the other thread go on, and its frames go: that crashed.
     command = [sys.executable, "-c", COUNTS_COLLECTIONS]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert said.split()[-1] == "0", said
+    assert said.splitlines() == ["0 52 True", "0 52 False", "<string>:22"]

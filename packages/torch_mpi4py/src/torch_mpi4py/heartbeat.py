@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from itertools import chain
-from operator import call
+from collections.abc import Callable, Iterator
+from itertools import accumulate, chain, repeat, takewhile
+from operator import call, methodcaller
 from types import FrameType
 from typing import Any
 
@@ -71,24 +71,23 @@ def _place_of_main_thread() -> str:
     one of the main thread's frames. What it destroys may let the main thread go on, which leaves
     that frame, and the object is of none: the process crashed.
     """
-    frames = sys._current_frames() if sys.version_info >= (3, 12) else _frames_uncollected()
-    return site_of(frames.get(threading.main_thread().ident or 0))
+    main = threading.main_thread().ident or 0
+    if sys.version_info >= (3, 12):
+        return site_of(sys._current_frames().get(main))
+    return site_of(next(filter(None, list(_frames_uncollected(main))), None))
 
 
-_LOOKS = {
-    True: (gc.disable, sys._current_frames, gc.enable),
-    False: (sys._current_frames,),
-}
+def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
+    """Iterate over the frames of a thread, the innermost first, and collect no garbage meanwhile.
 
-
-def _frames_uncollected() -> dict[int, FrameType]:
-    """Return the frames of all threads, and collect no garbage meanwhile.
-
-    All of it is one call in C: no other thread has a turn in between, whose own gc.disable() would
-    be undone.
+    All is done by C functions, so in one call of list() no other thread has a turn, whose own
+    gc.disable() would be undone. With all objects made, walking along ``f_back`` makes none.
     """
-    calls = chain.from_iterable(map(_LOOKS.__getitem__, map(call, (gc.isenabled,))))
-    return next(filter(None, list(map(call, calls))))
+    tops = map(methodcaller("get", thread), map(call, (sys._current_frames,)))
+    frames = takewhile(bool, accumulate(chain(tops, repeat("f_back")), getattr))
+    uncollected = chain(map(call, (gc.disable,)), frames, map(call, (gc.enable,)))
+    ways = {True: uncollected, False: frames}
+    return chain.from_iterable(map(ways.__getitem__, map(call, (gc.isenabled,))))
 
 
 # ---- a program -------------------------------------------------------------------------------
