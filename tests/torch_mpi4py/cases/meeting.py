@@ -45,12 +45,12 @@ def case_a_rank_that_waits_leaves_its_core_to_others(rank: int, size: int) -> No
 
 @case(sizes=(2, 3, 4), seconds=90)
 def case_no_rank_oversleeps(rank: int, size: int) -> None:
-    usual = arrivals._slice, arrivals._long_slice
+    usual = arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS
     chance = random.Random(rank)
     longest, number = 0.0, torch.zeros(1)
     try:
         # A wake-up that was missed costs a whole slice.
-        arrivals._slice = arrivals._long_slice = arrivals._timespec(MISSED_SECONDS)
+        arrivals._SLICE_SECONDS = arrivals._LONG_SLICE_SECONDS = MISSED_SECONDS
         for _ in range(MEETINGS):
             delay = chance.random()
             if delay < 0.02:
@@ -61,7 +61,7 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
             dist.broadcast(number, src=0)  # rank 0 does not wait for the others to leave
             longest = max(longest, time.monotonic() - began)
     finally:
-        arrivals._slice, arrivals._long_slice = usual
+        arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS = usual
     assert longest < MISSED_SECONDS, longest
 
 

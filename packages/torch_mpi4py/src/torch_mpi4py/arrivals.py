@@ -18,19 +18,13 @@ have seen it.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import struct
-import sys
 import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy
-
-from . import deadlines
+from . import deadlines, futex
 from .deaths import has_ulfm, is_broken
 from .errors import CommunicationError
 from .event_board import ARRIVAL_SLOTS, WORDS_A_SLOT
@@ -61,41 +55,6 @@ class _Peer(NamedTuple):
     address: int
 
 
-# --- sleeping in the kernel ---------------------------------------------------------------------
-
-_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "ppc64le": 221, "s390x": 238, "riscv64": 98}
-_WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
-_number_of_futex = _FUTEX_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-_syscall = ctypes.CDLL(None).syscall
-_syscall.argtypes = [
-    *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
-    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
-]
-_syscall.restype = ctypes.c_long
-
-
-def _timespec(seconds: float) -> ctypes.Array:
-    return ctypes.create_string_buffer(struct.pack("qq", int(seconds), int(seconds % 1 * 1e9)))
-
-
-_slice, _long_slice = _timespec(_SLICE_SECONDS), _timespec(_LONG_SLICE_SECONDS)
-
-
-def _wake(address: int) -> None:
-    """Wake all who sleep until the word at ``address`` changes."""
-    if _number_of_futex is not None:
-        _syscall(_number_of_futex, address, _WAKE, _EVERYONE, None, None, 0)
-
-
-def _sleep(address: int, seen: int, long: bool) -> None:
-    """Sleep for a slice, unless the word at ``address`` is or becomes another than ``seen``."""
-    if _number_of_futex is None:
-        time.sleep(1e-3)
-    else:
-        limit = _long_slice if long else _slice
-        _syscall(_number_of_futex, address, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
-
-
 # --- slots --------------------------------------------------------------------------------------
 
 # One slot for each communicator. A slot that was given back is used again as late as possible:
@@ -114,10 +73,6 @@ def _give_back(slot: int) -> None:
         _free_slots.append(slot)
 
 
-def _address_of(words: memoryview) -> int:
-    return numpy.frombuffer(words, numpy.uint64).ctypes.data
-
-
 # --- meeting ------------------------------------------------------------------------------------
 
 
@@ -130,7 +85,7 @@ class Arrivals:
         self._peers = peers
         self._words = log.arrivals
         self._first = slot * WORDS_A_SLOT
-        self._address = _address_of(log.arrivals) + 8 * self._first
+        self._address = futex.address_of(log.arrivals) + 8 * self._first
         self._number = 0
         # By the last bit of a call's number: what is looked at in each call.
         self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
@@ -150,7 +105,7 @@ class Arrivals:
         self._number = number = (self._number + 1) & _NUMBER
         word, turn = signature | number, number & 1
         self._words[self._first + turn] = word
-        _wake(self._address + 8 * turn)
+        futex.wake(self._address + 8 * turn)
         places = self._places[turn]
         for words, place in places:
             if words[place] != word:
@@ -167,7 +122,7 @@ class Arrivals:
         if not self._words[self._first + _GONE]:  # the first reason is the one that counts
             self._words[self._first + _GONE] = why
         for turn in (0, 1):
-            _wake(self._address + 8 * turn)
+            futex.wake(self._address + 8 * turn)
 
     def close(self) -> None:
         """Leave for good."""
@@ -204,7 +159,9 @@ class Arrivals:
             gone_at = gone_at or (now if why_gone else 0.0)
             is_vain = why_gone == _FAILED or (why_gone and now > gone_at + _NEWS_SECONDS)
             self._require_hope(work, bool(is_vain))
-            _sleep(peer.address + 8 * turn, seen, now - began > _LONG_AFTER_SECONDS)
+            long = now - began > _LONG_AFTER_SECONDS
+            seconds = _LONG_SLICE_SECONDS if long else _SLICE_SECONDS
+            futex.sleep(peer.address + 8 * turn, seen, seconds)
             _progress_comm().Iprobe()
 
     def _require_hope(self, work: Collective, is_vain: bool) -> None:
@@ -259,5 +216,5 @@ def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
     for place, board in enumerate(boards):
         if place != comm.Get_rank():
             first, words = slots[place] * WORDS_A_SLOT, board.arrivals
-            peers.append(_Peer(words, first, _address_of(words) + 8 * first))
+            peers.append(_Peer(words, first, futex.address_of(words) + 8 * first))
     return Arrivals(comm, slot, peers)
