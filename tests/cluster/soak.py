@@ -87,8 +87,12 @@ class Soak:
         self.memory: list[tuple[int, int, int]] = []
         self.restarts = 0
         self.kernel = Kernel()
-        self.kernel.start_cluster(4)
-        self._begin_life()
+        try:
+            self.kernel.start_cluster(4)
+            self._begin_life()
+        except BaseException:  # nobody has it yet who could end it
+            self.kernel.shut_down()
+            raise
 
     def _begin_life(self) -> None:
         (directory,) = self.traces.directories()

@@ -22,14 +22,16 @@ print(own_cpu_seconds(), flush=True)
 """
 
 COUNTS_COLLECTIONS = """
-import gc, threading
+import gc, linecache, sys, threading
 from torch_mpi4py import heartbeat
-begun = []
-gc.callbacks.append(lambda phase, _: begun.append(phase))
 
-def deep(calls):
-    if calls:
-        return deep(calls - 1)
+begun = []  # the code in which a collection began
+gc.callbacks.append(lambda phase, _: begun.append((sys._getframe(1), sys._getframe(1).f_lineno)))
+
+def deep(calls, function):
+    return deep(calls - 1, function) if calls else function()
+
+def collected_in_a_look():
     look = heartbeat._frames_uncollected(threading.main_thread().ident)
     frames = []
     gc.set_threshold(1)
@@ -37,12 +39,25 @@ def deep(calls):
     frames.extend(look)
     seen = len(begun)
     gc.set_threshold(700)
-    return seen, sum(frame is not None for frame in frames), gc.isenabled()
+    return seen, len(frames) > 50, gc.isenabled()
 
-print(*deep(50))
+def collected_on_the_way():
+    gc.set_threshold(1)
+    begun.clear()
+    place = heartbeat._place_of_main_thread()
+    gc.set_threshold(700)
+    lines = {linecache.getline(one.f_code.co_filename, line) for one, line in begun}
+    return place, any(".f_back" in line for line in lines)
+
+def of_a_library(function):
+    code = function.__code__.replace(co_filename=heartbeat.__file__)
+    return type(function)(code, globals())
+
+print(*deep(50, collected_in_a_look))
+deep = of_a_library(deep)  # its frames are passed over on the way to the program's line
+print(*deep(50, of_a_library(collected_on_the_way)))
 gc.disable()
-print(*deep(50))
-print(heartbeat._place_of_main_thread())
+print(*deep(50, collected_in_a_look))
 """
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system has no /proc")
@@ -110,4 +125,4 @@ def test_nothing_is_destroyed_while_another_threads_frames_are_looked_at():
     # What a collection destroys can let the other thread go on, and its frames go: that crashed.
     command = [sys.executable, "-c", COUNTS_COLLECTIONS]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert said.splitlines() == ["0 52 True", "0 52 False", "<string>:22"]
+    assert said.splitlines() == ["0 True True", "<string>:35 False", "0 True False"]

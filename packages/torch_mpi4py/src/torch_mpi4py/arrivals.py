@@ -7,9 +7,11 @@ of all others equal to its own goes on at once; otherwise it spins for a moment 
 the kernel until the word it misses changes (a *futex*). A word with the right number and another
 signature is a call that does not match: the exchange of signatures costs no message.
 
-No wake-up is lost: the kernel compares the word and puts the thread to sleep in one step, and a
-rank that writes a word then wakes those that sleep on it. Sleeping is done in slices all the same,
-because a sleeping rank has to move other messages along and to hear of deaths and deadlines.
+A rank says so before it sleeps and then looks once more; one that comes writes its word and then
+asks whether anybody sleeps. One of the two sees the other, because what each writes is out before
+it reads on (see :data:`_ASKS_FIRST`), and the kernel lets nobody sleep on a word that has changed.
+Sleeping is done in slices all the same, because a sleeping rank has to move other messages along
+and to hear of deaths and deadlines.
 
 A call has two places for its word, used in turns. A rank can be one call ahead of another, but
 not two, since it would have to meet that one in between: so a word is not overwritten before all
@@ -19,6 +21,7 @@ have seen it.
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from collections import deque
@@ -42,9 +45,15 @@ _LONG_SLICE_SECONDS = 20e-3
 _LONG_AFTER_SECONDS = 0.2
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
 _GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
+_ASLEEP = 3  # and where, that it sleeps until others come, or is about to
 _FAILED, _CLOSED = 1, 2
 # Why a rank has closed its group, as at the end of its program, is told in another way.
 _NEWS_SECONDS = 3.0
+
+# There taking a lock and giving it back is a barrier, which no read passes. Elsewhere a rank wakes
+# the others without asking, which takes a system call each time.
+_ASKS_FIRST = platform.machine() in {"x86_64", "AMD64"}
+_barrier = threading.Lock()
 
 
 class _Peer(NamedTuple):
@@ -89,6 +98,7 @@ class Arrivals:
         self._number = 0
         # By the last bit of a call's number: what is looked at in each call.
         self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
+        self._sleepers = [(one.words, one.first + _ASLEEP) for one in peers]
         self._closed = False
         self._pid = os.getpid()
 
@@ -105,7 +115,12 @@ class Arrivals:
         self._number = number = (self._number + 1) & _NUMBER
         word, turn = signature | number, number & 1
         self._words[self._first + turn] = word
-        futex.wake(self._address + 8 * turn)
+        with _barrier:
+            pass
+        for words, asleep in self._sleepers:
+            if words[asleep] or not _ASKS_FIRST:
+                futex.wake(self._address + 8 * turn)
+                break
         places = self._places[turn]
         for words, place in places:
             if words[place] != word:
@@ -141,11 +156,15 @@ class Arrivals:
         if not missing:
             return
         work.outside_mpi = True
+        self._words[self._first + _ASLEEP] = 1
+        with _barrier:
+            pass
         try:
             began = time.perf_counter()
             for peer in missing:
                 self._await(peer, work, number, turn, began)
         finally:
+            self._words[self._first + _ASLEEP] = 0
             work.outside_mpi = False
 
     def _await(self, peer: _Peer, work: Collective, number: int, turn: int, began: float) -> None:

@@ -1,7 +1,7 @@
 """Sleep in the kernel until a word of shared memory changes: a *futex* of Linux.
 
-No wake-up is lost: the kernel compares the word and puts the thread to sleep in one step, and who
-writes the word wakes afterwards. Source: ``man 2 futex``. On other systems a sleep is a short nap.
+The kernel compares the word and puts the thread to sleep in one step, so whoever writes the word
+and wakes afterwards is never missed. Source: ``man 2 futex``. Other systems sleep for a moment.
 """
 
 from __future__ import annotations
