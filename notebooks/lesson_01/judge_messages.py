@@ -12,8 +12,8 @@ from itertools import pairwise
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
 from course_lib.teaching.judges.messages import (
+    all_stuck_in_first_send,
     all_waited,
-    begins_with_blocking_send,
     inside_the_world,
     judge_hang,
     no_collective,
@@ -186,7 +186,7 @@ def judge_shift(seen: Observation) -> None:
     inside_the_world(seen)
     if seen.hung:
         stuck = seen.stuck().values()
-        if all(begins_with_blocking_send(log) for log in seen.logs):
+        if all_stuck_in_first_send(seen.logs):
             raise WrongAnswer(
                 "everyone-sends-first",
                 "every rank is stuck in its send. A large message leaves only when somebody "

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.messages import (
+    all_stuck_in_first_send,
     all_waited,
-    begins_with_blocking_send,
     judge_hang,
 )
 from course_lib.teaching.message_log import Observation
@@ -47,7 +47,7 @@ def start_of(rank: int) -> float:
 def judge_gossip(seen: Observation) -> None:
     judge_first(seen)
     logs = [log for log in seen.logs if log]
-    if seen.hung and logs and all(map(begins_with_blocking_send, logs)):
+    if seen.hung and logs and all_stuck_in_first_send(logs):
         raise WrongAnswer(
             "both-send-first",
             f"both ranks of a pair are stuck in {_first(logs)}. A large message leaves only when "

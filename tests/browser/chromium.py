@@ -66,9 +66,7 @@ class Page:
         while True:
             message = json.loads(self._socket.recv())
             if message.get("method") == "Runtime.exceptionThrown":
-                details = message["params"]["exceptionDetails"]
-                what = details.get("exception", {}).get("description", json.dumps(details))
-                self.errors.append(what[:500])
+                self.errors.append(_described(message["params"]["exceptionDetails"]))
             if message.get("method") == "Page.javascriptDialogOpening":  # leave without saving
                 accept = {"method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
                 self._socket.send(json.dumps({"id": 0, **accept}))
@@ -108,6 +106,19 @@ class Page:
     def screenshot(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+def _described(details: dict[str, Any]) -> str:
+    """Return what an uncaught exception says of itself, and where, if it is no Error, it came from.
+
+    Any value may be thrown in JavaScript, and only an Error has a description.
+    """
+    exception = details.get("exception", {})
+    if "description" in exception:
+        return exception["description"][:500]
+    frames = details.get("stackTrace", {}).get("callFrames", [])
+    stack = [f"    at {f['functionName']} {f['url']}:{f['lineNumber']}" for f in frames]
+    return "\n".join([f"{details['text']}: {exception}", *stack])[:2000]
 
 
 @contextlib.contextmanager

@@ -52,13 +52,19 @@ def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
         )
 
 
-def begins_with_blocking_send(log: list[LoggedCall]) -> bool:
-    """Return whether a rank's first call was a long send that it waited for, in vain.
+def all_stuck_in_first_send(logs: list[list[LoggedCall]]) -> bool:
+    """Return whether every rank's first call was a long send for whose end it waited, in vain.
 
-    Once a rank is freed, Open MPI may report to the other that the message has been sent. That
-    one goes on to its next call, so how its send ended is no evidence.
+    Once a rank is freed, Open MPI may report to the next that its message has been sent. That one
+    goes on, and may even receive, so only the rank that was freed first is evidence: it has
+    received nothing.
     """
-    if not log or log[0].kind != "send" or any(e.kind == "recv" and e.finished for e in log):
+    nothing_received = [not any(e.kind == "recv" and e.finished for e in log) for log in logs]
+    return all(map(_begins_with_blocking_send, logs)) and any(nothing_received)
+
+
+def _begins_with_blocking_send(log: list[LoggedCall]) -> bool:
+    if not log or log[0].kind != "send":
         return False
     waited_at_once = log[0].call in _STARTED_SENDS and (len(log) == 1 or log[0].waited)
     return waited_at_once or log[0].call in _BLOCKING_SENDS

@@ -44,6 +44,13 @@ def test_who_waits_for_no_send_is_stuck_in_the_receive():
     assert verdict(judge_gossip, *logs) == "it-hangs"
 
 
+@pytest.mark.parametrize("send", ["send", "isend"])
+def test_so_is_one_that_let_the_partner_receive_as_well(send):
+    swept_away = [call(send, 0, finished=True), call("recv", 0, finished=True)]
+    logs = [[call(send, 1, finished=send == "isend")], swept_away]
+    assert verdict(judge_gossip, *logs) == "both-send-first"
+
+
 def test_who_has_received_is_not_stuck_in_its_first_send():
-    logs = [[call("send", 1, finished=True), call("recv", 1, finished=True)], [call("send", 0)]]
-    assert verdict(judge_gossip, *logs) == "it-hangs"
+    received = [call("isend", 1, finished=True), call("recv", 1, finished=True), call("recv", 1)]
+    assert verdict(judge_gossip, received, received) == "it-hangs"
