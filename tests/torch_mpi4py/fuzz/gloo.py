@@ -36,7 +36,9 @@ def can(program: Program, step: Any) -> bool:
         return step.kind == "barrier" or _collective(step, program.slots[step.slot])
     if isinstance(step, Coalesced):
         return all(
-            _collective(item, program.slots[item.slot]) and _is_dense(program.slots[item.slot])
+            _collective(item, program.slots[item.slot])
+            and _is_dense(program.slots[item.slot])
+            and (item.kind != "all_reduce" or _torch_may_write(program.slots[item.slot], step.grad))
             for item in step.items
         )
     if isinstance(step, Differentiable):
@@ -84,6 +86,13 @@ def _collective(step: Collective, slot: Slot) -> bool:
         or slot.layout != "strided"
         or step.kind not in ("all_reduce", "broadcast", "reduce")
     )
+
+
+def _torch_may_write(slot: Slot, grad: str) -> bool:
+    """Return whether an ordinary copy into a slot works: gloo's of coalesced results is one."""
+    if slot.kind == "inference":
+        return grad == "inference"
+    return slot.kind == "plain" or grad != "enabled"
 
 
 def _is_dense(slot: Slot) -> bool:
