@@ -497,6 +497,9 @@ class _Printer:
             self.add(f"if rank == {target}:", indent=indent)
             self.see(number, f"t{begun.slot}", indent + "    ")
             return
+        shows = step.see and getattr(begun, "kind", "") != "barrier"
+        if waited and not shows and step.how != "drop":
+            return
         inner = self.members(begun.group, indent)
         if isinstance(begun, Batch):
             self.call(f"for each in {work}: each.wait()", step.grad, inner)
@@ -520,7 +523,7 @@ class _Printer:
             if self.gloo and getattr(begun, "kind", "").startswith("reduce_scatter"):
                 step = replace(step, how="wait")  # its handle has no future, and is never complete
             self.call(waiting_call(work, step.how), step.grad, inner)
-        if step.see and getattr(begun, "kind", "") != "barrier":
+        if shows:
             results = f"*o{step.step}"
             if isinstance(begun, Collective) and begun.kind in IN_PLACE:
                 results = f"t{begun.slot}"

@@ -9,9 +9,9 @@ which nobody waits (a *farewell*). When the first has ended, all ranks have reti
 sent on it and not received can be taken off, which MPICH would otherwise give to the next. When the
 second has ended, all have done that.
 
-On one that has failed nothing works any more: it is freed once all ranks have met twice since.
-Without ULFM nothing is freed. None is freed while this rank refers to it, as by a receive that has
-not ended.
+On one that has failed nothing works any more: with ULFM it is freed once all ranks have met twice
+since, without it never. None is freed while this rank refers to it, as by a receive that has not
+ended.
 """
 
 from __future__ import annotations
@@ -111,9 +111,12 @@ class _Retired:
             self.farewell = None
             return False
 
-    def free_if_unused(self) -> bool:
-        """Free it where that is safe; return whether it was freed."""
-        if not self._all_have_done_with_it() or self._user() is not None:
+    def is_done_with(self) -> bool:
+        """Free it where that is safe; return whether it is free, or can never be."""
+        may_go = self._all_have_done_with_it()
+        if self.farewell is None and not has_ulfm():
+            return True
+        if not may_go or self._user() is not None:
             return False
         self._comm.Free()
         return True
@@ -138,9 +141,7 @@ def retire(comm: MPI.Intracomm, begun: int | None = None) -> None:
         begun: how many collectives were begun on it, by which ranks that disagree are found; None
             if something has failed on it, or may be under way.
     """
-    # Under MPICH nothing is freed: in a long run in which communicators were, a rank crashed once
-    # by a jump to nowhere, and the cause is not found. Its limit of 2,048 stays.
-    if comm != MPI.COMM_NULL and has_ulfm():
+    if comm != MPI.COMM_NULL:
         with _lock:
             _retired.append(_Retired(comm, begun))
             _let_go()
@@ -169,5 +170,5 @@ def count() -> int:
 def _let_go(most: int = _LOOKED_AT) -> None:
     for _ in range(min(most, len(_retired))):
         one = _retired.popleft()
-        if not one.free_if_unused():
+        if not one.is_done_with():
             _retired.append(one)
