@@ -55,6 +55,9 @@ comm.allreduce(1)
 """
 ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
 SHIFT, CONTROL = 8, 2
+# JupyterLab 4.6 asks the kernel for a thread for widgets. If it lets go of the kernel before it has
+# the answer, as in a restart or when the page is left, this is thrown and nobody catches it.
+LABS_OWN = "Per comm-target subshell creation failed: Error: Canceled future"
 
 
 class Learner:
@@ -138,6 +141,10 @@ class Learner:
         written = json.dumps(what)[1:-1]
         wait_until(lambda: written in notebooks.saved(self.lesson), 30, "a saved notebook")
 
+    def errors(self) -> str:
+        """Return what scripts of the page have thrown and not caught, but for JupyterLab's own."""
+        return "\n".join(error for error in self.page.errors if LABS_OWN not in error)
+
     def _cell(self, cell: int) -> str:
         return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
 
@@ -163,6 +170,7 @@ def opens(notebooks, folder: Path, lesson: str) -> Learner:
     make_workspace(workspace=folder)
     cells = nbformat.read(folder / lesson, as_version=4).cells
     learner = Learner(notebooks.open(lesson, cells), cells, lesson)
+    learner.page.errors.clear()  # of the test before
     learner.kernel_is_ready()
     return learner
 
@@ -201,7 +209,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.stop(); print('all stopped')", "all stopped")
-    assert "\n".join(learner.page.errors) == ""
+    assert learner.errors() == ""
 
 
 @pytest.mark.timeout(400)
@@ -231,7 +239,7 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
     learner.run(answer)
     learner.run(check, f"{ID}: right.")
     learner.try_out(spare, "cluster.stop(); print('all stopped')", "all stopped")
-    assert "\n".join(learner.page.errors) == ""
+    assert learner.errors() == ""
 
 
 @pytest.mark.timeout(400)
@@ -269,4 +277,4 @@ def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path)
     learner.run(check, "05.sync_gradients: right.")
     learner.try_out(guess_is_compared, "progress()", "1 of ")
     learner.try_out(guess_is_compared, "cluster.stop(); print('all stopped')", "all stopped")
-    assert "\n".join(learner.page.errors) == ""
+    assert learner.errors() == ""

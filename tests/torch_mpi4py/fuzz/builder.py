@@ -90,6 +90,7 @@ class Builder:
     lost: set[int] = field(default_factory=set)
     first_number: int = 0
     may_restart: bool = True
+    has_destroyed: bool = False  # a group, since the last start
 
     # --- the whole ---------------------------------------------------------------------------
 
@@ -455,7 +456,9 @@ class Builder:
         # Torch names such a group after its ranks and the number of groups that a rank is in, which
         # has to be the same on all: gloo's waits for ever otherwise.
         counts = {sum(rank in self.groups[group] for group in self.alive) for rank in ranks}
-        local = self.maybe(3) and len(counts) == 1 and "local" not in known.KNOWN
+        # Once a group has ended, the number comes again, and torch refuses the name.
+        local = self.maybe(3) and len(counts) == 1 and not self.has_destroyed
+        local = local and "local" not in known.KNOWN
         self.alive.append(len(self.groups))
         self.groups.append(ranks)
         self.steps.append(NewGroup(self.alive[-1], ranks, local))
@@ -472,6 +475,7 @@ class Builder:
             self.end_group(group)
             self.alive.remove(group)
             self.steps.append(Destroy(group))
+            self.has_destroyed = True
 
     def add_restart(self) -> None:
         if self.may_restart and self.maybe(3):
@@ -479,6 +483,7 @@ class Builder:
                 self.end_group(group)
             self.alive = [0]
             self.steps.append(Restart())
+            self.has_destroyed = False
 
     def add_threads(self) -> None:
         if self.first_number or len(self.alive) < 2:

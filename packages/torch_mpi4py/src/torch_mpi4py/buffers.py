@@ -232,7 +232,7 @@ class Staging:
             if self._marks or tensors[0].dtype in PACKED:
                 self._reads += zip(_parts(block, tensors), tensors, strict=True)
             else:  # in one go
-                torch.cat([part.to(block.dtype).reshape(-1) for part in tensors], out=block)
+                torch.cat([_flat(part, block.dtype) for part in tensors], out=block)
         if self._reads:
             self._copy(self._reads)
 
@@ -303,7 +303,18 @@ class Staging:
 def _parts(block: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return views of ``block``, one behind the other, in the shapes of ``like``."""
     parts = block.split([tensor.numel() for tensor in like]) if len(like) > 1 else (block,)
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+    # A view takes longer than a short copy.
+    return [
+        part if tensor.dim() == 1 else part.view(tensor.shape)
+        for part, tensor in zip(parts, like, strict=True)
+    ]
+
+
+def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the elements of ``tensor`` one behind the other, without a copy where it is so."""
+    if tensor.dim() == 1 and tensor.dtype == dtype:
+        return tensor
+    return tensor.to(dtype).reshape(-1)
 
 
 def undelivered(error: Exception) -> DeliveryError:
