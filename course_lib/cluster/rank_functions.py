@@ -116,7 +116,7 @@ def run_as_cell(number: int, run: str, function: Callable[..., Any], *arguments:
         answer = function(*arguments)
         outcome = ""
         return answer
-    except Exception as error:
+    except BaseException as error:  # sys.exit() and interrupts too
         outcome = f"{type(error).__name__}: {error}"
         raise
     finally:

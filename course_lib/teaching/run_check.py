@@ -124,6 +124,10 @@ class _Tried:
                 raise  # the stub
             self.error = self.last = error  # PyTorch or MPI: there was an attempt
             raise RuntimeError(f"NotImplementedError: {error}") from error
+        except SystemExit as error:  # by sys.exit(): it would end the check, and its cell
+            self.last = error
+            self.error = self.error or error
+            raise RuntimeError(f"SystemExit: {error}") from error
         except Exception as error:
             self.last = error
             if self.error is None and is_own(error):
@@ -132,7 +136,7 @@ class _Tried:
 
     def raised(self, error: BaseException) -> CheckResult:
         """Return the result of a function that raised ``error``."""
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
         return CheckResult("raised", text, "it-raises", self._line(error))
 
     @property

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from course_lib.teaching import catalogue
 from course_lib.teaching.catalogue import UnknownExerciseError, all_exercises, find
 from course_lib.teaching.checking import CheckError, check, together
 from course_lib.teaching.run_check import CheckResult
@@ -92,6 +93,14 @@ def test_an_exception_on_one_rank_is_the_cause_of_the_other_ones_wait(told) -> N
     assert said.splitlines()[0] == (
         "90.total: not yet: on rank 1 your function raised KeyError: 'total'. "
         "It happened in line 3: `return {}['total']` (it-raises)"
+    )
+
+
+def test_an_exit_is_shown_with_its_line(told) -> None:
+    said = told("def total(comm):\n    if comm.rank == 1:\n        raise SystemExit(3)", deadline=8)
+    assert said == (
+        "90.total: not yet: on rank 1 your function raised SystemExit: 3. "
+        "It happened in line 3: `raise SystemExit(3)` (it-raises)"
     )
 
 
@@ -267,6 +276,17 @@ def test_an_unknown_exercise_is_named_with_its_neighbours() -> None:
         check("01.ring")
     with pytest.raises(UnknownExerciseError, match="there are 00"):
         check("ring")
+
+
+def test_a_broken_room_breaks_its_own_exercises_alone(tmp_path, monkeypatch) -> None:
+    room = tmp_path / "rooms_one_broken" / "lesson_98"
+    room.mkdir(parents=True)
+    (room / "exercises.py").write_text("import no_such_module_98")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(catalogue, "PACKAGES", [*catalogue.PACKAGES, "rooms_one_broken"])
+    assert find("01.ring_pass").id == "01.ring_pass"
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_98"):
+        find("98.any")
 
 
 def test_a_kernel_that_checks_and_helps_starts_no_mpi() -> None:
