@@ -311,6 +311,9 @@ class Builder:
 
     def add_coalesced(self) -> None:
         group, kind = self.choose_group(), self.pick(COALESCED)
+        # Torch takes what a callback on another thread calls for one of those that are coalesced.
+        if any(e.kind == "callback" and e.group == group for e in self.pending.values()):
+            return
         ranks = len(self.groups[group])
         mode, grad = self.pick(("sync", "async")), self.pick(GRADS)
         used: list[Collective] = []

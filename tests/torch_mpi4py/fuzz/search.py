@@ -9,6 +9,7 @@ from pprint import pformat
 from typing import Any
 
 import hypothesis
+import hypothesis.errors
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.strategies import SearchStrategy
 
@@ -125,6 +126,9 @@ def search(
         test = hypothesis.seed(seed)(test)
     try:
         test()
+    except hypothesis.errors.Flaky:  # it does not go wrong each time: nothing to shrink by
+        program = min(found, key=lambda program: len(program.steps))
+        raise FoundError(program, found[program]) from None
     except FoundError as error:
         tested = {error.program}  # Hypothesis has run it last
 
