@@ -37,7 +37,9 @@ def test_a_lesson_runs_in_notebook_7(tmp_path: Path) -> None:
         except BaseException:
             page.screenshot(PICTURE_OF_FAILURE)
             raise
-        assert {error.splitlines()[0] for error in page.errors if LABS_OWN not in error} <= THEIR_OWN
+        assert {
+            error.splitlines()[0] for error in page.errors if LABS_OWN not in error
+        } <= THEIR_OWN
 
 
 def runs_lesson_00(page: Page, cells: list[nbformat.NotebookNode]) -> None:
