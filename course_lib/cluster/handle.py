@@ -139,6 +139,11 @@ class Cluster:
         except ClusterError:
             return False
 
+    @property
+    def where(self) -> dict[str, Any]:
+        """The ``hosts`` and the ``slurm`` with which it was started, both None for this machine."""
+        return {name: self._settings[name] for name in ("hosts", "slurm")}
+
     def table(self) -> str:
         """Rank, device, threads, MPI library, process id and host of every rank, as text."""
         return str(self.who)

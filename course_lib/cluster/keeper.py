@@ -138,6 +138,7 @@ class Keeper:
         self.directory = RuntimeDir(directory)
         self.n = n
         self.hosts = hosts
+        self._where = {"hosts": hosts, "slurm": slurm}  # as it was asked for
         self.ranks = RanksHere(self.directory, self._engine_says, self._engine_ended)
         self.links: dict[str, HostLink] = {}
         self._slurm = slurm
@@ -475,6 +476,7 @@ class Keeper:
             "dead": [rank for rank, one in enumerate(members) if one is not None and not one.lives],
             "pid": os.getpid(),
             "members": self.members,
+            "where": self._where,
             "descriptions": [one and one.description for one in members],
             "lost_hosts": [link.host for link in self.links.values() if link.is_lost],
             "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},

@@ -53,7 +53,7 @@ def read_settings(said: Any) -> dict[str, Any]:
             f'slurm: {said!r} is not understood; write slurm=True, slurm="partition=main,nodes=2" '
             f"or a dict with some of {names} and extra (a list of options for salloc)"
         )
-    return settings
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()}
 
 
 def _is_setting(name: Any, value: Any) -> bool:

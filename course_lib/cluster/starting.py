@@ -74,7 +74,8 @@ def start_cluster(
     Raises:
         ValueError: if ``n`` is not a whole number from 1 to what this machine, or ``hosts``,
             can hold; or ``hosts`` names none.
-        ClusterError: if a cluster of another size is running and ``replace`` is not set.
+        ClusterError: if a cluster of another size is running, or not where ``hosts`` or ``slurm``
+            say, and ``replace`` is not set.
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
@@ -83,19 +84,21 @@ def start_cluster(
     usual = _USUAL_START_S + _USUAL_PER_RANK_S * n
     within = [usual, max(_LONGEST_START_S, 5 * usual)] if timeout is None else [float(timeout)] * 2
     settings: dict[str, Any] = {"key": _key(), "n": n, "within": within, "grace": float(grace)}
-    settings |= {"hosts": None if slots is None else filled(slots, n), "slurm": job}
+    where = {"hosts": None if slots is None else filled(slots, n), "slurm": job}
     began = time.monotonic()
-    running = _running_cluster(settings)
+    running = _running_cluster(settings | where)
     if running is not None and replace:
         running.stop()
         running = None
-    if running is not None and running.n != n:
+    named = hosts is not None or slurm is not None
+    if running is not None and (running.n != n or (named and running.where != where)):
+        place = f" {_place(running.where)}" if running.n == n else ""
         raise ClusterError(
-            f"a cluster of {count(running.n)} is running, with its variables; "
-            f"start_cluster({n}, replace=True) replaces it, "
+            f"a cluster of {count(running.n)} is running{place}, with its variables; "
+            f"start_cluster({n}, {'..., ' * named}replace=True) replaces it, "
             f"start_cluster({running.n}) uses it"
         )
-    cluster = _fresh_cluster(settings) if running is None else running
+    cluster = _fresh_cluster(settings | where) if running is None else running
     message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
     if running is not None:
         message = f"{count(n)} found running; their variables are kept"
@@ -183,7 +186,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
         return None
     try:
         keeper.await_ready(settings["within"][1])
-        cluster = Cluster(keeper, settings)
+        cluster = Cluster(keeper, settings | keeper.ask("status")["where"])
         cluster.require_running()
     except ClusterError as error:
         _say_why_not(keeper, error)
@@ -192,6 +195,13 @@ def _running_cluster(settings: dict) -> Cluster | None:
     cluster.open(found=True)
     cluster.mend()
     return cluster
+
+
+def _place(where: dict[str, Any]) -> str:
+    """Return where a cluster runs, for a sentence."""
+    if where["slurm"] is not None:
+        return "in a job of Slurm"
+    return "on this machine" if where["hosts"] is None else f"on {', '.join(where['hosts'])}"
 
 
 def _say_why_not(keeper: NotebookClient, error: ClusterError) -> None:

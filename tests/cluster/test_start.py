@@ -117,6 +117,12 @@ def test_another_size_is_refused_with_the_way_out(cluster):
     assert cluster.is_running
 
 
+def test_another_place_is_refused_with_the_way_out(cluster):
+    with pytest.raises(ClusterError, match=r"4 ranks is running on this machine, .* replaces it"):
+        start_cluster(4, hosts="localhost:4")
+    assert start_cluster(4, slurm=False) is cluster
+
+
 @pytest.mark.parametrize("n", [0, -1, 1.5, "4", None, True, 10**9])
 def test_a_number_that_is_none_is_refused(cluster, n):
     with pytest.raises(ValueError, match=r"^n must be (a whole number|from 1 to \d+) .*, not "):
