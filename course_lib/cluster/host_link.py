@@ -99,14 +99,20 @@ class HostLink:
         settings = [f"{name}={value}" for name, value in variables.items()]
         command = self._reach(self.host, ["env", *settings, *python(*arguments)])
         with self._open_log() as output:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=output,
-                limit=1 << 24,
-                start_new_session=True,
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=output,
+                    limit=1 << 24,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise HostError(
+                    f"{self.host} can't be reached: there is no program {command[0]!r} on this "
+                    "host's PATH; install it"
+                ) from error
         self.processes.append(process.pid)
         return process
 

@@ -213,17 +213,16 @@ class Keeper:
             self._mpiexec = self._run("mpiexec", engines, variables)
             controller = python("-m", "course_lib.cluster.controller", folder, address)
             self._controller = self._run("controller", controller)
+            # For `unregister`: now, while the ranks import torch, so that a death is told at once.
+            # In a thread, as the notebook's questions are answered meanwhile, also without a core.
+            await asyncio.to_thread(importlib.import_module, "ipyparallel.util")
+            if self.links:
+                await self._pass_connection_on()
         except HostError as error:
             self._fail(str(error), "")
         except Exception as error:
             log.exception("could not start")
             self._fail(f"{type(error).__name__}: {error}")
-        # For `unregister`: now, while the ranks import torch, so that a death is told at once.
-        # In a thread, as the notebook's questions are answered meanwhile, also without a core.
-        await asyncio.to_thread(importlib.import_module, "ipyparallel.util")
-
-        if self.links:
-            await self._pass_connection_on()
 
     async def _allocate(self, settings: dict[str, Any]) -> None:
         """Get hosts from Slurm: those of the job we run in, or of a new one.

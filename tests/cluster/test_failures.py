@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,17 @@ def test_the_controller_fails(break_processes):
     message = failure()
     assert "the controller ended" in message
     assert "the controller is broken on purpose" in message
+
+
+def test_no_ssh(traces, monkeypatch):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert "node9 can't be reached: there is no program 'ssh'" in failure(hosts="node9:2")
+    traces.gone_within(GONE_S)
+
+
+def test_the_keeper_fails_once_all_is_started(break_processes):
+    break_processes("if 'cluster.keeper' in command: sys.modules['ipyparallel.util'] = None")
+    assert "ModuleNotFoundError: import of ipyparallel.util halted" in failure()
 
 
 def test_the_keeper_fails(break_processes):
