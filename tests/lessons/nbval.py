@@ -41,7 +41,9 @@ def run_nbval(notebook: Path, scratch: Path) -> Run:
     command += [f"--junitxml={report}", str(notebook)]
     done = subprocess.run(
         command,
-        env={**os.environ, "IPP_NONINTERACTIVE": "1", "PYTHONPATH": str(ROOT)},
+        env=os.environ
+        | {"IPP_NONINTERACTIVE": "1", "PYTHONPATH": str(ROOT)}
+        | {"NBVAL_STARTED_BY": str(os.getpid())},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -3,13 +3,22 @@
 A plugin for the runs of nbval (``-p tests.lessons.nbval_guard``). By itself nbval passes a cell
 that was expected to raise and did not, if its output is ignored; a cell whose magic stands below
 a comment, so that nothing of it runs; and a cell that was never executed, whatever it prints.
+A run also ends with whoever has started it.
 """
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from course_lib.cluster.engine_exit import end_with_parent
 from tools.lint_lessons import code_problems
+
+
+def pytest_configure() -> None:
+    """Leave nothing behind if the tests are killed: the kernel and its ranks follow us."""
+    end_with_parent(int(os.environ["NBVAL_STARTED_BY"]))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,12 +5,17 @@ One notebook holds them all, each in a cell of its own, so that they share a ker
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from tests.lab_server import wait_until
 from tests.lessons.nbval import Run, run_nbval
 
 START = "from course_lib.cluster import start_cluster\n\ncluster = start_cluster(n=2)"
@@ -83,3 +88,23 @@ def test_each_cell_has_the_outcome_it_has_to_have(run: Run, name: str) -> None:
         assert outcome == "passed", run.output
     else:
         assert expected in outcome
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
+    note, path = tmp_path / "kernel", tmp_path / "sleeps.ipynb"
+    code = (
+        f"import os, time\nopen({str(note)!r}, 'x').write(f'{{os.getpid()}}\\n')\ntime.sleep(200)"
+    )
+    nbformat.write(new_notebook(cells=[new_code_cell(code)]), path)
+    call = f"from tests.lessons.nbval import *; run_nbval(*map(Path, {[str(path), str(tmp_path)]}))"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    tests = subprocess.Popen([sys.executable, "-c", call], env=environment)
+    try:
+        wait_until(lambda: note.exists() and note.read_text().endswith("\n"), 120, "a kernel")
+        kernel = psutil.Process(int(note.read_text()))
+        started = [kernel, kernel.parent()]
+    finally:
+        tests.kill()
+        tests.wait(20)
+    assert psutil.wait_procs(started, timeout=60)[1] == []
