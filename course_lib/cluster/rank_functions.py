@@ -156,11 +156,10 @@ def lost_flags() -> int:
     from torch_mpi4py import base_comm, deadlines, process_group, world
     from torch_mpi4py.group_creation import is_out_of_step
 
-    if not deadlines.has_ulfm():
-        failed = any(group.failure is not None for group in list(process_group.live_groups))
-        return NEEDS_RESTART if failed or deadlines.has_abandoned_a_thread() else 0
+    if not deadlines.has_ulfm() and deadlines.has_abandoned_a_thread():
+        return NEEDS_RESTART
     found = 0
-    if world().Is_revoked() or base_comm.half_made:  # then the ranks are out of step
+    if world().has_failed or base_comm.half_made:  # then the ranks are out of step
         found |= WORLD_LOST
     if dist.is_initialized() and is_out_of_step():
         found |= DEFAULT_GROUP_LOST
@@ -173,12 +172,11 @@ def lost_flags() -> int:
 
 def _has_failed(group: Any) -> bool:
     """Whether a process group or communicator is lost."""
-    from torch_mpi4py import deadlines
+    from torch_mpi4py import GuardedComm, deaths
 
-    if getattr(group, "failure", None) is not None:
-        return True
-    comm = getattr(group, "comm", group)
-    return deadlines.has_ulfm() and comm.Is_revoked()
+    if isinstance(group, GuardedComm):
+        return group.has_failed
+    return getattr(group, "failure", None) is not None or deaths.is_revoked(group.comm)
 
 
 def _is_news(group: Any) -> bool:

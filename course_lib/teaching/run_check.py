@@ -177,9 +177,9 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
 def _is_spoiled(comm: GuardedComm) -> bool:
     """Whether the learner's function left this rank's communication unfit for further use."""
     import torch.distributed as dist
-    from torch_mpi4py import MPI, has_ulfm
+    from torch_mpi4py import MPI
 
-    if has_ulfm() and comm.Is_revoked():
+    if comm.has_failed:
         return True
     if dist.is_initialized() and getattr(dist.group.WORLD, "failure", None) is not None:
         return True

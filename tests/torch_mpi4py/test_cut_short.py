@@ -40,11 +40,13 @@ def gathers_to_all():
 
 comm = mpi.world()
 everyone = comm.allgather(comm.rank)  # leaves its memory to the next
+comm.stop_meeting()  # the others are to wait for rank 0 in MPI
 comm.timeout = 3 if comm.rank == 1 else 60
 if comm.rank != 0:
     ends("left alone", gathers_to_all, mpi.DeadlineError, mpi.RevokedError)
 comm = mpi.renew_world()
 
+comm.stop_meeting()
 comm.timeout = 60
 comm.allgather(comm.rank)
 if comm.rank == 0:  # as the object's call begins: how long are they?

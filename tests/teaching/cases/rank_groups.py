@@ -62,6 +62,24 @@ def case_a_deadlock_ends_before_its_deadline(rank, size):
     assert comm.allreduce(1) == size
 
 
+def case_a_deadlock_of_ranks_that_sleep_ends_before_its_deadline(rank, size):
+    """Those in a barrier sleep until the one comes that waits for their message."""
+    comm = world()
+
+    def only_some_come(comm):
+        if comm.rank:
+            comm.Barrier()
+        else:
+            comm.recv(source=1)
+
+    began = time.perf_counter()
+    seen = observe(only_some_come, comm, timeout=40.0)
+    assert seen.hung
+    assert sorted(seen.stuck()) == list(range(size))
+    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
+    assert comm.allreduce(1) == size
+
+
 def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
     """Who has come to the end waits for the others in the check."""
     began = time.perf_counter()

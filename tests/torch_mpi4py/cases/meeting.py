@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 
 import numpy
 import torch
 import torch.distributed as dist
-from torch_mpi4py import CommunicationError, MismatchError, arrivals, world
+from torch_mpi4py import (
+    CommunicationError,
+    DeadlineError,
+    MismatchError,
+    RevokedError,
+    arrivals,
+    deadlines,
+    renew_world,
+    world,
+)
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
@@ -19,8 +32,17 @@ WAIT_SECONDS = 1.0
 # A rank that spins uses all of WAIT_SECONDS, one that sleeps some hundredths of it.
 MOST_CPU_SECONDS = 0.3 * WAIT_SECONDS
 MISSED_SECONDS = 10.0
-MEETINGS = 5000
+MEETINGS, MEETINGS_OF_COMM = 5000, 1000
 GROUP_SECONDS = 30.0
+SLACK = 8.0  # as of a machine that stalls
+FREED = (DeadlineError, RevokedError)  # whichever rank is the first
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that a call took, and those of them on a core."""
+    began, used = time.monotonic(), time.process_time()
+    call()
+    return time.monotonic() - began, time.process_time() - used
 
 
 @case(sizes=(2, 4))
@@ -35,9 +57,7 @@ def case_a_rank_that_waits_leaves_its_core_to_others(rank: int, size: int) -> No
         dist.barrier()
         if rank == 0:
             time.sleep(WAIT_SECONDS)
-        began, used = time.monotonic(), time.process_time()
-        call()
-        waited, used = time.monotonic() - began, time.process_time() - used
+        waited, used = timed(call)
         if rank:
             assert waited > 0.5 * WAIT_SECONDS, waited
             assert used < MOST_CPU_SECONDS, (waited, used)
@@ -147,3 +167,220 @@ def case_a_group_that_failed_stays_failed_when_it_is_closed(rank: int, size: int
         assert meeting._words[meeting._first + arrivals._GONE] == arrivals._FAILED
         dist.barrier()
     still_works()
+
+
+# --- the guarded communicator -------------------------------------------------------------------
+
+
+@case(sizes=(2, 3, 4))
+def case_a_rank_that_waits_in_comm_leaves_its_core_to_others(rank: int, size: int) -> None:
+    comm = renew_world()
+    mine, total = numpy.ones(3), numpy.zeros(3)
+    for call in (
+        lambda: comm.allreduce(rank),
+        lambda: comm.Allreduce(mine, total),
+        comm.Barrier,
+        lambda: comm.bcast(rank, root=0),
+        lambda: comm.Bcast(total),
+        lambda: comm.scatter([None] * size, 0),
+        lambda: comm.alltoall([None] * size),
+        lambda: comm.Dup().Free(),
+    ):
+        comm.Barrier()
+        if rank == 0:
+            time.sleep(WAIT_SECONDS)
+        waited, used = timed(call)
+        if rank:
+            assert waited > 0.5 * WAIT_SECONDS, waited
+            assert used < MOST_CPU_SECONDS, (waited, used)
+
+
+@case(sizes=(2, 3))
+def case_in_comm_the_root_of_a_gather_sleeps_for_all(rank: int, size: int) -> None:
+    comm = renew_world()
+    mine, all_of_them = numpy.full(2, float(rank)), numpy.zeros((size, 2))
+    for call in (
+        lambda: comm.gather(rank, root=1),
+        lambda: comm.reduce(rank, root=1),
+        lambda: comm.Gather(mine, all_of_them if rank == 1 else None, 1),
+        lambda: comm.Reduce(mine, all_of_them[0] if rank == 1 else None, root=1),
+    ):
+        comm.Barrier()
+        if rank == 0:
+            time.sleep(WAIT_SECONDS)
+        waited, used = timed(call)
+        if rank == 1:
+            assert waited > 0.5 * WAIT_SECONDS, waited
+            assert used < MOST_CPU_SECONDS, (waited, used)
+
+
+@case(sizes=(2, 3))
+def case_in_comm_who_needs_nobody_goes_on(rank: int, size: int) -> None:
+    """Also many calls ahead of the others."""
+    comm, ahead = renew_world(), 50
+    for number in range(ahead):
+        if rank and number == 0:
+            comm.recv(source=0)
+        assert comm.bcast(number if rank == 0 else None, root=0) == number
+    if rank == 0:
+        for other in range(1, size):
+            comm.send("all is sent", other)
+    for number in range(ahead):
+        if rank == 0 and number == 0:
+            for other in range(1, size):
+                comm.recv(source=other)
+        gathered = comm.gather(number * rank, root=0)
+        assert gathered == ([number * other for other in range(size)] if rank == 0 else None)
+    if rank:
+        comm.send("all is given", 0)
+    assert comm.allreduce(1) == size
+
+
+@case(sizes=(2, 3, 4), seconds=90)
+def case_no_rank_oversleeps_in_comm(rank: int, size: int) -> None:
+    usual = arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS
+    chance, comm = random.Random(rank), renew_world()
+    longest = 0.0
+    try:
+        arrivals._SLICE_SECONDS = arrivals._LONG_SLICE_SECONDS = MISSED_SECONDS
+        for number in range(MEETINGS_OF_COMM):
+            delay = chance.random()
+            if delay < 0.02:
+                time.sleep(0.01 * delay)
+            for _ in range(int(100 * delay)):
+                pass
+            began = time.monotonic()
+            root = number // 7 % size
+            assert comm.bcast(number if rank == root else None, root) == number
+            if number % 3 == 0:
+                assert comm.reduce(1, root=root) == (size if rank == root else None)
+            if number % 11 == 0:
+                comm.barrier()
+            longest = max(longest, time.monotonic() - began)
+    finally:
+        arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS = usual
+    assert longest < MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3))
+def case_a_collective_of_comm_that_a_rank_never_calls_ends_in_time(rank: int, size: int) -> None:
+    """Under any MPI the ranks are free afterwards, none is left in MPI, and all go on."""
+    before = deadlines.has_abandoned_a_thread()
+    for call in (
+        lambda comm: comm.allreduce(rank),
+        lambda comm: comm.Barrier(),
+        lambda comm: comm.bcast(rank, root=0),
+        lambda comm: comm.Split(0, rank),
+    ):
+        comm = renew_world()
+        comm.timeout = WAIT_SECONDS
+        if rank:
+            with raises(FREED, "rank 0: ", ": waiting in ", within=WAIT_SECONDS + SLACK):
+                call(comm)
+            for again in (call, lambda comm: comm.send(rank, 0)):
+                with raises(CommunicationError, within=0.5 * WAIT_SECONDS):
+                    again(comm)
+        dist.barrier()
+    assert deadlines.has_abandoned_a_thread() == before
+    assert renew_world().allgather(rank) == list(range(size))
+
+
+@case(sizes=(2, 3))
+def case_an_interrupt_of_one_that_waits_in_comm_frees_all(rank: int, size: int) -> None:
+    before = deadlines.has_abandoned_a_thread()
+    comm = renew_world()
+    if rank == 1:
+        alarm = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        alarm.start()
+        with raises(KeyboardInterrupt, within=0.5 + SLACK):
+            comm.allreduce(rank)
+    elif rank:
+        with raises(RevokedError, within=0.5 + SLACK):
+            comm.allreduce(rank)
+    dist.barrier()
+    assert deadlines.has_abandoned_a_thread() == before
+    assert renew_world().allgather(rank) == list(range(size))
+
+
+@case(sizes=(2, 3))
+def case_who_lost_count_waits_for_nobody_and_nobody_for_it(rank: int, size: int) -> None:
+    comm = renew_world()
+    comm.timeout = 0.5 * MISSED_SECONDS
+    if rank == 0:
+        with raises(TypeError):
+            comm.allreduce(op=1, wrong=2)
+    for _ in range(3):
+        assert comm.allreduce(1) == size
+        assert comm.bcast(rank, root=size - 1) == size - 1
+    child = comm.Dup()
+    assert child.arrivals is not None
+    assert child.allreduce(1) == size
+    child.Free()
+
+
+@case(sizes=(2, 3))
+def case_a_wrong_call_of_comm_is_told_at_once(rank: int, size: int) -> None:
+    comm = renew_world()
+    if rank == 0:
+        with raises(TypeError, within=0.5 * WAIT_SECONDS):
+            comm.allreduce()
+    dist.barrier()
+
+
+@case(sizes=(2, 3))
+def case_who_waits_asleep_in_comm_can_be_ended_early(rank: int, size: int) -> None:
+    """As the checks of the lessons do, under any MPI."""
+    before = deadlines.has_abandoned_a_thread()
+    comm = renew_world()
+    child = comm.Dup()
+    if rank:
+        alarm = threading.Timer(0.5, deadlines.expire, (comm,))
+        alarm.start()
+        with raises(FREED, ": waiting in ", within=0.5 * child.timeout):
+            child.allreduce(rank)
+        alarm.join()
+    assert comm.allreduce(1) == size
+    assert deadlines.has_abandoned_a_thread() == before
+
+
+@case(sizes=(2, 3))
+def case_the_slots_of_comms_are_given_back(rank: int, size: int) -> None:
+    comm = renew_world()
+    free = len(arrivals._free_slots)
+    for _ in range(5):
+        child = comm.Dup()
+        assert len(arrivals._free_slots) == free - 1
+        assert child.allreduce(1) == size
+        child.Free()
+        comm = renew_world()
+    assert len(arrivals._free_slots) == free
+
+
+@case(sizes=(2, 3))
+def case_comm_of_a_rank_without_a_free_slot(rank: int, size: int) -> None:
+    comm = renew_world()
+    taken = arrivals._free_slots.copy()
+    if rank == 0:
+        arrivals._free_slots.clear()
+    try:
+        child = comm.Dup()
+        assert child.arrivals is None
+        assert child.bcast(child.allreduce(1), root=0) == size
+    finally:
+        arrivals._free_slots = deque(sorted({*taken, *arrivals._free_slots}))
+    child.Free()
+
+
+@case(sizes=(2, 3))
+def case_a_message_of_comm_moves_on_while_its_sender_sleeps(rank: int, size: int) -> None:
+    comm = renew_world()
+    data = numpy.full(4_000_000, rank, numpy.float64)
+    if rank == 0:
+        request = comm.Isend(data, 1)
+        comm.Barrier()
+        request.wait()
+    else:
+        if rank == 1:
+            comm.Recv(data, 0)
+            assert not data.any()
+        comm.Barrier()

@@ -16,6 +16,9 @@ and to hear of deaths and deadlines.
 A call has two places for its word, used in turns. A rank can be one call ahead of another, but
 not two, since it would have to meet that one in between: so a word is not overwritten before all
 have seen it.
+
+:class:`Slot` is what this has in common with the meetings of a guarded communicator
+(:mod:`.comm_arrivals`), where not every rank waits for every other one.
 """
 
 from __future__ import annotations
@@ -25,19 +28,21 @@ import platform
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import deadlines, futex
 from .deaths import has_ulfm, is_broken
 from .errors import CommunicationError
-from .event_board import ARRIVAL_SLOTS, WORDS_A_SLOT
+from .event_board import ARRIVAL_SLOTS, ASLEEP_AT, WORDS_A_SLOT
 from .events import log
 from .mpi_errors import freed
 from .peer_boards import board_of
 from .runtime import MPI
+from .work import Collective
 
 if TYPE_CHECKING:
-    from .work import Collective
+    from .deadlines import Operation
 
 _SPIN_SECONDS = 50e-6
 _SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
@@ -45,7 +50,7 @@ _LONG_SLICE_SECONDS = 20e-3
 _LONG_AFTER_SECONDS = 0.2
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
 _GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
-_ASLEEP = 3  # and where, that it sleeps until others come, or is about to
+_ASLEEP = ASLEEP_AT  # and where, how often it has looked for those whom it awaits asleep, or 0
 _FAILED, _CLOSED = 1, 2
 # Why a rank has closed its group, as at the end of its program, is told in another way.
 _NEWS_SECONDS = 3.0
@@ -56,7 +61,7 @@ _ASKS_FIRST = platform.machine() in {"x86_64", "AMD64"}
 _barrier = threading.Lock()
 
 
-class _Peer(NamedTuple):
+class Peer(NamedTuple):
     """Where another rank writes its words: its memory, an index there, and its address."""
 
     words: memoryview
@@ -82,53 +87,26 @@ def _give_back(slot: int) -> None:
         _free_slots.append(slot)
 
 
-# --- meeting ------------------------------------------------------------------------------------
+class Slot:
+    """This rank's slot for one communicator, and where the other ranks have theirs.
 
+    Args:
+        comm: the communicator.
+        number: the slot's.
+        peers: the other ranks, in their order.
+    """
 
-class Arrivals:
-    """Where the ranks of one communicator meet; :func:`open_arrivals` makes it."""
-
-    def __init__(self, comm: MPI.Intracomm, slot: int, peers: list[_Peer]) -> None:
+    def __init__(self, comm: MPI.Intracomm, number: int, peers: list[Peer]) -> None:
         self._comm = comm
-        self._slot = slot
+        self._slot = number
         self._peers = peers
         self._words = log.arrivals
-        self._first = slot * WORDS_A_SLOT
+        self._first = number * WORDS_A_SLOT
         self._address = futex.address_of(log.arrivals) + 8 * self._first
-        self._number = 0
-        # By the last bit of a call's number: what is looked at in each call.
-        self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
+        # What is looked at in each call.
         self._sleepers = [(one.words, one.first + _ASLEEP) for one in peers]
         self._closed = False
         self._pid = os.getpid()
-
-    def meet(self, work: Collective, signature: int) -> bool:
-        """Return once every rank has come to its next call; whether all calls are the same.
-
-        Args:
-            work: the call. The watcher ends the wait by giving it a ``reason``.
-            signature: a multiple of 65,536 below 2**64, equal on ranks whose calls are equal.
-
-        Raises:
-            CommunicationError: if a rank will not come, or the time is over.
-        """
-        self._number = number = (self._number + 1) & _NUMBER
-        word, turn = signature | number, number & 1
-        self._words[self._first + turn] = word
-        with _barrier:
-            pass
-        for words, asleep in self._sleepers:
-            if words[asleep] or not _ASKS_FIRST:
-                futex.wake(self._address + 8 * turn)
-                break
-        places = self._places[turn]
-        for words, place in places:
-            if words[place] != word:
-                break
-        else:
-            return True
-        self._await_all(work, number, turn)
-        return all(words[place] == word for words, place in places)
 
     def leave(self, why: int = _FAILED) -> None:
         """Have nobody wait for this rank any more; any thread may call this."""
@@ -146,56 +124,79 @@ class Arrivals:
             self._closed = True
             _give_back(self._slot)
 
-    def _await_all(self, work: Collective, number: int, turn: int) -> None:
-        missing = [one for one in self._peers if _number_in(one, turn) != number]
-        if work.on_callers_thread:  # elsewhere it would keep the interpreter from who computes
-            end = time.perf_counter() + _SPIN_SECONDS
-            while missing and time.perf_counter() < end:
-                os.sched_yield()
-                missing = [one for one in missing if _number_in(one, turn) != number]
-        if not missing:
-            return
-        work.outside_mpi = True
+    def _show(self, word: int, turn: int) -> None:
+        """Write a word of this rank's, and wake those who sleep until it comes."""
+        self._words[self._first + turn] = word
+        with _barrier:
+            pass
+        for words, asleep in self._sleepers:
+            if words[asleep] or not _ASKS_FIRST:
+                futex.wake(self._address + 8 * turn)
+                break
+
+    def _sleep_until_come(
+        self,
+        operation: Operation,
+        missing: list[Peer],
+        turn: int,
+        has_come: Callable[[int], bool],
+    ) -> None:
+        """Return once all of ``missing`` have come, by the word that each has in place ``turn``."""
+        operation.outside_mpi = True
         self._words[self._first + _ASLEEP] = 1
         with _barrier:
             pass
         try:
             began = time.perf_counter()
             for peer in missing:
-                self._await(peer, work, number, turn, began)
+                self._await(operation, peer, turn, has_come, began)
         finally:
             self._words[self._first + _ASLEEP] = 0
-            work.outside_mpi = False
+            operation.outside_mpi = False
 
-    def _await(self, peer: _Peer, work: Collective, number: int, turn: int, began: float) -> None:
+    def _await(
+        self,
+        operation: Operation,
+        peer: Peer,
+        turn: int,
+        has_come: Callable[[int], bool],
+        began: float,
+    ) -> None:
         place, gone_at = peer.first + turn, 0.0
         while True:
             why_gone = peer.words[peer.first + _GONE]
             seen = peer.words[place]
-            if seen & _NUMBER == number:
+            if has_come(seen):
                 return
             now = time.perf_counter()
             gone_at = gone_at or (now if why_gone else 0.0)
-            is_vain = why_gone == _FAILED or (why_gone and now > gone_at + _NEWS_SECONDS)
-            self._require_hope(work, bool(is_vain))
+            is_vain = self._has_failed() or (why_gone and now > gone_at + _NEWS_SECONDS)
+            self._require_hope(operation, bool(is_vain))
+            self._words[self._first + _ASLEEP] += 1
             long = now - began > _LONG_AFTER_SECONDS
             seconds = _LONG_SLICE_SECONDS if long else _SLICE_SECONDS
             futex.sleep(peer.address + 8 * turn, seen, seconds)
             _progress_comm().Iprobe()
 
-    def _require_hope(self, work: Collective, is_vain: bool) -> None:
+    def _has_failed(self) -> bool:
+        """Return whether one of the other ranks has given the communicator up."""
+        return any(one.words[one.first + _GONE] == _FAILED for one in self._peers)
+
+    def _require_hope(self, operation: Operation, is_vain: bool) -> None:
         """Raise if the wait is to end: given up here or elsewhere, or a rank has died."""
-        if work.reason:
-            raise work.freed_error()
-        failure = work.channel.failure
-        if failure is not None:
-            raise work.stopped(failure)
+        if operation.reason:
+            raise operation.freed_error()
         if is_vain or is_broken(self._comm):
-            raise freed(work.what, self._comm)
+            raise freed(operation.what, self._comm)
 
 
-def _number_in(peer: _Peer, turn: int) -> int:
-    return peer.words[peer.first + turn] & _NUMBER
+def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
+    """Look for a moment, without sleeping, who comes; return those who are still missing."""
+    end = time.perf_counter() + _SPIN_SECONDS
+    while missing and time.perf_counter() < end:
+        os.sched_yield()
+        missing = [one for one in missing if not has_come(one.words[one.first + turn])]
+    return missing
 
 
 def _progress_comm() -> MPI.Intracomm:
@@ -204,8 +205,8 @@ def _progress_comm() -> MPI.Intracomm:
     return MPI.COMM_SELF if has_ulfm() else MPI.COMM_WORLD
 
 
-def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
-    """Return where the ranks of ``comm`` meet; each of them must call this.
+def open_slot(comm: MPI.Intracomm, seconds: float) -> tuple[int, list[Peer]] | None:
+    """Return a slot for ``comm``, and where the other ranks have theirs; each must call this.
 
     None if they are not all on one host, or a rank has no slot left: then they do not meet.
 
@@ -222,7 +223,8 @@ def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
         for place in range(first, first + WORDS_A_SLOT):
             log.arrivals[place] = 0
     try:
-        slots = deadlines.call(comm, "new communicator", seconds, comm.allgather, slot)
+        gather = MPI.Intracomm.allgather  # of a guarded communicator too
+        slots = deadlines.call(comm, "new communicator", seconds, gather, comm, slot)
     except CommunicationError:
         if slot >= 0:
             _give_back(slot)
@@ -235,5 +237,68 @@ def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
     for place, board in enumerate(boards):
         if place != comm.Get_rank():
             first, words = slots[place] * WORDS_A_SLOT, board.arrivals
-            peers.append(_Peer(words, first, futex.address_of(words) + 8 * first))
-    return Arrivals(comm, slot, peers)
+            peers.append(Peer(words, first, futex.address_of(words) + 8 * first))
+    return slot, peers
+
+
+# --- meeting ------------------------------------------------------------------------------------
+
+
+class Arrivals(Slot):
+    """Where the ranks of one communicator of the backend meet; :func:`open_arrivals` makes it."""
+
+    def __init__(self, comm: MPI.Intracomm, number: int, peers: list[Peer]) -> None:
+        super().__init__(comm, number, peers)
+        self._number = 0
+        # By the last bit of a call's number.
+        self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
+
+    def meet(self, work: Collective, signature: int) -> bool:
+        """Return once every rank has come to its next call; whether all calls are the same.
+
+        Args:
+            work: the call. The watcher ends the wait by giving it a ``reason``.
+            signature: a multiple of 65,536 below 2**64, equal on ranks whose calls are equal.
+
+        Raises:
+            CommunicationError: if a rank will not come, or the time is over.
+        """
+        self._number = number = (self._number + 1) & _NUMBER
+        word, turn = signature | number, number & 1
+        # From here on as in _show(), without another call of a function.
+        self._words[self._first + turn] = word
+        with _barrier:
+            pass
+        for words, asleep in self._sleepers:
+            if words[asleep] or not _ASKS_FIRST:
+                futex.wake(self._address + 8 * turn)
+                break
+        places = self._places[turn]
+        for words, place in places:
+            if words[place] != word:
+                break
+        else:
+            return True
+        self._await_all(work, number, turn)
+        return all(words[place] == word for words, place in places)
+
+    def _await_all(self, work: Collective, number: int, turn: int) -> None:
+        def has_come(word: int) -> bool:
+            return word & _NUMBER == number
+
+        missing = [one for one in self._peers if not has_come(one.words[one.first + turn])]
+        if work.on_callers_thread:  # elsewhere it would keep the interpreter from who computes
+            missing = spin_for(missing, turn, has_come)
+        if missing:
+            self._sleep_until_come(work, missing, turn, has_come)
+
+    def _require_hope(self, operation: Operation, is_vain: bool) -> None:
+        if isinstance(operation, Collective) and operation.channel.failure and not operation.reason:
+            raise operation.stopped(operation.channel.failure)
+        super()._require_hope(operation, is_vain)
+
+
+def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:
+    """Return where the ranks of ``comm`` meet; see :func:`open_slot`."""
+    opened = open_slot(comm, seconds)
+    return None if opened is None else Arrivals(comm, *opened)

@@ -170,18 +170,22 @@ def expire(spared: MPI.Comm) -> None:
 
     Ranks that wait for each other do so at the same time. None is freed before all have had a
     moment to mark their calls: a send that is swept away might pass for a success. Where the MPI
-    frees nobody, nothing happens.
+    frees nobody, only those end that wait outside of it.
     """
-    if not has_ulfm():
-        return
-    given_up = [one for one in under_way() if one.reason is None and one.comm != spared]
+    given_up = [
+        one
+        for one in under_way()
+        if one.reason is None and one.comm != spared and (has_ulfm() or one.outside_mpi)
+    ]
     for operation in given_up:
         operation.seconds = time.perf_counter() - operation.started
         operation.polls_left = _STUCK_POLLS
-        operation.reason = "deadline"
+        if not operation.outside_mpi:  # those end as soon as they have a reason
+            operation.reason = "deadline"
     time.sleep(_MARKED_WITHIN_SECONDS)
     for operation in given_up:
         operation.take_report()
+        operation.reason = operation.reason or "deadline"
         revoke(operation.comm)
 
 
@@ -196,11 +200,18 @@ def call(
         RankFailedError: if a rank died.
     """
     __tracebackhide__ = True
+    return carry_out(Operation(comm, what, seconds), function, *args)
+
+
+def carry_out(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(*args)``, as :func:`call` does, for an operation that is begun already."""
+    __tracebackhide__ = True
+    comm, what = operation.comm, operation.what
     if not has_ulfm() and comm.Get_size() > 1:
-        return _call_on_helper_thread(comm, what, seconds, function, *args)
+        return _call_on_helper_thread(operation, function, *args)
     if _watcher is None:
         watch()
-    operation = Operation(comm, what, seconds)
+    operation.in_mpi = True
     _single.add(operation)
     try:
         result = function(*args)
@@ -222,6 +233,19 @@ def call(
     if operation.reason:
         raise operation.freed_error()
     return result
+
+
+@contextlib.contextmanager
+def watched(operation: Operation) -> Iterator[None]:
+    """Have the watcher look at ``operation`` in this block, in which it waits outside MPI."""
+    watch()
+    try:
+        operation.in_mpi = True
+        _single.add(operation)
+        yield
+    finally:
+        _single.discard(operation)
+        operation.in_mpi = False
 
 
 def confirm_sent(comm: MPI.Comm, what: str) -> None:
@@ -285,13 +309,11 @@ def in_time(what: str, seconds: float, function: Callable[..., Any], *args: Any)
     return future.result()
 
 
-def _call_on_helper_thread(
-    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
-) -> Any:
+def _call_on_helper_thread(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
     watch()
-    operation = Operation(comm, what, seconds)
+    operation.in_mpi = True
     _single.add(operation)
-    future = on_thread(what, function, *args)
+    future = on_thread(operation.what, function, *args)
     try:
         while not (wait([future], _POLL_SECONDS).done or operation.reason):
             pass
@@ -305,7 +327,7 @@ def _call_on_helper_thread(
     try:
         return future.result()
     except MPI.Exception as error:
-        raise translate(error, what, comm) from error
+        raise translate(error, operation.what, operation.comm) from error
 
 
 _stuck = False

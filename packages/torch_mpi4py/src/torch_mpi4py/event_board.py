@@ -61,6 +61,7 @@ RECORDS_AT = STRINGS_AT + STRINGS_BYTES
 ARRIVALS_AT = RECORDS_AT + RECORDS * RECORD.size
 # For each of this process's communicators, where its ranks meet: see :mod:`.arrivals`.
 ARRIVAL_SLOTS, WORDS_A_SLOT = 4096, 4
+ASLEEP_AT = 3  # where in a slot its rank counts its looks while it waits asleep for others
 TOTAL = ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS
 
 Token = tuple[int, int]

@@ -27,7 +27,9 @@ from . import (
     runtime,
 )
 from .call_arguments import with_status
+from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
+from .deaths import is_revoked
 from .emulated_calls import call_on_link, start_on_link
 from .errors import DeadlineError, RevokedError
 from .events import log
@@ -65,6 +67,7 @@ class GuardedComm(MPI.Intracomm):
         timeout: seconds that one blocking call may take (default 30).
         counted: the calls in which all its ranks take part, in the same order.
         made: how many of them this rank has begun; no number (NaN) if one has failed.
+        arrivals: where its ranks meet before a blocking one; None if they are not on one host.
 
     Blocking calls raise :class:`~torch_mpi4py.DeadlineError` when the deadline passes,
     :class:`~torch_mpi4py.RevokedError` when another rank gave up, and
@@ -74,16 +77,34 @@ class GuardedComm(MPI.Intracomm):
     timeout: float
     counted: frozenset[str]
     made: float
+    arrivals: CommArrivals | None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> GuardedComm:
         self = super().__new__(cls, comm)
         self.timeout = DEFAULT_TIMEOUT_SECONDS
         self.made = 0
+        self.arrivals = None
         return self
 
     def most_begun(self) -> float:
         """Return how many collectives this rank has begun."""
         return self.made
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was given up, so that no call on it can succeed any more."""
+        return is_revoked(self) or (self.arrivals is not None and self.arrivals.failed)
+
+    def stop_meeting(self) -> None:
+        """Give the slot back; this rank makes no more collectives on this communicator."""
+        if self.arrivals is not None:
+            self.arrivals.close()
+            self.arrivals = None
+
+    def Free(self) -> None:
+        """Free the communicator; each of its ranks must call this."""
+        super().Free()
+        self.stop_meeting()
 
     def wait(self, *requests: MPI.Request) -> list[object]:
         """Wait for ``requests``, each within the deadline, and return what each received."""
@@ -125,13 +146,19 @@ def _guarded(name: str) -> Callable[..., Any]:
         )
         call = functools.partial(function, self, *args, **kwargs)
         made: Any
-        if counts:
-            self.made += 1
+        arrivals = self.arrivals
         try:
+            if arrivals is not None and arrivals.failed:
+                raise arrivals.stopped(name)
+            if counts:
+                self.made += 1
             if starts:
                 made = call()
             else:
-                made = deadlines.call(self, name, self.timeout, call)
+                operation = deadlines.Operation(self, name, self.timeout)
+                if counts and arrivals is not None:
+                    arrivals.meet(operation, self.made, args, kwargs)
+                made = deadlines.carry_out(operation, call)
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
                 elif name in COLLECTIVES:
@@ -139,6 +166,8 @@ def _guarded(name: str) -> Callable[..., Any]:
         except BaseException as error:
             if counts:
                 self.made = math.nan  # it may have failed before it was begun, or not
+                if arrivals is not None:
+                    arrivals.lose_count()
             end_call(events, None, error)
             if isinstance(error, MPI.Exception):
                 raise translate(error, name, self) from error
@@ -160,6 +189,7 @@ def _child(comm: GuardedComm, name: str, made: MPI.Intracomm) -> MPI.Intracomm:
     child = GuardedComm(made)
     log.name_group(child, f"{log.group_of(comm).name}.{name}")
     child.timeout = comm.timeout
+    child.arrivals = open_comm_arrivals(child, child.timeout)
     return child
 
 
@@ -279,9 +309,11 @@ def renew_world(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> GuardedComm:
     if _world is not None:
         log.forget(log.group_of(_world))
         collective_counts.close(_world, _world.made)
+        _world.stop_meeting()
         comm_reaper.retire(_world)
     _world = fresh
     collective_counts.count(_world, _world)
     log.name_group(_world, "world")
     introduce(_world, seconds)
+    _world.arrivals = open_comm_arrivals(_world, seconds)
     return _world

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from .event_board import Board, Event, Position
+from .event_board import ASLEEP_AT, WORDS_A_SLOT, Board, Event, Position
 from .main_thread import SILENT_S, keeps_the_lock, seen_since
 from .rank_states import MOST_PAST, RankState
 
@@ -87,6 +87,14 @@ def waits_in(board: Board) -> int | None:
         return None
     waiting = [e for e in board.open_operations() if e.waiting and e.start > position.renewed]
     return waiting[-1].number if waiting else None
+
+
+def looks_asleep(board: Board) -> int:
+    """How often a rank has looked for those whom it awaits asleep, 0 if it sleeps for nobody.
+
+    In each look it had a core, and those it awaits had not come.
+    """
+    return sum(board.arrivals[ASLEEP_AT::WORDS_A_SLOT])
 
 
 def observe(
