@@ -161,6 +161,8 @@ class Channel(deadlines.Runner):
                         self.running = mine = work
             if mine is None:
                 return False
+            if until is not None:
+                mine.on_callers_thread = True
             if queued:
                 mine.started = time.perf_counter()
                 log.restart(mine.event, mine.started)
