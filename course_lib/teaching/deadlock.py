@@ -8,12 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from torch_mpi4py import deadlines, world
+from torch_mpi4py.event_board import LOOKS_AT, Board
 from torch_mpi4py.observing import waits_in
 from torch_mpi4py.peer_boards import board_of
 
 _LOOK_EVERY_S = 0.25
 _NOBODY_MOVED_FOR_S = 2.0
 _HAS_RUN_FOR_S = 0.2
+_LOOK_COUNTS_AS_S = 0.02
 
 
 @contextlib.contextmanager
@@ -23,8 +25,9 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
     Those on ``comm`` go on: there the check waits for ranks that have come to the end.
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
-    core, spread over 2 s, then none is under way, for checks send little. Where this can't be seen
-    (another host, a rank that sleeps), the deadline ends it.
+    core, spread over 2 s, then none is under way, for checks send little. A rank that sleeps until
+    its message comes looks for it 50 times a second; ten such looks do as well. Where this can't be
+    seen (another host), the deadline ends it.
 
     Args:
         ranks: those that the code inside runs on, by their numbers at the start of MPI.
@@ -39,6 +42,11 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
         watcher.join()
 
 
+def _seconds_on_core(board: Board) -> float:
+    looks = board.bell[LOOKS_AT] * _LOOK_COUNTS_AS_S
+    return looks + (board.position.cpu if board.position else 0.0)
+
+
 def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
     waits: list[int | None] = []
     since, ran_before = 0.0, [0.0]
@@ -47,7 +55,7 @@ def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
         boards = [board for board in map(board_of, ranks) if board is not None]
         if len(boards) < len(ranks):
             return
-        ran = [now.cpu if (now := board.position) else 0.0 for board in boards]
+        ran = [_seconds_on_core(board) for board in boards]
         moment = time.perf_counter()
         if (seen := [waits_in(board) for board in boards]) != waits:
             waits, since, ran_before = seen, moment, ran

@@ -92,6 +92,14 @@ class Operation:
         """Find out what every rank is doing, before any is freed."""
         self.report = shared_report.reach(self.comm, since=self.started)
 
+    def end_if_given_up(self) -> None:
+        """Raise its error if it waits outside of MPI and was given up.
+
+        Where the MPI can revoke, its communicator is revoked by then.
+        """
+        if self.reason and (not has_ulfm() or is_revoked(self.comm)):
+            raise self.freed_error()
+
     def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
         if self.reason == "interrupt":
@@ -170,11 +178,15 @@ def expire(spared: MPI.Comm) -> None:
 
     Ranks that wait for each other do so at the same time. None is freed before all have had a
     moment to mark their calls: a send that is swept away might pass for a success. Where the MPI
-    frees nobody, nothing happens.
+    frees nobody, only calls that wait outside of it end.
     """
-    if not has_ulfm():
-        return
     given_up = [one for one in under_way() if one.reason is None and one.comm != spared]
+    if not has_ulfm():
+        for operation in given_up:
+            if operation.outside_mpi:
+                operation.seconds = time.perf_counter() - operation.started
+                _expire(operation, "deadline")
+        return
     for operation in given_up:
         operation.seconds = time.perf_counter() - operation.started
         operation.polls_left = _STUCK_POLLS
@@ -198,9 +210,34 @@ def call(
     __tracebackhide__ = True
     if not has_ulfm() and comm.Get_size() > 1:
         return _call_on_helper_thread(comm, what, seconds, function, *args)
+    return _run_watched(Operation(comm, what, seconds), function, *args)
+
+
+def call_outside_mpi(
+    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
+) -> Any:
+    """Return ``function(operation, *args)``, which never waits inside MPI, within ``seconds``.
+
+    It must call ``operation.end_if_given_up()`` again and again.
+
+    Raises:
+        CommunicationError: as :func:`call` does; under any MPI no thread stays behind.
+    """
+    __tracebackhide__ = True
+    operation = Operation(comm, what, seconds)
+    operation.outside_mpi = True
+    try:
+        return _run_watched(operation, function, operation, *args)
+    except KeyboardInterrupt:
+        revoke(comm)  # the others wait for this rank
+        raise
+
+
+def _run_watched(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
+    __tracebackhide__ = True
+    comm, what = operation.comm, operation.what
     if _watcher is None:
         watch()
-    operation = Operation(comm, what, seconds)
     _single.add(operation)
     try:
         result = function(*args)

@@ -26,6 +26,7 @@ from . import (
     peer_boards,
     runtime,
 )
+from .blocking_messages import sleeping_call, tell_partner
 from .call_arguments import with_status
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .emulated_calls import call_on_link, start_on_link
@@ -130,8 +131,13 @@ def _guarded(name: str) -> Callable[..., Any]:
         try:
             if starts:
                 made = call()
+                peer = tell_partner(self, plain, args, kwargs)
             else:
-                made = deadlines.call(self, name, self.timeout, call)
+                sleeping = None if link else sleeping_call(self, plain, args, kwargs)
+                if sleeping is None:
+                    made = deadlines.call(self, name, self.timeout, call)
+                else:
+                    made = deadlines.call_outside_mpi(self, name, self.timeout, sleeping)
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
                 elif name in COLLECTIVES:
@@ -145,7 +151,7 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events)
+            return request.started_by(self, name, events, peer)
         end_call(events, status)
         if isinstance(made, MPI.Message):
             return GuardedMessage(made, self)
