@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake
+from course_lib.teaching.mistakes import explain
 
 from .judge_rehearsals import (
     contribution,
@@ -59,7 +60,7 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
             raise
         raise WrongAnswer(
             "only-powers-of-two",
-            f"for powers of two it is right, but not for {p} ranks ({error})",
+            f"for powers of two it is right, but not for {p} ranks ({explain(error)})",
         ) from error.__cause__
 
 

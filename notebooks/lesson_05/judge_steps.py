@@ -19,6 +19,7 @@ from course_lib.teaching.judges.collective_calls import judge_collectives, need_
 from course_lib.teaching.judges.failures import in_one_line, judge_errors
 from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
+from course_lib.teaching.mistakes import explain
 
 
 def flat(tensors) -> torch.Tensor:
@@ -366,12 +367,12 @@ def judge_restore(seen: Observation) -> None:
     try:
         judge_collectives(seen)
     except WrongAnswer as error:
-        if error.name != "it-hangs" or not 0 < min(map(len, seen.logs)) < len(seen.logs[0]):
+        if error.mistake != "it-hangs" or not 0 < min(map(len, seen.logs)) < len(seen.logs[0]):
             raise
         raise WrongAnswer(
             "it-hangs",
-            f"{error}. Does each rank loop over what *it* has? An optimizer that has made no step "
-            "has no momentum yet, so such a loop ends at once there",
+            f"{explain(error)}. Does each rank loop over what *it* has? An optimizer that has made "
+            "no step has no momentum yet, so such a loop ends at once there",
         ) from error.__cause__
     weights, after, buffers = zip(*seen.results, strict=True)
     restored, ways = _ways_to_go_on(len(seen.results))

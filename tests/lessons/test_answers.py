@@ -10,6 +10,7 @@ import symtable
 
 import pytest
 
+from course_lib.teaching import mistakes
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
 from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
@@ -22,6 +23,8 @@ def answers(kind: str) -> dict[str, dict[str, str]]:
     for path in sorted(NOTEBOOKS.glob(f"lesson_*/{kind}_answers.py")):
         module = importlib.import_module(f"notebooks.{path.parent.name}.{kind}_answers")
         found.update(getattr(module, f"{kind.upper()}_ANSWERS"))
+    for path in sorted(NOTEBOOKS.glob("lesson_*/mistakes.md")):
+        found.update(getattr(mistakes.read(path), kind))
     return found
 
 

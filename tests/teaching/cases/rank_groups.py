@@ -13,6 +13,7 @@ from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import with_fewer_ranks
 from course_lib.teaching.message_log import observe
+from course_lib.teaching.mistakes import explain
 
 
 def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
@@ -22,15 +23,16 @@ def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
     def judge(comm):
         sizes.append(comm.size)
         if comm.size < size:
-            raise WrongAnswer("wrong-there", "three is not two")
+            raise WrongAnswer("forgets-the-comm", call="barrier")
 
     with pytest.raises(WrongAnswer) as wrong:
         with_fewer_ranks(comm, judge)
     assert sizes == ([size] if rank == 0 else [size, size - 1])
-    assert wrong.value.name == "size-is-fixed"
-    assert wrong.value.explanation.endswith("(three is not two)")
+    assert wrong.value.mistake == "size-is-fixed"
+    told = explain(wrong.value)
+    assert told.endswith("whatever `comm` the caller meant)")
     numbered = f"ranks 1 to {size - 1}, where they are ranks 0 to {size - 2}, it is not"
-    assert numbered in wrong.value.explanation, "the reason in brackets counts from 0"
+    assert numbered in told, "the reason in brackets counts from 0"
 
 
 def case_all_go_on_together_where_it_is_right(rank, size):

@@ -1,0 +1,140 @@
+"""Judges and mistakes.md fit together: each mistake has a text, and each text what it needs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from course_lib.teaching import mistakes
+from course_lib.teaching.catalogue import all_exercises
+from course_lib.teaching.lessons import NOTEBOOKS
+
+ROOMS = sorted(path.parent for path in NOTEBOOKS.glob("lesson_*/mistakes.md"))
+TEACHING = mistakes.SHARED.parents[1]
+SHARED_TEXTS = {name: text for (_, name), text in mistakes.read(mistakes.SHARED).texts.items()}
+
+
+class Call(NamedTuple):
+    """A mistake that a judge names; ``fields`` is None where they are not written out."""
+
+    where: str
+    name: str
+    fields: set[str] | None
+    told: int  # further positional arguments: texts
+
+
+def judges(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(folder.rglob("*.py")):
+        if not path.name[0].isdigit():  # not the lesson itself
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def calls(folder: Path) -> list[Call]:
+    """Return where judges in ``folder`` name a mistake."""
+    found = []
+    for path, tree in judges(folder):
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id not in ("WrongAnswer", "as_mistake") or not node.args:
+                continue
+            if isinstance(node.args[0], ast.Constant):
+                keywords = {keyword.arg for keyword in node.keywords}
+                where = f"{path.parent.name}/{path.name}:{node.lineno}"
+                fields = None if None in keywords else keywords
+                found.append(Call(where, node.args[0].value, fields, len(node.args) - 1))
+    return found
+
+
+def words(folder: Path) -> set[str]:
+    """Return all strings in the judges of ``folder``: mistakes in tables among them."""
+    return {
+        node.value
+        for _, tree in judges(folder)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def base(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def texts_for(name: str, room: Path) -> list[mistakes.Text]:
+    """Return what may be told of a mistake in the lesson, whatever the exercise."""
+    own = mistakes.read(room / "mistakes.md").texts
+    for key in (name, base(name)):
+        found = [text for (_, other), text in own.items() if other == key]
+        if key in SHARED_TEXTS:
+            found.append(SHARED_TEXTS[key])
+        if found:
+            return found
+    return []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_mistake_that_a_judge_names_has_a_text_and_its_fields(room: Path) -> None:
+    wrong = []
+    for call in calls(room):
+        texts = texts_for(call.name, room)
+        if not texts:
+            wrong.append(f"{call.where}: mistakes.md has no text for {call.name!r}")
+        elif call.fields is not None and not any(t.fields <= call.fields for t in texts):
+            missing = ", ".join(sorted(texts[0].fields - call.fields))
+            wrong.append(f"{call.where}: {call.name!r} needs {missing} (line {texts[0].line})")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_text_is_told_by_a_judge_that_gives_its_fields(room: Path) -> None:
+    named, known = calls(room), words(room) | words(TEACHING)
+    problems = []
+    for (_, name), text in mistakes.read(room / "mistakes.md").texts.items():
+        where = f"{room.name}/mistakes.md:{text.line}"
+        fields = [call.fields for call in named if call.name == name]
+        if name not in known:
+            problems.append(f"{where}: no judge names {name!r}")
+        elif fields and not any(given is None or text.fields <= given for given in fields):
+            problems.append(f"{where}: no judge of {name!r} gives all of {sorted(text.fields)}")
+    assert not problems, "\n".join(problems)
+
+
+def test_a_text_of_all_lessons_is_told_by_a_judge_that_gives_its_fields() -> None:
+    named = {call.name: call for call in calls(TEACHING)}
+    for name, text in SHARED_TEXTS.items():
+        assert name in named, f"judges/mistakes.md:{text.line}: no judge names {name!r}"
+        fields = named[name].fields
+        assert fields is None or text.fields <= fields, named[name]
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_texts_are_in_mistakes_md_alone(room: Path) -> None:
+    assert [call.where for call in calls(room) if call.told] == []
+    own = {name for _, name in mistakes.read(room / "mistakes.md").texts}
+    assert own & SHARED_TEXTS.keys() == set(), "a text is in two places"
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_a_lesson_s_page_names_its_exercises_alone(room: Path) -> None:
+    found = mistakes.read(room / "mistakes.md")
+    named = {id for id, _ in found.texts} | set(found.wrong) | set(found.right)
+    lesson = room.name.removeprefix("lesson_")
+    ids = {id for id in all_exercises() if id.startswith(f"{lesson}.")}
+    assert named - {mistakes.ANY} <= ids
+
+
+def translations() -> list[Path]:
+    return [
+        *NOTEBOOKS.glob("lesson_*/mistakes.*.md"),
+        *mistakes.SHARED.parent.glob("mistakes.*.md"),
+    ]
+
+
+def test_translations_fit_their_pages(monkeypatch) -> None:
+    for path in translations():
+        monkeypatch.setenv("COURSE_LANGUAGE", path.suffixes[0].removeprefix("."))
+        assert mistakes.translation(path.with_name("mistakes.md")) is not None
