@@ -46,7 +46,9 @@ def need_one_all_reduce(
     """
     if len(calls) != 1:
         names = ", ".join(event.call for event in calls)
-        raise WrongAnswer("too-many-collectives", count=len(calls), calls=names)
+        raise WrongAnswer(
+            "too-many-collectives: where one all-reduce does", count=len(calls), calls=names
+        )
     if calls[0].call != "all_reduce":
         told = otherwise and f"the result is right, but `dist.{calls[0].call}` {otherwise}"
         raise WrongAnswer("gathers-everything", told, call=calls[0].call, **fields)

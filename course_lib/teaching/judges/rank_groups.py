@@ -104,7 +104,7 @@ def _without_process_group() -> Iterator[None]:
     """
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> None:
-        raise WrongAnswer("forgets-the-comm", call=name)
+        raise WrongAnswer("forgets-the-comm: by dist", call=name)
 
     with ExitStack() as stack:
         for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier"):

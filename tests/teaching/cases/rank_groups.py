@@ -23,7 +23,7 @@ def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
     def judge(comm):
         sizes.append(comm.size)
         if comm.size < size:
-            raise WrongAnswer("forgets-the-comm", call="barrier")
+            raise WrongAnswer("forgets-the-comm: by dist", call="barrier")
 
     with pytest.raises(WrongAnswer) as wrong:
         with_fewer_ranks(comm, judge)
