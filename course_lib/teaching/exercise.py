@@ -39,6 +39,7 @@ class WrongAnswer(Exception):
         fields: numbers and texts for the fields of what is told. Of any other value its text is
             kept, so that all can be sent from rank to rank; another WrongAnswer is explained.
         reason: a mistake that shows this one, told in brackets.
+        further: mistakes that were made together with this one, told after it.
     """
 
     def __init__(self, name: str, explanation: str | None = None, /, **fields: Any):
@@ -46,6 +47,7 @@ class WrongAnswer(Exception):
         self.name, self.explanation = name, explanation
         self.fields = {key: _as_it_is_told(value) for key, value in fields.items()}
         self.reason: WrongAnswer | None = None
+        self.further: list[WrongAnswer] = []
 
     @property
     def mistake(self) -> str:

@@ -88,6 +88,7 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
         for name, value in wrong.fields.items()
     }
     told = text.template.format(**fields)
+    told = "; ".join([told, *(explain(other, exercise) for other in wrong.further)])
     if wrong.reason is None:
         return told
     reason = explain(wrong.reason, exercise)

@@ -149,6 +149,9 @@ def test_a_page_without_an_end_of_its_code_is_no_endless_answer(tmp_path: Path) 
 # ---- what a learner is told ------------------------------------------------------------------
 
 
+ONE = {"number": 1, "found": 1}
+
+
 @pytest.fixture
 def double(own_exercises):
     return find("90.double")
@@ -185,6 +188,15 @@ def test_a_mistake_in_the_text_of_another_is_explained_as_well(double) -> None:
     inner = WrongAnswer("it-hangs: in different calls")
     outer = WrongAnswer("squared", number=inner, found=1)
     assert explain(outer, double) == f"{explain(inner)} became 1: that is its square"
+
+
+def test_mistakes_that_were_made_together_are_told_one_after_the_other(double) -> None:
+    wrong = WrongAnswer("squared", number=4, found=16)
+    wrong.further = [WrongAnswer("ranks-disagree", calls="a"), WrongAnswer("squared: b", **ONE)]
+    assert explain(wrong, double) == (
+        "4 became 16: that is its square; the ranks' calls do not fit together: a; "
+        "1 became 1: that is its square"
+    )
 
 
 def test_a_wrong_answer_travels_with_its_fields_and_its_reason() -> None:

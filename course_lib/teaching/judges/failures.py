@@ -55,8 +55,9 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
     failed = own_error(errors)
     if failed is not None:
         rank, error = failed
-        told = {"who": who.format(rank), "error": in_one_line(error)}
-        raise WrongAnswer("it-raises: on a rank", **told) from error
+        raise WrongAnswer(
+            "it-raises: on a rank", who=who.format(rank), error=in_one_line(error)
+        ) from error
 
 
 def judge_failures(errors: Errors) -> None:

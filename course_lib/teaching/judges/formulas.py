@@ -45,13 +45,13 @@ def judge_formula(
     right: Callable,
     mistakes: Sequence[Mistake],
     cases: Sequence[tuple],
-    why: Callable[[tuple, Any], str] | None = None,
+    why: Callable[[tuple, Any], WrongAnswer | str | None] | None = None,
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
     Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
     does an array or a tensor. Of a wrong value that no mistake explains ``why(case, given)`` may
-    say what is wrong with it.
+    say what is wrong with it: a WrongAnswer whose text is told after the value.
     """
     # A copy for each call: a function that sorts or empties what it is given spoils nothing.
     given = [plain(function(*copy.deepcopy(case))) for case in cases]
@@ -81,7 +81,7 @@ def judge_formula(
     factor = _factor(given, wanted)
     if factor is not None:
         raise WrongAnswer("off-by-a-factor", factor=factor, **told)
-    reason = why(cases[first], given[first]) if why else ""
+    reason = why(cases[first], given[first]) if why else None
     if reason:
         raise WrongAnswer("wrong-value: of a formula, and why", reason=reason, **told)
     raise WrongAnswer("wrong-value: of a formula", **told)

@@ -21,8 +21,9 @@ def judge_hang(seen: Observation) -> None:
     for rank, event in stuck:
         peer = event.peer if event.kind == "recv" else None
         if peer is not None and seen.errors[peer] is None:
-            told = {"p": p, "where": waiting, "peer": peer, "rank": rank}
-            raise WrongAnswer("it-hangs: for a rank that is done", **told)
+            raise WrongAnswer(
+                "it-hangs: for a rank that is done", p=p, where=waiting, peer=peer, rank=rank
+            )
     raise WrongAnswer("it-hangs: in a message", p=p, where=waiting)
 
 
