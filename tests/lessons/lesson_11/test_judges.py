@@ -43,7 +43,7 @@ def test_spans_are_apart_or_one_inside_the_other() -> None:
     ids=["intensity", "least"],
 )
 def test_mistakes_in_formulas_differ(mistakes, right, cases) -> None:
-    answers = [str([makes(*case) for case in cases]) for _, makes, _ in mistakes]
+    answers = [str([mistake.makes(*case) for case in cases]) for mistake in mistakes]
     answers.append(str([right(*case) for case in cases]))
     assert len(set(answers)) == len(answers)
 
