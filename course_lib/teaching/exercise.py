@@ -42,9 +42,9 @@ class WrongAnswer(Exception):
         further: mistakes that were made together with this one, told after it.
     """
 
-    def __init__(self, name: str, explanation: str | None = None, /, **fields: Any):
-        super().__init__(name, explanation)  # both, so that it can be pickled
-        self.name, self.explanation = name, explanation
+    def __init__(self, name: str, /, **fields: Any):
+        super().__init__(name)
+        self.name = name
         self.fields = {key: _as_it_is_told(value) for key, value in fields.items()}
         self.reason: WrongAnswer | None = None
         self.further: list[WrongAnswer] = []
@@ -56,7 +56,7 @@ class WrongAnswer(Exception):
 
     def __str__(self) -> str:
         fields = ", ".join(f"{key}={value!r}" for key, value in self.fields.items())
-        return self.explanation or f"{self.name}({fields})"
+        return f"{self.name}({fields})"
 
 
 def _as_it_is_told(value: Any) -> Any:
@@ -68,7 +68,7 @@ class Staged(Exception):
 
 
 @contextmanager
-def as_mistake(name: str, explanation: str | None = None, /, **fields: Any) -> Iterator[None]:
+def as_mistake(name: str, /, **fields: Any) -> Iterator[None]:
     """Whatever goes wrong inside is this one mistake: what went before was right.
 
     What went wrong is told in brackets, but an exception of the learner's before the explanation.
@@ -76,7 +76,7 @@ def as_mistake(name: str, explanation: str | None = None, /, **fields: Any) -> I
     try:
         yield
     except WrongAnswer as error:
-        wrong = WrongAnswer(name, explanation, **fields)
+        wrong = WrongAnswer(name, **fields)
         wrong.reason = error
         raise wrong from error.__cause__
 

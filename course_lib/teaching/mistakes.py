@@ -76,8 +76,6 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
     Raises:
         MistakesError: if there is no text, or it has a field that the judge has not given.
     """
-    if wrong.explanation is not None:
-        return wrong.explanation
     path, text = _find(wrong.name, exercise)
     missing = sorted(text.fields - set(wrong.fields))
     if missing:

@@ -42,7 +42,7 @@ def _judge(
     def gives_the_same(makes: Callable) -> bool:
         return all(g == _listed(makes(*case)) for g, case in zip(given, cases, strict=True))
 
-    name_the_mistake([mistake[:2] for mistake in mistakes], gives_the_same, **told)
+    name_the_mistake(mistakes, gives_the_same, **told)
     reason = why(cases[first], given[first])
     if reason is not None:
         name, fields = reason

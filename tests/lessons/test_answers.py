@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import linecache
 import re
 import symtable
@@ -16,19 +15,12 @@ from course_lib.teaching.checking import check
 from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
 from course_lib.teaching.solution_marks import blanked, unmarked
 
-
-def answers(kind: str) -> dict[str, dict[str, str]]:
-    """Return all right or wrong answers: exercise id -> style or mistake -> code."""
-    found: dict[str, dict[str, str]] = {}
-    for path in sorted(NOTEBOOKS.glob(f"lesson_*/{kind}_answers.py")):
-        module = importlib.import_module(f"notebooks.{path.parent.name}.{kind}_answers")
-        found.update(getattr(module, f"{kind.upper()}_ANSWERS"))
-    for path in sorted(NOTEBOOKS.glob("lesson_*/mistakes.md")):
-        found.update(getattr(mistakes.read(path), kind))
-    return found
-
-
-RIGHT_ANSWERS, WRONG_ANSWERS = answers("right"), answers("wrong")
+# Exercise id -> style or mistake -> code.
+RIGHT_ANSWERS: dict[str, dict[str, str]] = {}
+WRONG_ANSWERS: dict[str, dict[str, str]] = {}
+for path in sorted(NOTEBOOKS.glob("lesson_*/mistakes.md")):
+    RIGHT_ANSWERS |= mistakes.read(path).right
+    WRONG_ANSWERS |= mistakes.read(path).wrong
 
 
 def told(cluster, capsys, id: str, code: str) -> str:

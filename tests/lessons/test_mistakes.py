@@ -14,7 +14,7 @@ from course_lib.teaching import mistakes
 from course_lib.teaching.catalogue import all_exercises
 from course_lib.teaching.lessons import NOTEBOOKS
 
-ROOMS = sorted(path.parent for path in NOTEBOOKS.glob("lesson_*/mistakes.md"))
+ROOMS = sorted(path.parent for path in NOTEBOOKS.glob("lesson_*/exercises.py"))
 TEACHING = mistakes.SHARED.parents[1]
 SHARED_TEXTS = {name: text for (_, name), text in mistakes.read(mistakes.SHARED).texts.items()}
 

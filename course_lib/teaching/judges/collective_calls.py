@@ -36,9 +36,7 @@ def need_group(calls: list[LoggedCall]) -> None:
             raise WrongAnswer("forgets-the-group: by dist", call=event.call)
 
 
-def need_one_all_reduce(
-    calls: list[LoggedCall], otherwise: str | None = None, **fields: Any
-) -> None:
+def need_one_all_reduce(calls: list[LoggedCall], **fields: Any) -> None:
     """Raise unless the calls of one rank, with a right result, are a single all-reduce.
 
     What any other collective does is told by the lesson's text for ``gathers-everything``, with
@@ -50,5 +48,4 @@ def need_one_all_reduce(
             "too-many-collectives: where one all-reduce does", count=len(calls), calls=names
         )
     if calls[0].call != "all_reduce":
-        told = otherwise and f"the result is right, but `dist.{calls[0].call}` {otherwise}"
-        raise WrongAnswer("gathers-everything", told, call=calls[0].call, **fields)
+        raise WrongAnswer("gathers-everything", call=calls[0].call, **fields)

@@ -20,7 +20,6 @@ class Mistake(NamedTuple):
 
     name: str
     makes: Callable
-    explanation: str = ""
 
 
 def name_the_mistake(
@@ -45,7 +44,7 @@ def judge_formula(
     right: Callable,
     mistakes: Sequence[Mistake],
     cases: Sequence[tuple],
-    why: Callable[[tuple, Any], WrongAnswer | str | None] | None = None,
+    why: Callable[[tuple, Any], WrongAnswer | None] | None = None,
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
@@ -70,11 +69,7 @@ def judge_formula(
         return all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True))
 
     # One that gives the right answers in all cases would explain nothing.
-    for name, makes, explanation in mistakes:
-        if explanation and gives_the_same(makes):
-            text = f"for {told['case']} it returned {told['given']}: {explanation}"
-            raise WrongAnswer(name, text)
-    name_the_mistake([mistake[:2] for mistake in mistakes], gives_the_same, **told)
+    name_the_mistake(mistakes, gives_the_same, **told)
     # Where None may be right, one that is not says nothing of a forgotten `return`.
     if given[first] is None and (None not in wanted or all(g is None for g in given)):
         raise WrongAnswer("returns-nothing: by a formula", **told)

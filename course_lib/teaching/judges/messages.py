@@ -85,12 +85,11 @@ def _described(event: LoggedCall) -> str:
     return f"{event.call} {'to' if event.kind == 'send' else 'from'} {event.peer}{tag}"
 
 
-def no_collective(seen: Observation, explanation: str | None = None) -> None:
+def no_collective(seen: Observation) -> None:
     """Raise if a collective was called; the lesson has the text, for the ``call``."""
     used = [event.call for _, event in seen.events("collective")]
     if used:
-        told = explanation and explanation.format(used[0])
-        raise WrongAnswer("uses-a-collective", told, call=used[0])
+        raise WrongAnswer("uses-a-collective", call=used[0])
 
 
 def all_waited(seen: Observation) -> None:

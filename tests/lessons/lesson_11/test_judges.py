@@ -12,7 +12,9 @@ from notebooks.lesson_11.judge_culprit import expected, made_up, waited
 def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> None:
     cases = list(made_up().values())
     answers = [tuple(expected(case) for case in cases)]
-    answers += [tuple(makes(case) for case in cases) for _, makes in judge_culprit._CULPRIT_MISTAKES]
+    answers += [
+        tuple(makes(case) for case in cases) for _, makes in judge_culprit._CULPRIT_MISTAKES
+    ]
     assert len(set(answers)) == len(answers)
 
 
