@@ -32,6 +32,7 @@ SHARED = Path(__file__).parent / "judges" / "mistakes.md"
 _HEADING = re.compile(r"(#+) +(.+?) *$")
 _FENCE = re.compile(r"(```+) *(.*?) *$")
 _EXERCISE = re.compile(r"\d\d[a-z]?\.\w+")
+_LANGUAGE = re.compile(r"\w+(-\w+)*")
 _MISTAKE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -74,7 +75,7 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
     """Return what the learner is told: the exercise's text, the lesson's, or that of all lessons.
 
     Raises:
-        MistakesError: if there is no text, or it has a field that the judge has not given.
+        MistakesError: if there is no text, or a field that the judge has not given, or not so.
     """
     path, text = _find(wrong.name, exercise)
     missing = sorted(text.fields - set(wrong.fields))
@@ -85,7 +86,10 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
         name: explain(value, exercise) if isinstance(value, WrongAnswer) else value
         for name, value in wrong.fields.items()
     }
-    told = text.template.format(**fields)
+    try:
+        told = text.template.format(**fields)
+    except (ValueError, TypeError) as error:  # {rank:.3g} for a text, say
+        raise MistakesError(path, text.line, f"{error}; the judge gives {fields}") from None
     told = "; ".join([told, *(explain(other, exercise) for other in wrong.further)])
     if wrong.reason is None:
         return told
@@ -124,7 +128,7 @@ def translation(path: Path) -> Mistakes | None:
     """
     language = os.environ.get("COURSE_LANGUAGE", "")
     other = path.with_suffix(f".{language}.md")
-    if not language.isalnum() or not other.exists():
+    if not _LANGUAGE.fullmatch(language) or not other.exists():
         return None
     english, translated = read(path).texts, read(other)
     for key, text in translated.texts.items():

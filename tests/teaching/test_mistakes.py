@@ -184,6 +184,13 @@ def test_what_a_judge_forgets_is_explained(double) -> None:
         explain(WrongAnswer("cubed"), double)
 
 
+def test_a_format_that_does_not_fit_what_the_judge_gives_is_explained(tmp_path, monkeypatch):
+    monkeypatch.setattr(mistakes, "path_of", lambda exercise: write(tmp_path))
+    mean = find("00.neighbours")._replace(id="99.mean")
+    with pytest.raises(MistakesError, match=r"line 15: Unknown format code 'f'.*'found': 'three'"):
+        explain(WrongAnswer("only-the-sum", found="three"), mean)
+
+
 def test_a_mistake_in_the_text_of_another_is_explained_as_well(double) -> None:
     inner = WrongAnswer("it-hangs: in different calls")
     outer = WrongAnswer("squared", number=inner, found=1)
