@@ -109,9 +109,9 @@ class Page:
 
 
 def _described(details: dict[str, Any]) -> str:
-    """Return what an uncaught exception says of itself, and where, if it is no Error, it came from.
+    """Return the text of an uncaught exception, and where it was thrown.
 
-    Any value may be thrown in JavaScript, and only an Error has a description.
+    JavaScript can throw any value, and only an Error has a description, which holds its stack.
     """
     exception = details.get("exception", {})
     if "description" in exception:

@@ -69,7 +69,7 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     assert "variables are kept" in started.start_cluster(2)
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
 
-    # And on request a fresh one, of another size, on hosts that a restart takes again.
+    # And on request a new one, of another size, on hosts that a restart uses again.
     assert "3 ranks ready" in started.start_cluster(3, "replace=True, hosts='localhost:3'")
     assert started.run("%px x").error["evalue"] == "rank 0: NameError: name 'x' is not defined"
     assert not before & pids(traces)
@@ -249,7 +249,7 @@ def test_a_killed_script_leaves_nothing(traces):
     script = subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    # On a busy machine a start first says how far it is.
+    # On a busy machine a start prints its progress first.
     assert any("2 ranks ready" in line for line in iter(script.stdout.readline, ""))
     script.kill()
     script.communicate(timeout=40)
