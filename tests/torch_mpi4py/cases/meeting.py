@@ -174,7 +174,7 @@ def case_calls_that_do_not_match_are_told_apart_in_any_turn(rank: int, size: int
 @case(sizes=(2, 3))
 def case_the_number_of_a_call_starts_again_at_zero(rank: int, size: int) -> None:
     meeting = dist.group.WORLD._channels[0]._arrivals
-    meeting._number = arrivals._NUMBER - 3
+    meeting.meetings = arrivals._NUMBER - 3
     dist.barrier()
     for number in range(8):
         total = torch.full((2,), float(number))
