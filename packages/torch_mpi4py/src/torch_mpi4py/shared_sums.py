@@ -96,11 +96,11 @@ class SharedSums:
         with _open_lock:
             _open -= 1
 
-    def Get_size(self) -> int:  # noqa: N802 - as the communicator's
+    def Get_size(self) -> int:
         """Return the number of ranks."""
         return self._size
 
-    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:  # noqa: N802
+    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
         """Combine all ranks' numbers in place, with arguments as of the communicator's method.
 
         Raises:
@@ -227,10 +227,11 @@ def open_shared_sums(comm: MPI.Intracomm, arrivals: Arrivals) -> SharedSums | No
     global _open
     size = _HEADER_BYTES + _BUFFERS * comm.Get_size() * _SLOT_BYTES
     with contextlib.ExitStack() as until_mapped:
-        memory, where = _create(size, until_mapped) if comm.Get_rank() == 0 else (None, None)
-        where = comm.bcast(where)
-        if where is not None and comm.Get_rank() > 0:
-            memory = _map(*where, size)
+        memory, place = _create(size, until_mapped) if comm.Get_rank() == 0 else (None, None)
+        place = comm.bcast(place)
+        if place is not None and comm.Get_rank() > 0:
+            path, token = place
+            memory = _map(path, token, size)
         with _open_lock:
             able = memory is not None and _open < _MOST_OPEN and not gpus.takes_cuda()
             _open += able
