@@ -1,8 +1,8 @@
-"""An MPI that cannot free ranks gets the same reports, and a restart mends it.
+"""An MPI that cannot free ranks gets the same reports, and a restart repairs the cluster.
 
-Ranks that wait for others to come to a collective are freed without one. After another hang Python
-still runs on the ranks, so the next case runs on the same ones, with message tags of its own. One
-restart has to make everything as good as new.
+Ranks that wait for others to come to a collective are freed without a restart. After any other hang
+Python still runs on the ranks, so the next case uses the same ranks, with message tags of its own.
+One restart at the end must repair everything.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LOST = "MPICH 5.0.2 cannot free a rank that is stuck inside of it"
 ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
 ENDS = "All ranks have left the cell, but they cannot communicate any more: cluster.restart()"
 LOOP = r"Rank 1 is still computing \[cell \d+, line [23]\]"
-# A cell, the ranks that wait, and what the diagnosis says. Who waits for a rank that never comes to
-# a collective does so outside of the MPI, and loses nothing.
+# A cell, the ranks that wait, and a pattern for the diagnosis. A rank waits outside MPI for others
+# to come to a collective, so if they never come, it loses nothing.
 MISSING = {
     "skipped": (
         "if rank == 0: dist.all_reduce(t)",

@@ -47,11 +47,11 @@ def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
 
 
 def all_stuck_in_first_send(logs: list[list[LoggedCall]]) -> bool:
-    """Return whether every rank's first call was a long send for whose end it waited, in vain.
+    """Return whether every rank's first call was a long send that never ended.
 
-    Once a rank is freed, Open MPI may report to the next that its message has been sent. That one
-    goes on, and may even receive, so only the rank that was freed first is evidence: it has
-    received nothing.
+    Once one rank is freed, Open MPI may report the send of another as a success. That rank then
+    continues and may even receive. The evidence is the rank that was freed first: it has received
+    nothing.
     """
     nothing_received = [not any(e.kind == "recv" and e.finished for e in log) for log in logs]
     return all(map(_begins_with_blocking_send, logs)) and any(nothing_received)
