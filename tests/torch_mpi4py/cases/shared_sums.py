@@ -78,7 +78,7 @@ def case_every_dtype_and_operation_goes_through_memory(rank: int, size: int) -> 
     ordered = list(function)[:4]
     table: dict[torch.dtype, list[Any]] = {
         **{dtype: list(function) for dtype in whole},
-        **{dtype: ordered for dtype in real},
+        **{dtype: [*ordered] for dtype in real},
         **{dtype: ordered[:1] for dtype in (torch.complex64, torch.complex128)},
     }
     dist.all_reduce(torch.ones(1))  # the memory is there from here on
@@ -217,7 +217,7 @@ def case_sums_that_do_not_match_are_told_apart(rank: int, size: int) -> None:
         still_works()
 
 
-@case(sizes=(2, 3))
+@case(sizes=(2, 3), mpi="openmpi")  # with MPICH the thread that sleeps is given up, till the end
 def case_a_rank_that_stops_within_a_sum_frees_the_others(rank: int, size: int) -> None:
     usual = SharedSums._meet
 
