@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,25 +77,20 @@ def case_every_dtype_and_operation_goes_through_memory(rank: int, size: int) -> 
         dist.ReduceOp.BXOR: torch.bitwise_xor,
     }
     ordered = list(function)[:4]
-    table: dict[torch.dtype, list[Any]] = {
-        **{dtype: list(function) for dtype in whole},
-        **{dtype: [*ordered] for dtype in real},
-        **{dtype: ordered[:1] for dtype in (torch.complex64, torch.complex128)},
-    }
+    table = [(dtype, op) for dtype in whole for op in function]
+    table += [(dtype, op) for dtype in real for op in ordered]
+    table += [(torch.complex64, dist.ReduceOp.SUM), (torch.complex128, dist.ReduceOp.SUM)]
     dist.all_reduce(torch.ones(1))  # the memory is there from here on
     with _counted() as calls:
-        for dtype, operations in table.items():
-            for op in operations:
-                for count in (5, 300_001):
-                    parts = [numbers_of(r, count, dtype) for r in range(size)]
-                    ours = parts[rank].clone()
-                    dist.all_reduce(ours, op)
-                    equal(ours, in_order(parts, function[op]))
-    assert len(calls) == sum(2 * len(operations) for operations in table.values())
-    for op, combine in (
-        (dist.ReduceOp.SUM, torch.logical_or),
-        (dist.ReduceOp.PRODUCT, torch.logical_and),
-    ):
+        for dtype, op in table:
+            for count in (5, 300_001):
+                parts = [numbers_of(r, count, dtype) for r in range(size)]
+                ours = parts[rank].clone()
+                dist.all_reduce(ours, op)
+                equal(ours, in_order(parts, function[op]))
+    assert len(calls) == 2 * len(table)
+    sum_, product = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
+    for op, combine in ((sum_, torch.logical_or), (product, torch.logical_and)):
         parts = [numbers_of(r, 1001, torch.bool) for r in range(size)]
         ours = parts[rank].clone()
         dist.all_reduce(ours, op)
@@ -158,9 +154,13 @@ def case_ranks_that_cannot_share_memory_leave_sums_to_mpi(rank: int, size: int) 
                 torch.testing.assert_close(ours, sum(numbers_of(r, 1000) for r in range(size)))
             assert channel_of(group)._sums is None
         assert shared_sums._open == was_open
-    # A file that is there, and is another one.
-    assert shared_sums._map(f"/proc/{0}/fd/0", b"", 4096) is None
-    assert shared_sums._map("/proc/self/exe", b"x" * 16, 4096) is None
+    with tempfile.NamedTemporaryFile() as another:
+        another.truncate(4096)
+        token = bytes(shared_sums._TOKEN_BYTES)
+        assert shared_sums._map(another.name, token, 4096) is not None
+        assert shared_sums._map(another.name, b"x" + token[1:], 4096) is None
+        assert shared_sums._map(another.name, token, 8192) is None
+    assert shared_sums._map("/proc/0/fd/0", token, 4096) is None
 
 
 @case(sizes=(2,))
@@ -208,6 +208,8 @@ def case_sums_that_do_not_match_are_told_apart(rank: int, size: int) -> None:
     dist.all_reduce(torch.ones(1))
     for count in (4, CHUNK + 4):
         with raises(MismatchError, str(count), str(count + 1), "still usable"):
+            dist.all_reduce(torch.ones(count + (rank == 0)))
+        with emulated_link(latency=1e-6), raises(MismatchError, str(count), str(count + 1)):
             dist.all_reduce(torch.ones(count + (rank == 0)))
         with raises(MismatchError, "broadcast", "all_reduce"):
             if rank == 0:
