@@ -41,7 +41,7 @@ def test_who_waits_for_no_send_is_stuck_in_the_receive():
         [call("isend", rank ^ 1, finished=True, waited=False), call("recv", rank ^ 1)]
         for rank in range(4)
     ]
-    assert verdict(judge_gossip, *logs) == "it-hangs"
+    assert verdict(judge_gossip, *logs) == "it-hangs: in a message"
 
 
 @pytest.mark.parametrize("send", ["send", "isend"])
@@ -53,4 +53,4 @@ def test_a_rank_freed_second_may_have_received(send):
 
 def test_ranks_that_have_all_received_are_not_stuck_in_the_first_send():
     received = [call("isend", 1, finished=True), call("recv", 1, finished=True), call("recv", 1)]
-    assert verdict(judge_gossip, received, received) == "it-hangs"
+    assert verdict(judge_gossip, received, received) == "it-hangs: in a message"
