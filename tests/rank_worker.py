@@ -15,6 +15,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "plan.json").read_text())
     torch.set_num_threads(1)
+    warnings.filterwarnings("error", module="torch_mpi4py")  # a user would read them
     comm = MPI.COMM_WORLD.Dup()
     rank = comm.Get_rank()
     if ON_GPUS in os.environ:  # whatever a case makes then lies on a GPU, unless it says where

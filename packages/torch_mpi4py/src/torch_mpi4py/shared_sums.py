@@ -149,9 +149,9 @@ class SharedSums:
         count = len(numbers)
         here[self._rank][:count] = numbers
         self._meet()
-        function(first[:count], second[:count], numbers)
+        function(first[:count], second[:count], out=numbers)
         for slot in others:
-            function(numbers, slot[:count], numbers)
+            function(numbers, slot[:count], out=numbers)
 
     def _combine_in_shares(
         self,
@@ -189,9 +189,9 @@ class SharedSums:
         own = self._share(self._rank, chunk)
         parts = [slot[own] for slot in here]
         result, parts[self._rank] = parts[self._rank], chunk[own]
-        function(parts[0], parts[1], result)
+        function(parts[0], parts[1], out=result)
         for part in parts[2:]:
-            function(result, part, result)
+            function(result, part, out=result)
         chunk[own] = result
 
 
