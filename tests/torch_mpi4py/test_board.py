@@ -22,6 +22,7 @@ from torch_mpi4py.event_board import (
     BoardWriter,
     group_text,
 )
+from torch_mpi4py.observing import observe
 
 WRITER = """
 import itertools, sys
@@ -96,6 +97,24 @@ def test_a_half_written_record_is_left_out() -> None:
     at = RECORDS_AT  # of the first
     board._memory[at] += 5  # as if the first number were new and the last one old
     assert [event.kind for event in board.reader.events()] == ["recv"]
+
+
+@pytest.mark.parametrize("read", ["open_operations", "latest", "events"])
+def test_what_ends_while_a_rank_is_looked_at_is_seen_once(read: str, monkeypatch) -> None:
+    board = BoardWriter(0, 1)
+    before = write(board, "all_reduce", NEVER_WAITS)
+    board.end(before)
+    token = write(board, "all_reduce", NEVER_WAITS)
+
+    def then_it_ends(reader: Board, *arguments: int):
+        found = unchanged(reader, *arguments)
+        board.end(token)
+        return found
+
+    unchanged = getattr(Board, read)
+    monkeypatch.setattr(Board, read, then_it_ends)
+    seen = observe(0, board.reader, {0: 0}, alive=True)
+    assert [event.number for event in (*seen.past, *seen.operations)] == [before[0], token[0]]
 
 
 def test_when_all_places_are_open_the_oldest_gives_way() -> None:

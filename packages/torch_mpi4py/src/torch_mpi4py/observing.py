@@ -121,12 +121,14 @@ def observe(
     now = time.perf_counter()
     position = board.position or Position(now, 0.0, "", 0, True, "")
     alive = is_alive(board.pid) if alive is None else alive
+    # Read first: what ends between the two reads is in both, and not in neither.
+    still_open = _calls(board.open_operations(), position.renewed, now, numbers)
+    opened = {event.number for event in still_open}
     latest = board.latest()
     events = board.events(latest.number - most_past) if latest is not None else []
-    past = _calls([e for e in events if e.end is not None], position.began, now, numbers)
-    # What the rank waits for comes last.
-    still_open = _calls(board.open_operations(), position.renewed, now, numbers)
-    still_open.sort(key=lambda event: bool(event.waiting))
+    ended = [event for event in events if event.end is not None and event.number not in opened]
+    past = _calls(ended, position.began, now, numbers)
+    still_open.sort(key=lambda event: bool(event.waiting))  # what the rank waits for comes last
     silent, computed, asleep = _signs(board, position)
     site = position.site
     computes = alive and position.running and not (still_open and still_open[-1].waiting)
