@@ -43,8 +43,8 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
     core, spread over 2 s, then none is under way, for checks send little. A rank that sleeps until
-    others come to its collective looks for them 50 times a second; ten such looks in the 2 s do as
-    well. Where this can't be seen (another host), the deadline ends it.
+    others come to its collective, or its message comes, looks for them 50 times a second; ten such
+    looks in the 2 s do as well. Where this can't be seen (another host), the deadline ends it.
 
     Args:
         ranks: those that the code inside runs on, by their numbers at the start of MPI.

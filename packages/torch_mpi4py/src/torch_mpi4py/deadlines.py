@@ -92,6 +92,14 @@ class Operation:
         """Find out what every rank is doing, before any is freed."""
         self.report = shared_report.reach(self.comm, since=self.started)
 
+    def end_if_given_up(self) -> None:
+        """Raise its error if it waits outside of MPI and was given up.
+
+        Where the MPI can revoke, its communicator is revoked by then.
+        """
+        if self.reason and (not has_ulfm() or is_revoked(self.comm)):
+            raise self.freed_error()
+
     def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
         if self.reason == "interrupt":
@@ -203,11 +211,37 @@ def call(
     return carry_out(Operation(comm, what, seconds), function, *args)
 
 
+def call_asleep(
+    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
+) -> Any:
+    """Return ``function(operation, *args)``, which never waits inside MPI, within ``seconds``.
+
+    It must call ``operation.end_if_given_up()`` again and again.
+
+    Raises:
+        CommunicationError: as :func:`call` does; under any MPI no thread stays behind.
+    """
+    __tracebackhide__ = True
+    return carry_out_asleep(Operation(comm, what, seconds), function, *args)
+
+
+def carry_out_asleep(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
+    """Return ``function(operation, *args)``, as :func:`call_asleep` does."""
+    __tracebackhide__ = True
+    operation.outside_mpi = True
+    try:
+        return carry_out(operation, function, operation, *args)
+    except KeyboardInterrupt:
+        revoke(operation.comm)  # the others wait for this rank
+        raise
+
+
 def carry_out(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, as :func:`call` does, for an operation that is begun already."""
     __tracebackhide__ = True
     comm, what = operation.comm, operation.what
     if not has_ulfm() and comm.Get_size() > 1:
+    if not has_ulfm() and comm.Get_size() > 1 and not operation.outside_mpi:
         return _call_on_helper_thread(operation, function, *args)
     if _watcher is None:
         watch()

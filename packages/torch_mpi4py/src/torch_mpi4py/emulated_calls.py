@@ -12,6 +12,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from . import doorbell
 from .call_arguments import (
     Arguments,
     arguments_of,
@@ -142,8 +143,14 @@ def _held_back(
     if name.islower():
         data = [MPI.pickle.dumps(data), MPI.BYTE]
     plain = "Isend" if is_receive(name) else f"I{name.lower().removeprefix('i')}"
-    start = functools.partial(getattr(MPI.Intracomm, plain), comm, data, given["dest"], tag)
-    return hold_back(link, comm, given["dest"], bytes_of(data), start, kind)
+    dest, isend = given["dest"], getattr(MPI.Intracomm, plain)
+
+    def start() -> MPI.Request:
+        request = isend(comm, data, dest, tag)
+        doorbell.ring(comm, dest)
+        return request
+
+    return hold_back(link, comm, dest, bytes_of(data), start, kind)
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:

@@ -26,6 +26,7 @@ from . import (
     peer_boards,
     runtime,
 )
+from .blocking_messages import sleeping_call, tell_partner
 from .call_arguments import with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
@@ -154,11 +155,16 @@ def _guarded(name: str) -> Callable[..., Any]:
                 self.made += 1
             if starts:
                 made = call()
+                peer = tell_partner(self, plain, args, kwargs)
             else:
                 operation = deadlines.Operation(self, name, self.timeout)
                 if counts and arrivals is not None:
                     arrivals.meet(operation, self.made, args, kwargs)
-                made = deadlines.carry_out(operation, call)
+                sleeping = None if link else sleeping_call(self, plain, args, kwargs)
+                if sleeping is None:
+                    made = deadlines.carry_out(operation, call)
+                else:
+                    made = deadlines.carry_out_asleep(operation, sleeping)
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
                 elif name in COLLECTIVES:
@@ -174,7 +180,7 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events)
+            return request.started_by(self, name, events, peer)
         end_call(events, status)
         if isinstance(made, MPI.Message):
             return GuardedMessage(made, self)

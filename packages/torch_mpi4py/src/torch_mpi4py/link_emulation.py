@@ -38,6 +38,7 @@ from typing import Any, TypeVar
 
 import numpy
 
+from . import doorbell
 from .collective_costs import collective_seconds
 from .errors import MismatchError
 from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
@@ -134,10 +135,16 @@ def isend(
 ) -> MPI.Request | HeldSend:
     """Return the request of ``comm.Isend(message, dest, tag)``, on the link in force if any."""
     link = current()
+    start = functools.partial(_isend, comm, message, dest, tag)
     if link is None:
-        return comm.Isend(message, dest, tag)
-    start = functools.partial(comm.Isend, message, dest, tag)
+        return start()
     return hold_back(link, comm, dest, size_bytes, start, HeldSend)
+
+
+def _isend(comm: MPI.Comm, message: Any, dest: int, tag: int) -> MPI.Request:
+    request = comm.Isend(message, dest, tag)
+    doorbell.ring(comm, dest)
+    return request
 
 
 def take_in(comm: MPI.Comm, size_bytes: int) -> None:

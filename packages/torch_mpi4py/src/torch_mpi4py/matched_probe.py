@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import link_emulation
+from . import doorbell, link_emulation
 from .call_site import call_site
 from .events import log
 from .requests import GuardedRequest
@@ -15,11 +15,14 @@ class GuardedMessage(MPI.Message):
     """An mpi4py message whose receiving calls have its communicator's deadline."""
 
     _comm: Any
+    _source: int
 
-    def __new__(cls, message: MPI.Message, comm: Any = None) -> GuardedMessage:
-        """Take over ``message``, which a probe of ``comm`` has found."""
+    def __new__(
+        cls, message: MPI.Message, comm: Any = None, source: int = MPI.ANY_SOURCE
+    ) -> GuardedMessage:
+        """Take over ``message``, which a probe of ``comm`` has found, from rank ``source``."""
         self = super().__new__(cls, message)
-        self._comm = comm
+        self._comm, self._source = comm, source
         return self
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
@@ -43,7 +46,8 @@ class GuardedMessage(MPI.Message):
     def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
         group = log.group_of(self._comm).place
         event = log.begin(log.string(name), group, False, call_site(3))
-        return GuardedRequest(request).started_by(self._comm, name, [event])
+        doorbell.ring_sender(self._comm, self._source)
+        return GuardedRequest(request).started_by(self._comm, name, [event], self._source)
 
     def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True

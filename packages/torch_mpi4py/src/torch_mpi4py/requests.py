@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from . import deadlines
+from . import deadlines, doorbell, pending_requests
 from .comm_events import end_call
+from .errors import CommunicationError
 from .events import Token, log
 from .runtime import MPI
 
@@ -36,23 +37,30 @@ class RequestWithDeadline(_Base):
 
     _comm: Any
     _name: str
+    _peer: int = MPI.PROC_NULL
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
-    def started_by(self, comm: Any, name: str, events: Sequence[Token | None]) -> Self:
-        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it."""
-        self._comm, self._name, self.events = comm, name, events
+    def started_by(
+        self, comm: Any, name: str, events: Sequence[Token | None], peer: int = MPI.PROC_NULL
+    ) -> Self:
+        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
+
+        Args:
+            peer: the one rank from or to which its message goes, or any source; none for others.
+        """
+        self._comm, self._name, self._peer, self.events = comm, name, peer, events
         return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait, and return the object received, None for a send."""
         __tracebackhide__ = True
-        return self._guarded(super().wait, status)
+        return self._guarded(super().wait, super().test, status)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait until the buffer may be used again; always true."""
         __tracebackhide__ = True
-        self._guarded(super().Wait, status)
+        self._guarded(super().Wait, super().Test, status)
         return True
 
     @classmethod
@@ -76,14 +84,18 @@ class RequestWithDeadline(_Base):
             request.Wait(statuses[index] if statuses else None)
         return True
 
-    def _guarded(self, wait: Any, status: MPI.Status | None) -> Any:
+    def _guarded(self, wait: Any, test: Any, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True
         what = f"wait of {self._name}"
         status = MPI.Status() if status is None else status
         for event in self.events:
             log.waits(event, True)
         try:
-            result = deadlines.call(self._comm, what, self._comm.timeout, wait, status)
+            if self._sleeps_while_it_waits():
+                args = self._sleep_until_end, test, status
+                result = deadlines.call_asleep(self._comm, what, self._comm.timeout, *args)
+            else:
+                result = deadlines.call(self._comm, what, self._comm.timeout, wait, status)
             if "send" in self._name.lower():
                 deadlines.confirm_sent(self._comm, what)
         except BaseException as error:
@@ -92,9 +104,40 @@ class RequestWithDeadline(_Base):
         self._end(status)
         return result
 
+    def _sleeps_while_it_waits(self) -> bool:
+        return isinstance(self, MPI.Request) and doorbell.reaches(self._comm, self._peer)
+
+    def _sleep_until_end(
+        self, operation: deadlines.Operation, test: Any, status: MPI.Status
+    ) -> Any:
+        """Return what was received."""
+        received: list[Any] = []
+
+        def look() -> bool:
+            ended = test(status)
+            if isinstance(ended, tuple):
+                ended, *received[:] = ended
+            return ended
+
+        sends = "send" in self._name.lower()
+        try:
+            size = max(map(log.bytes_of, self.events), default=0)
+            go_on = operation.end_if_given_up
+            doorbell.wait(look, go_on, self._comm, self._peer, size, sends)
+        except CommunicationError:
+            if sends:  # MPI may read its memory yet
+                pending_requests.keep(self, None)
+            else:  # nothing may come into the buffer any more
+                MPI.Request.Cancel(self)
+                MPI.Request.Wait(self)
+            raise
+        return received[0] if received else None
+
     def _end(self, status: MPI.Status) -> None:
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED
         end_call(self.events, status if tells else None)
+        if tells:
+            doorbell.ring_sender(self._comm, status.Get_source())
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Return whether it has ended, and what was received."""

@@ -1,0 +1,267 @@
+"""Blocking sends, receives and probes of the library's ``comm``, which sleep while they wait.
+
+Each is mpi4py's non-blocking call of the same kind, and then the wait of :mod:`.doorbell`. So no
+call is stuck inside MPI: a deadline ends it under any MPI, and a receive for which nobody sends is
+cancelled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import doorbell, pending_requests
+from .call_arguments import Arguments, arguments_of, bytes_of
+from .deadlines import Operation
+from .errors import CommunicationError
+from .runtime import MPI
+
+_EAGER_BYTES = 2048  # an object so short is there once its message is found
+
+Call = Callable[[Operation], Any]
+
+
+def sleeping_call(
+    comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+) -> Call | None:
+    """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
+
+    None if it is no message, or MPI has to make it: what is wrong with the arguments mpi4py says,
+    and for a rank of another host MPI waits. A call that receives must have been given a status.
+    """
+    prepare = _CALLS.get(name)
+    if prepare is None:
+        return None
+    try:
+        return prepare(comm, *args, **kwargs)
+    except TypeError:
+        return None
+
+
+def tell_partner(comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments) -> int:
+    """Wake the partner of ``comm.name(*args, **kwargs)``, a non-blocking call that was made.
+
+    Returns:
+        The partner; any source if there are two, ``PROC_NULL`` if it is no message.
+    """
+    given = arguments_of(name, args, kwargs)
+    peer: int = MPI.PROC_NULL
+    if "dest" in given:
+        peer = int(given["dest"])
+        doorbell.ring(comm, peer)
+    if "source" in given:
+        source = int(given["source"])
+        doorbell.ring_sender(comm, source, bytes_of(given.get("recvbuf", given.get("buf"))))
+        peer = MPI.ANY_SOURCE if "dest" in given else source
+    return peer
+
+
+# --- one message --------------------------------------------------------------------------------
+
+
+def _send(start: Any, comm: MPI.Intracomm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+    def run(operation: Operation) -> None:
+        request = start(comm, buf, dest, tag)
+        doorbell.ring(comm, dest)
+        _await(operation, comm, request, request.Test, buf, dest, sends=True)
+
+    return run if doorbell.reaches(comm, dest) else None
+
+
+def _buffered_send(comm: MPI.Intracomm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+    def run(operation: Operation) -> None:
+        MPI.Intracomm.Bsend(comm, buf, dest, tag)  # does not wait
+        doorbell.ring(comm, dest)
+
+    return run if doorbell.reaches(comm, dest) else None
+
+
+def _receive(
+    comm: MPI.Intracomm,
+    buf: Any,
+    source: int = MPI.ANY_SOURCE,
+    tag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    assert status is not None
+
+    def run(operation: Operation) -> None:
+        request = MPI.Intracomm.Irecv(comm, buf, source, tag)
+        doorbell.ring_sender(comm, source, bytes_of(buf))
+        _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
+        doorbell.ring_sender(comm, status.Get_source())
+
+    return run if doorbell.reaches(comm, source) else None
+
+
+def _receive_object(
+    comm: MPI.Intracomm,
+    buf: Any = None,
+    source: int = MPI.ANY_SOURCE,
+    tag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    probe = _probe(MPI.Intracomm.improbe, comm, source, tag, status)
+    if probe is None or buf is not None:
+        return None
+    assert status is not None
+
+    def run(operation: Operation) -> Any:
+        found = probe(operation)
+        came_from, size = status.Get_source(), status.Get_count(MPI.BYTE)
+        if size <= _EAGER_BYTES:
+            received = found.recv(status)
+        else:
+            received = _take_in(operation, comm, found, status, came_from, size)
+        doorbell.ring_sender(comm, came_from)
+        return received
+
+    return run
+
+
+def _take_in(
+    operation: Operation,
+    comm: MPI.Intracomm,
+    found: MPI.Message,
+    status: MPI.Status,
+    source: int,
+    size: int,
+) -> Any:
+    """Return the object whose message was found."""
+    request = found.irecv()
+    doorbell.ring_sender(comm, source, size)
+    received: list[Any] = []
+
+    def test() -> bool:
+        ended, *received[:] = request.test(status)
+        return ended
+
+    _await(operation, comm, request, test, None, source, size, under_way=True)
+    return received[0]
+
+
+def _probe(
+    look: Any,
+    comm: MPI.Intracomm,
+    source: int = MPI.ANY_SOURCE,
+    tag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    def run(operation: Operation) -> Any:
+        ask = functools.partial(look, comm, source, tag, status)
+        return doorbell.wait(ask, operation.end_if_given_up, comm, source)
+
+    return run if doorbell.reaches(comm, source) else None
+
+
+def _await(
+    operation: Operation,
+    comm: MPI.Intracomm,
+    request: MPI.Request,
+    test: Callable[[], bool],
+    memory: Any,
+    peer: int,
+    size: int = -1,
+    sends: bool = False,
+    under_way: bool = False,
+) -> None:
+    """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
+    if test():
+        return
+    size = bytes_of(memory) if size < 0 else size
+    try:
+        doorbell.wait(test, operation.end_if_given_up, comm, peer, size, sends, under_way)
+    except (CommunicationError, KeyboardInterrupt):
+        if not (sends or under_way):
+            request.Cancel()
+        if request:  # MPI may use its memory until it has ended
+            pending_requests.keep(request, memory)
+        raise
+
+
+# --- two at once --------------------------------------------------------------------------------
+
+
+def _exchange(
+    comm: MPI.Intracomm,
+    sendbuf: Any,
+    dest: int,
+    sendtag: int = 0,
+    recvbuf: Any = None,
+    source: int = MPI.ANY_SOURCE,
+    recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    receive = _receive(comm, recvbuf, source, recvtag, status)
+    return _both(comm, sendbuf, dest, sendtag, receive)
+
+
+def _exchange_objects(
+    comm: MPI.Intracomm,
+    sendobj: Any,
+    dest: int,
+    sendtag: int = 0,
+    recvbuf: Any = None,
+    source: int = MPI.ANY_SOURCE,
+    recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    receive = _receive_object(comm, recvbuf, source, recvtag, status)
+    return _both(comm, [MPI.pickle.dumps(sendobj), MPI.BYTE], dest, sendtag, receive)
+
+
+def _both(comm: MPI.Intracomm, sent: Any, dest: int, tag: int, receive: Call | None) -> Call | None:
+    def run(operation: Operation) -> Any:
+        assert receive is not None
+        request = MPI.Intracomm.Isend(comm, sent, dest, tag)
+        doorbell.ring(comm, dest)
+        try:
+            received = receive(operation)
+        except BaseException:
+            if request:  # MPI may read its memory yet
+                pending_requests.keep(request, sent)
+            raise
+        _await(operation, comm, request, request.Test, sent, dest, sends=True)
+        return received
+
+    return run if receive is not None and doorbell.reaches(comm, dest) else None
+
+
+def _exchange_in_place(
+    comm: MPI.Intracomm,
+    buf: Any,
+    dest: int,
+    sendtag: int = 0,
+    source: int = MPI.ANY_SOURCE,
+    recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Call | None:
+    assert status is not None
+
+    def run(operation: Operation) -> None:
+        request = MPI.Intracomm.Isendrecv_replace(comm, buf, dest, sendtag, source, recvtag)
+        doorbell.ring(comm, dest)
+        doorbell.ring_sender(comm, source, bytes_of(buf))
+        _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
+        doorbell.ring_sender(comm, status.Get_source())
+
+    return run if doorbell.reaches(comm, dest) and doorbell.reaches(comm, source) else None
+
+
+_CALLS: dict[str, Callable[..., Call | None]] = {
+    "Send": functools.partial(_send, MPI.Intracomm.Isend),
+    "Ssend": functools.partial(_send, MPI.Intracomm.Issend),
+    "Rsend": functools.partial(_send, MPI.Intracomm.Irsend),
+    "Bsend": _buffered_send,
+    "Recv": _receive,
+    "recv": _receive_object,
+    "Probe": functools.partial(_probe, MPI.Intracomm.Iprobe),
+    "probe": functools.partial(_probe, MPI.Intracomm.iprobe),
+    "Mprobe": functools.partial(_probe, MPI.Intracomm.Improbe),
+    "mprobe": functools.partial(_probe, MPI.Intracomm.improbe),
+    "Sendrecv": _exchange,
+    "sendrecv": _exchange_objects,
+}
+if hasattr(MPI.Intracomm, "Isendrecv_replace"):
+    _CALLS["Sendrecv_replace"] = _exchange_in_place
