@@ -47,9 +47,8 @@ _BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
 _MOVING_SECONDS = 0.1
 _LONGEST_SPIN_SECONDS = 0.2
 
-# Places of a bell: somebody sleeps; and waits until a send has ended; or is awake, and waits for a
-# long message to move.
-_ASLEEP, _SENDS, _SPINS = 0, 1, 2
+# Places of a bell: somebody sleeps; and waits until a send has ended.
+_ASLEEP, _SENDS = 0, 1
 # There taking a lock and giving it back is a barrier, which no read passes. Elsewhere a rank rings
 # without asking, which takes a system call each time.
 _ASKS_FIRST = platform.machine() in {"x86_64", "AMD64"}
@@ -154,41 +153,22 @@ def wait(
     if size <= LONG_BYTES:
         size = 0
     if size or threading.current_thread() is threading.main_thread():
-        found = _spin(look, comm, peer, size, under_way)
+        found = _spin(look, size)
     return found or _sleep(look, go_on, comm, peer, size, sends, under_way)
 
 
-def _spin(
-    look: Callable[[], _Found], comm: MPI.Comm, peer: int, size: int, under_way: bool = False
-) -> _Found:
+def _spin(look: Callable[[], _Found], size: int) -> _Found:
     """Ask MPI for a moment, or as long as a message of ``size`` bytes may be moving."""
-    now = time.perf_counter()
-    until, at_most = now + _SPIN_SECONDS, now + min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
     computes_elsewhere = threading.current_thread() is not threading.main_thread()
-    if size:
-        _own.words[_SPINS] = 1
-    try:
-        while True:
-            if computes_elsewhere:
-                time.sleep(_NAP_SECONDS)
-            else:
-                os.sched_yield()
-            found = look()
-            if found:
-                return found
-            now = time.perf_counter()
-            if now > until and (now > at_most or not (under_way or _spins(comm, peer))):
-                return found
-    finally:
-        if size:
-            _own.words[_SPINS] = 0
-
-
-def _spins(comm: MPI.Comm, rank: int) -> bool:
-    """Return whether a rank, or any, is awake and waits for a long message to move."""
-    bells = _bells_of(comm)
-    bells = bells if rank == MPI.ANY_SOURCE else bells[rank : rank + 1]
-    return any(bell.words[_SPINS] for bell in bells if bell is not None)
+    until = time.perf_counter() + _SPIN_SECONDS + min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+    while True:
+        if computes_elsewhere:
+            time.sleep(_NAP_SECONDS)
+        else:
+            os.sched_yield()
+        found = look()
+        if found or time.perf_counter() > until:
+            return found
 
 
 def _moving_seconds(size: int) -> float:
@@ -233,7 +213,7 @@ def _sleep(
                 moves_until = time.perf_counter() + _moving_seconds(size)
                 if not sends:  # who waits for a send does not ring: two would go on for ever
                     ring_sender(comm, peer)
-                found = _spin(look, comm, peer, size, under_way=True)
+                found = _spin(look, size)
                 if found:
                     return found
     finally:
