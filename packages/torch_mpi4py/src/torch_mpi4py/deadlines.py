@@ -240,7 +240,6 @@ def carry_out(operation: Operation, function: Callable[..., Any], *args: Any) ->
     """Return ``function(*args)``, as :func:`call` does, for an operation that is begun already."""
     __tracebackhide__ = True
     comm, what = operation.comm, operation.what
-    if not has_ulfm() and comm.Get_size() > 1:
     if not has_ulfm() and comm.Get_size() > 1 and not operation.outside_mpi:
         return _call_on_helper_thread(operation, function, *args)
     if _watcher is None:
