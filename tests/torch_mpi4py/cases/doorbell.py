@@ -13,7 +13,7 @@ from datetime import timedelta
 import numpy
 import torch
 import torch.distributed as dist
-from torch_mpi4py import DeadlineError, deadlines, doorbell, world
+from torch_mpi4py import DeadlineError, deadlines, futex, world
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, raises
@@ -105,15 +105,15 @@ def case_a_rank_whose_message_nobody_takes_sleeps(rank: int, size: int) -> None:
 @contextmanager
 def long_slices() -> Iterator[None]:
     """Let nothing but a ring wake a sleeper."""
-    names = "_SLICE_SECONDS", "_LONG_SLICE_SECONDS"
-    usual = [getattr(doorbell, name) for name in names]
+    names = "SLICE_SECONDS", "LONG_SLICE_SECONDS"
+    usual = [getattr(futex, name) for name in names]
     for name in names:
-        setattr(doorbell, name, MISSED_SECONDS)
+        setattr(futex, name, MISSED_SECONDS)
     try:
         yield
     finally:
         for name, seconds in zip(names, usual, strict=True):
-            setattr(doorbell, name, seconds)
+            setattr(futex, name, seconds)
 
 
 def dawdle(chance: random.Random) -> None:

@@ -21,6 +21,7 @@ from torch_mpi4py import (
     RevokedError,
     arrivals,
     deadlines,
+    futex,
     renew_world,
     world,
 )
@@ -65,12 +66,12 @@ def case_a_rank_that_waits_leaves_its_core_to_others(rank: int, size: int) -> No
 
 @case(sizes=(2, 3, 4), seconds=90)
 def case_no_rank_oversleeps(rank: int, size: int) -> None:
-    usual = arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS
+    usual = futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS
     chance = random.Random(rank)
     longest, number = 0.0, torch.zeros(1)
     try:
         # A wake-up that was missed costs a whole slice.
-        arrivals._SLICE_SECONDS = arrivals._LONG_SLICE_SECONDS = MISSED_SECONDS
+        futex.SLICE_SECONDS = futex.LONG_SLICE_SECONDS = MISSED_SECONDS
         for _ in range(MEETINGS):
             delay = chance.random()
             if delay < 0.02:
@@ -81,7 +82,7 @@ def case_no_rank_oversleeps(rank: int, size: int) -> None:
             dist.broadcast(number, src=0)  # rank 0 does not wait for the others to leave
             longest = max(longest, time.monotonic() - began)
     finally:
-        arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS = usual
+        futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS = usual
     assert longest < MISSED_SECONDS, longest
 
 
@@ -238,11 +239,11 @@ def case_in_comm_who_needs_nobody_goes_on(rank: int, size: int) -> None:
 
 @case(sizes=(2, 3, 4), seconds=90)
 def case_no_rank_oversleeps_in_comm(rank: int, size: int) -> None:
-    usual = arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS
+    usual = futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS
     chance, comm = random.Random(rank), renew_world()
     longest = 0.0
     try:
-        arrivals._SLICE_SECONDS = arrivals._LONG_SLICE_SECONDS = MISSED_SECONDS
+        futex.SLICE_SECONDS = futex.LONG_SLICE_SECONDS = MISSED_SECONDS
         for number in range(MEETINGS_OF_COMM):
             delay = chance.random()
             if delay < 0.02:
@@ -258,7 +259,7 @@ def case_no_rank_oversleeps_in_comm(rank: int, size: int) -> None:
                 comm.barrier()
             longest = max(longest, time.monotonic() - began)
     finally:
-        arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS = usual
+        futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS = usual
     assert longest < MISSED_SECONDS, longest
 
 

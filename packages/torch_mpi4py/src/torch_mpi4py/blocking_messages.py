@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import doorbell, pending_requests
-from .call_arguments import Arguments, arguments_of, bytes_of
+from .call_arguments import Arguments, arguments_of, bytes_of, is_receive, is_send
 from .deadlines import Operation
-from .errors import CommunicationError
+from .doorbell import Awaited
 from .runtime import MPI
+
+if TYPE_CHECKING:
+    from .guarded_comm import GuardedComm
 
 _EAGER_BYTES = 2048  # an object so short is there once its message is found
 
@@ -23,7 +26,7 @@ Call = Callable[[Operation], Any]
 
 
 def sleeping_call(
-    comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments
+    comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
 ) -> Call | None:
     """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
 
@@ -39,46 +42,50 @@ def sleeping_call(
         return None
 
 
-def tell_partner(comm: MPI.Intracomm, name: str, args: Sequence[Any], kwargs: Arguments) -> int:
+def tell_partner(
+    comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
+) -> Awaited | None:
     """Wake the partner of ``comm.name(*args, **kwargs)``, a non-blocking call that was made.
 
     Returns:
-        The partner; any source if there are two, ``PROC_NULL`` if it is no message.
+        What to wait for; None if it is no message, or its partner can't ring.
     """
-    given = arguments_of(name, args, kwargs)
-    peer: int = MPI.PROC_NULL
-    if "dest" in given:
-        peer = int(given["dest"])
-        doorbell.ring(comm, peer)
-    if "source" in given:
-        source = int(given["source"])
-        doorbell.ring_sender(comm, source, bytes_of(given.get("recvbuf", given.get("buf"))))
-        peer = MPI.ANY_SOURCE if "dest" in given else source
-    return peer
+    sends, receives = is_send(name), is_receive(name)
+    if not (sends or receives):
+        return None
+    given, bells = arguments_of(name, args, kwargs), comm.bells
+    peer = given["source"] if receives else given["dest"]
+    if sends:
+        bells.ring(given["dest"])
+    if receives and bells.may_sleep(peer):
+        bells.ring_sender(peer, bytes_of(given.get("recvbuf", given.get("buf"))))
+    if sends and receives:
+        peer = MPI.ANY_SOURCE
+    return Awaited(bells, peer, sends=sends) if bells.reaches(peer) else None
 
 
 # --- one message --------------------------------------------------------------------------------
 
 
-def _send(start: Any, comm: MPI.Intracomm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+def _send(start: Any, comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         request = start(comm, buf, dest, tag)
-        doorbell.ring(comm, dest)
+        comm.bells.ring(dest)
         _await(operation, comm, request, request.Test, buf, dest, sends=True)
 
-    return run if doorbell.reaches(comm, dest) else None
+    return run if comm.bells.reaches(dest) else None
 
 
-def _buffered_send(comm: MPI.Intracomm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+def _buffered_send(comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         MPI.Intracomm.Bsend(comm, buf, dest, tag)  # does not wait
-        doorbell.ring(comm, dest)
+        comm.bells.ring(dest)
 
-    return run if doorbell.reaches(comm, dest) else None
+    return run if comm.bells.reaches(dest) else None
 
 
 def _receive(
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     buf: Any,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
@@ -88,15 +95,14 @@ def _receive(
 
     def run(operation: Operation) -> None:
         request = MPI.Intracomm.Irecv(comm, buf, source, tag)
-        doorbell.ring_sender(comm, source, bytes_of(buf))
         _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
-        doorbell.ring_sender(comm, status.Get_source())
+        comm.bells.ring_sender(status.Get_source())
 
-    return run if doorbell.reaches(comm, source) else None
+    return run if comm.bells.reaches(source) else None
 
 
 def _receive_object(
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     buf: Any = None,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
@@ -114,7 +120,7 @@ def _receive_object(
             received = found.recv(status)
         else:
             received = _take_in(operation, comm, found, status, came_from, size)
-        doorbell.ring_sender(comm, came_from)
+        comm.bells.ring_sender(came_from)
         return received
 
     return run
@@ -122,7 +128,7 @@ def _receive_object(
 
 def _take_in(
     operation: Operation,
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     found: MPI.Message,
     status: MPI.Status,
     source: int,
@@ -130,7 +136,6 @@ def _take_in(
 ) -> Any:
     """Return the object whose message was found."""
     request = found.irecv()
-    doorbell.ring_sender(comm, source, size)
     received: list[Any] = []
 
     def test() -> bool:
@@ -143,21 +148,21 @@ def _take_in(
 
 def _probe(
     look: Any,
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> Call | None:
     def run(operation: Operation) -> Any:
         ask = functools.partial(look, comm, source, tag, status)
-        return doorbell.wait(ask, operation.end_if_given_up, comm, source)
+        return doorbell.wait(operation, ask, Awaited(comm.bells, source))
 
-    return run if doorbell.reaches(comm, source) else None
+    return run if comm.bells.reaches(source) else None
 
 
 def _await(
     operation: Operation,
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     request: MPI.Request,
     test: Callable[[], bool],
     memory: Any,
@@ -167,13 +172,15 @@ def _await(
     under_way: bool = False,
 ) -> None:
     """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
-    if test():
-        return
-    size = bytes_of(memory) if size < 0 else size
     try:
-        doorbell.wait(test, operation.end_if_given_up, comm, peer, size, sends, under_way)
-    except (CommunicationError, KeyboardInterrupt):
-        if not (sends or under_way):
+        if test():
+            return
+        size = bytes_of(memory) if size < 0 else size
+        if not sends:
+            comm.bells.ring_sender(peer, size)
+        doorbell.wait(operation, test, Awaited(comm.bells, peer, size, sends, under_way))
+    except BaseException:
+        if request and not (sends or under_way):
             request.Cancel()
         if request:  # MPI may use its memory until it has ended
             pending_requests.keep(request, memory)
@@ -184,7 +191,7 @@ def _await(
 
 
 def _exchange(
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     sendbuf: Any,
     dest: int,
     sendtag: int = 0,
@@ -198,7 +205,7 @@ def _exchange(
 
 
 def _exchange_objects(
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     sendobj: Any,
     dest: int,
     sendtag: int = 0,
@@ -211,11 +218,11 @@ def _exchange_objects(
     return _both(comm, [MPI.pickle.dumps(sendobj), MPI.BYTE], dest, sendtag, receive)
 
 
-def _both(comm: MPI.Intracomm, sent: Any, dest: int, tag: int, receive: Call | None) -> Call | None:
+def _both(comm: GuardedComm, sent: Any, dest: int, tag: int, receive: Call | None) -> Call | None:
     def run(operation: Operation) -> Any:
         assert receive is not None
         request = MPI.Intracomm.Isend(comm, sent, dest, tag)
-        doorbell.ring(comm, dest)
+        comm.bells.ring(dest)
         try:
             received = receive(operation)
         except BaseException:
@@ -225,11 +232,11 @@ def _both(comm: MPI.Intracomm, sent: Any, dest: int, tag: int, receive: Call | N
         _await(operation, comm, request, request.Test, sent, dest, sends=True)
         return received
 
-    return run if receive is not None and doorbell.reaches(comm, dest) else None
+    return run if receive is not None and comm.bells.reaches(dest) else None
 
 
 def _exchange_in_place(
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     buf: Any,
     dest: int,
     sendtag: int = 0,
@@ -241,12 +248,11 @@ def _exchange_in_place(
 
     def run(operation: Operation) -> None:
         request = MPI.Intracomm.Isendrecv_replace(comm, buf, dest, sendtag, source, recvtag)
-        doorbell.ring(comm, dest)
-        doorbell.ring_sender(comm, source, bytes_of(buf))
+        comm.bells.ring(dest)
         _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
-        doorbell.ring_sender(comm, status.Get_source())
+        comm.bells.ring_sender(status.Get_source())
 
-    return run if doorbell.reaches(comm, dest) and doorbell.reaches(comm, source) else None
+    return run if comm.bells.reaches(dest) and comm.bells.reaches(source) else None
 
 
 _CALLS: dict[str, Callable[..., Call | None]] = {

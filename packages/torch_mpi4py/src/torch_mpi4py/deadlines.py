@@ -58,8 +58,8 @@ class Operation:
         seconds: time allowed.
         started: when the call was made, in seconds of ``time.perf_counter()``.
         in_mpi: whether the call is under way.
-        outside_mpi: whether it waits for other ranks before it enters MPI, and so ends by itself
-            once it has a reason.
+        outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
+            has a reason: see :meth:`end_if_given_up`.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
@@ -93,9 +93,9 @@ class Operation:
         self.report = shared_report.reach(self.comm, since=self.started)
 
     def end_if_given_up(self) -> None:
-        """Raise its error if it waits outside of MPI and was given up.
+        """Raise its error if it waits outside MPI and was given up.
 
-        Where the MPI can revoke, its communicator is revoked by then.
+        Where the MPI can revoke, it waits until its communicator is revoked.
         """
         if self.reason and (not has_ulfm() or is_revoked(self.comm)):
             raise self.freed_error()
@@ -188,7 +188,7 @@ def expire(spared: MPI.Comm) -> None:
     for operation in given_up:
         operation.seconds = time.perf_counter() - operation.started
         operation.polls_left = _STUCK_POLLS
-        if not operation.outside_mpi:  # those end as soon as they have a reason
+        if has_ulfm():  # elsewhere they end as soon as they have a reason
             operation.reason = "deadline"
     time.sleep(_MARKED_WITHIN_SECONDS)
     for operation in given_up:
@@ -211,36 +211,11 @@ def call(
     return carry_out(Operation(comm, what, seconds), function, *args)
 
 
-def call_asleep(
-    comm: MPI.Comm, what: str, seconds: float, function: Callable[..., Any], *args: Any
-) -> Any:
-    """Return ``function(operation, *args)``, which never waits inside MPI, within ``seconds``.
-
-    It must call ``operation.end_if_given_up()`` again and again.
-
-    Raises:
-        CommunicationError: as :func:`call` does; under any MPI no thread stays behind.
-    """
-    __tracebackhide__ = True
-    return carry_out_asleep(Operation(comm, what, seconds), function, *args)
-
-
-def carry_out_asleep(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
-    """Return ``function(operation, *args)``, as :func:`call_asleep` does."""
-    __tracebackhide__ = True
-    operation.outside_mpi = True
-    try:
-        return carry_out(operation, function, operation, *args)
-    except KeyboardInterrupt:
-        revoke(operation.comm)  # the others wait for this rank
-        raise
-
-
 def carry_out(operation: Operation, function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, as :func:`call` does, for an operation that is begun already."""
     __tracebackhide__ = True
     comm, what = operation.comm, operation.what
-    if not has_ulfm() and comm.Get_size() > 1 and not operation.outside_mpi:
+    if not has_ulfm() and comm.Get_size() > 1:
         return _call_on_helper_thread(operation, function, *args)
     if _watcher is None:
         watch()

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import doorbell
 from .call_arguments import (
     Arguments,
     arguments_of,
@@ -28,6 +27,9 @@ from .link_emulation import EmulatedLink, hold_back, start_collective, take_in
 from .link_queue import HeldSend, sleep_until
 from .requests import RequestWithDeadline
 from .runtime import MPI
+
+if TYPE_CHECKING:
+    from .guarded_comm import GuardedComm
 
 _COLLECTIVES = {
     "barrier": "barrier",
@@ -68,7 +70,7 @@ class HeldRequest(RequestWithDeadline, HeldSend):
 
 
 def call_on_link(
-    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
+    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Return ``comm.name(*args, **kwargs)``, a blocking call, on ``link``.
 
@@ -103,7 +105,7 @@ def call_on_link(
 
 
 def start_on_link(
-    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
+    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
 ) -> MPI.Request | HeldRequest:
     """Return the request of ``comm.name(*args, **kwargs)``, a non-blocking call, on ``link``.
 
@@ -125,7 +127,7 @@ _Held = TypeVar("_Held", bound=HeldSend)
 
 def _held_back(
     link: EmulatedLink,
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     name: str,
     args: Sequence[Any],
     kwargs: Arguments,
@@ -147,7 +149,7 @@ def _held_back(
 
     def start() -> MPI.Request:
         request = isend(comm, data, dest, tag)
-        doorbell.ring(comm, dest)
+        comm.bells.ring(dest)
         return request
 
     return hold_back(link, comm, dest, bytes_of(data), start, kind)

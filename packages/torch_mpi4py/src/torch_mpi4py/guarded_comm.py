@@ -31,6 +31,7 @@ from .call_arguments import with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .deaths import is_revoked
+from .doorbell import Bells
 from .emulated_calls import call_on_link, start_on_link
 from .errors import DeadlineError, RevokedError
 from .events import log
@@ -86,6 +87,11 @@ class GuardedComm(MPI.Intracomm):
         self.made = 0
         self.arrivals = None
         return self
+
+    @functools.cached_property
+    def bells(self) -> Bells:
+        """By which its ranks wake each other when a message comes."""
+        return Bells(self)
 
     def most_begun(self) -> float:
         """Return how many collectives this rank has begun."""
@@ -155,16 +161,17 @@ def _guarded(name: str) -> Callable[..., Any]:
                 self.made += 1
             if starts:
                 made = call()
-                peer = tell_partner(self, plain, args, kwargs)
+                awaited = None if link else tell_partner(self, plain, args, kwargs)
             else:
                 operation = deadlines.Operation(self, name, self.timeout)
                 if counts and arrivals is not None:
                     arrivals.meet(operation, self.made, args, kwargs)
                 sleeping = None if link else sleeping_call(self, plain, args, kwargs)
-                if sleeping is None:
-                    made = deadlines.carry_out(operation, call)
-                else:
-                    made = deadlines.carry_out_asleep(operation, sleeping)
+                made = (
+                    deadlines.carry_out(operation, call)
+                    if sleeping is None
+                    else sleeping(operation)
+                )
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
                 elif name in COLLECTIVES:
@@ -180,7 +187,7 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events, peer)
+            return request.started_by(self, name, events, awaited)
         end_call(events, status)
         if isinstance(made, MPI.Message):
             return GuardedMessage(made, self)

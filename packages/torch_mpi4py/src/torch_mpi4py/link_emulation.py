@@ -27,18 +27,16 @@ Enter it on all ranks that talk to each other, with the same numbers.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy
 
-from . import doorbell
 from .collective_costs import collective_seconds
 from .errors import MismatchError
 from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
@@ -130,21 +128,14 @@ def hold_back(
     return held
 
 
-def isend(
-    comm: MPI.Comm, message: Any, dest: int, tag: int, size_bytes: int
+def send_by(
+    start: Callable[[], MPI.Request], comm: MPI.Comm, dest: int, size_bytes: int
 ) -> MPI.Request | HeldSend:
-    """Return the request of ``comm.Isend(message, dest, tag)``, on the link in force if any."""
+    """Return the request of ``start()``, which sends a message, on the link in force if any."""
     link = current()
-    start = functools.partial(_isend, comm, message, dest, tag)
     if link is None:
         return start()
     return hold_back(link, comm, dest, size_bytes, start, HeldSend)
-
-
-def _isend(comm: MPI.Comm, message: Any, dest: int, tag: int) -> MPI.Request:
-    request = comm.Isend(message, dest, tag)
-    doorbell.ring(comm, dest)
-    return request
 
 
 def take_in(comm: MPI.Comm, size_bytes: int) -> None:

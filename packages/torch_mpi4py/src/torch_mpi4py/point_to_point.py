@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from . import deadlines, doorbell, link_emulation, pending_requests
+from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
 from .deaths import is_broken, is_revoked
+from .doorbell import LONG_BYTES, Awaited, wait, wait_unwatched
 from .dtypes import element_type
 from .errors import (
     CommunicationError,
@@ -54,8 +55,13 @@ def start_send(
     event = begin_message(_SEND, channel.group.place, tensor, dest, tag)
     send = message(host)
 
+    def isend() -> MPI.Request:
+        request = channel.comm.Isend(send, dest, tag)
+        channel.bells.ring(dest)
+        return request
+
     def start(comm: MPI.Intracomm) -> Any:
-        return link_emulation.isend(comm, send, dest, tag, host.nbytes)
+        return link_emulation.send_by(isend, comm, dest, host.nbytes)
 
     return PointToPointWork(what, event, start, dest, tensor, host, staging, channel, seconds)
 
@@ -73,8 +79,8 @@ def start_receive(
 
     def start(comm: MPI.Intracomm) -> MPI.Request:
         request = comm.Irecv(message(host), source, tag)
-        if host.nbytes > doorbell.LONG_BYTES:  # nobody waits until a short one has been taken
-            doorbell.ring_sender(comm, source, host.nbytes)
+        if host.nbytes > LONG_BYTES:  # nobody waits until a short one has been taken
+            channel.bells.ring_sender(source, host.nbytes)
         return request
 
     work = PointToPointWork(what, event, start, source, tensor, host, staging, channel, seconds)
@@ -189,10 +195,9 @@ class PointToPointWork(Handle):
             message is concerned, and it has what is left of ``seconds``.
         """
         until = time.monotonic() + seconds
-        comm, size, sends = self._channel.comm, self._host.nbytes, not self.receives
 
         def can_end_or_never_will() -> bool:
-            return self._can_end() or is_broken(comm)
+            return self._can_end() or is_broken(self._channel.comm)
 
         def require_time() -> float:
             left = until - time.monotonic()
@@ -202,7 +207,7 @@ class PointToPointWork(Handle):
 
         log.waits(self.event, True)
         try:
-            doorbell.wait(can_end_or_never_will, require_time, comm, self._peer, size, sends)
+            wait_unwatched(can_end_or_never_will, require_time, self._awaited())
             return self._seconds if self._can_end() else require_time()
         finally:
             log.waits(self.event, False)
@@ -248,23 +253,26 @@ class PointToPointWork(Handle):
         is_held = isinstance(self._request, link_emulation.HeldSend)  # its time has not come
         if not is_held and self._request.Test(self._status):
             pass
-        elif not is_held and doorbell.reaches(comm, self._peer):
-            deadlines.call_asleep(comm, what, seconds, self._sleep_until_end)
+        elif not is_held and self._channel.bells.reaches(self._peer):
+            self._sleep_until_end(deadlines.Operation(comm, what, seconds))
         else:
             deadlines.call(comm, what, seconds, self._request.Wait, self._status)
         if self.receives and link_emulation.current() is not None:
             deadlines.call(comm, what, seconds, link_emulation.take_in, comm, self._host.nbytes)
 
     def _sleep_until_end(self, operation: deadlines.Operation) -> None:
-        comm, size, sends = self._channel.comm, self._host.nbytes, not self.receives
         test = functools.partial(self._request.Test, self._status)
         try:
-            doorbell.wait(test, operation.end_if_given_up, comm, self._peer, size, sends)
-        except CommunicationError:
-            if self.receives:  # nothing may come into the tensor any more
+            wait(operation, test, self._awaited())
+        except (DeadlineError, RevokedError):
+            if self.receives and self._request:  # nothing may come into the tensor any more
                 self._request.Cancel()
-                self._request.Wait()
+            if self._request:  # MPI may use its memory until it has ended
+                pending_requests.keep(self._request, (operation.comm, self._host))
             raise
+
+    def _awaited(self) -> Awaited:
+        return Awaited(self._channel.bells, self._peer, self._host.nbytes, not self.receives)
 
     def _end(self) -> None:
         self.done = True
@@ -360,8 +368,8 @@ class PointToPointWork(Handle):
     def _note_arrival(self) -> None:
         status = self._status
         log.arrived(self.event, status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE))
-        if self._host.nbytes > doorbell.LONG_BYTES:
-            doorbell.ring_sender(self._channel.comm, status.Get_source())
+        if self._host.nbytes > LONG_BYTES:
+            self._channel.bells.ring_sender(status.Get_source())
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; a receive makes progress by this call."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from . import deadlines, doorbell, pending_requests
 from .comm_events import end_call
-from .errors import CommunicationError
+from .errors import DeadlineError, RevokedError
 from .events import Token, log
 from .runtime import MPI
 
@@ -37,19 +37,23 @@ class RequestWithDeadline(_Base):
 
     _comm: Any
     _name: str
-    _peer: int = MPI.PROC_NULL
+    _awaited: doorbell.Awaited | None = None
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
     def started_by(
-        self, comm: Any, name: str, events: Sequence[Token | None], peer: int = MPI.PROC_NULL
+        self,
+        comm: Any,
+        name: str,
+        events: Sequence[Token | None],
+        awaited: doorbell.Awaited | None = None,
     ) -> Self:
         """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
 
         Args:
-            peer: the one rank from or to which its message goes, or any source; none for others.
+            awaited: its message, if the rank can sleep until that comes.
         """
-        self._comm, self._name, self._peer, self.events = comm, name, peer, events
+        self._comm, self._name, self._awaited, self.events = comm, name, awaited, events
         return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -91,11 +95,11 @@ class RequestWithDeadline(_Base):
         for event in self.events:
             log.waits(event, True)
         try:
-            if self._sleeps_while_it_waits():
-                args = self._sleep_until_end, test, status
-                result = deadlines.call_asleep(self._comm, what, self._comm.timeout, *args)
+            operation = deadlines.Operation(self._comm, what, self._comm.timeout)
+            if self._awaited is not None:
+                result = self._sleep_until_end(operation, self._awaited, test, status)
             else:
-                result = deadlines.call(self._comm, what, self._comm.timeout, wait, status)
+                result = deadlines.carry_out(operation, wait, status)
             if "send" in self._name.lower():
                 deadlines.confirm_sent(self._comm, what)
         except BaseException as error:
@@ -104,11 +108,12 @@ class RequestWithDeadline(_Base):
         self._end(status)
         return result
 
-    def _sleeps_while_it_waits(self) -> bool:
-        return isinstance(self, MPI.Request) and doorbell.reaches(self._comm, self._peer)
-
     def _sleep_until_end(
-        self, operation: deadlines.Operation, test: Any, status: MPI.Status
+        self,
+        operation: deadlines.Operation,
+        awaited: doorbell.Awaited,
+        test: Any,
+        status: MPI.Status,
     ) -> Any:
         """Return what was received."""
         received: list[Any] = []
@@ -119,17 +124,14 @@ class RequestWithDeadline(_Base):
                 ended, *received[:] = ended
             return ended
 
-        sends = "send" in self._name.lower()
+        size = max(map(log.bytes_of, self.events), default=0)
         try:
-            size = max(map(log.bytes_of, self.events), default=0)
-            go_on = operation.end_if_given_up
-            doorbell.wait(look, go_on, self._comm, self._peer, size, sends)
-        except CommunicationError:
-            if sends:  # MPI may read its memory yet
-                pending_requests.keep(self, None)
-            else:  # nothing may come into the buffer any more
+            doorbell.wait(operation, look, awaited._replace(size_bytes=size))
+        except (DeadlineError, RevokedError):
+            if self and not awaited.sends:  # nothing may come into the buffer any more
                 MPI.Request.Cancel(self)
-                MPI.Request.Wait(self)
+            if self:  # MPI may use its memory until it has ended
+                pending_requests.keep(self, None)
             raise
         return received[0] if received else None
 
@@ -137,7 +139,7 @@ class RequestWithDeadline(_Base):
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED
         end_call(self.events, status if tells else None)
         if tells:
-            doorbell.ring_sender(self._comm, status.Get_source())
+            self._comm.bells.ring_sender(status.Get_source())
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Return whether it has ended, and what was received."""
