@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import doorbell, pending_requests
-from .call_arguments import Arguments, arguments_of, bytes_of, is_receive, is_send
+from .call_arguments import Arguments, argument_of, bytes_of, is_receive, is_send
 from .deadlines import Operation
 from .doorbell import Awaited
 from .runtime import MPI
@@ -44,24 +44,24 @@ def sleeping_call(
 
 def tell_partner(
     comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
-) -> Awaited | None:
+) -> int | None:
     """Wake the partner of ``comm.name(*args, **kwargs)``, a non-blocking call that was made.
 
     Returns:
-        What to wait for; None if it is no message, or its partner can't ring.
+        The partner; any source if there are two, None if it is no message.
     """
     sends, receives = is_send(name), is_receive(name)
-    if not (sends or receives):
-        return None
-    given, bells = arguments_of(name, args, kwargs), comm.bells
-    peer = given["source"] if receives else given["dest"]
+    peer = None
     if sends:
-        bells.ring(given["dest"])
-    if receives and bells.may_sleep(peer):
-        bells.ring_sender(peer, bytes_of(given.get("recvbuf", given.get("buf"))))
-    if sends and receives:
-        peer = MPI.ANY_SOURCE
-    return Awaited(bells, peer, sends=sends) if bells.reaches(peer) else None
+        peer = argument_of(name, "dest", args, kwargs)
+        comm.bells.ring(peer)
+    if receives:
+        source = argument_of(name, "source", args, kwargs)
+        if comm.bells.may_sleep(source):
+            buffer = argument_of(name, "recvbuf" if name == "Isendrecv" else "buf", args, kwargs)
+            comm.bells.ring_sender(source, bytes_of(buffer))
+        peer = MPI.ANY_SOURCE if sends else source
+    return peer
 
 
 # --- one message --------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def _probe(
 ) -> Call | None:
     def run(operation: Operation) -> Any:
         ask = functools.partial(look, comm, source, tag, status)
-        return doorbell.wait(operation, ask, Awaited(comm.bells, source))
+        return doorbell.wait(operation, ask, functools.partial(Awaited, comm.bells, source))
 
     return run if comm.bells.reaches(source) else None
 
@@ -172,13 +172,15 @@ def _await(
     under_way: bool = False,
 ) -> None:
     """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
-    try:
-        if test():
-            return
-        size = bytes_of(memory) if size < 0 else size
+
+    def awaited() -> Awaited:
+        size_bytes = bytes_of(memory) if size < 0 else size
         if not sends:
-            comm.bells.ring_sender(peer, size)
-        doorbell.wait(operation, test, Awaited(comm.bells, peer, size, sends, under_way))
+            comm.bells.ring_sender(peer, size_bytes)
+        return Awaited(comm.bells, peer, size_bytes, sends, under_way)
+
+    try:
+        doorbell.wait(operation, test, awaited)
     except BaseException:
         if request and not (sends or under_way):
             request.Cancel()

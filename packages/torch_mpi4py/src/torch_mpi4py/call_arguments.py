@@ -28,6 +28,12 @@ def arguments_of(name: str, args: Sequence[Any], kwargs: Arguments) -> dict[str,
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
+def argument_of(name: str, which: str, args: Sequence[Any], kwargs: Arguments) -> Any:
+    """Return one argument of a call of the method ``name`` that was accepted, or its default."""
+    at, default = _place_of(name, which)
+    return args[at] if at < len(args) else kwargs.get(which, default)
+
+
 def is_accepted(name: str, args: Sequence[Any], kwargs: Arguments) -> bool:
     """Return whether the method ``name`` takes such arguments, whatever their values."""
     try:
@@ -89,6 +95,12 @@ def _parameters(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     _, *parameters = _signature(name).parameters.values()
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     return tuple(one.name for one in parameters), defaults
+
+
+@functools.cache
+def _place_of(name: str, which: str) -> tuple[int, Any]:
+    names, defaults = _parameters(name)
+    return names.index(which), defaults.get(which)
 
 
 # --- bytes --------------------------------------------------------------------------------

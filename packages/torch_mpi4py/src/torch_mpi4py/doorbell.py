@@ -31,6 +31,7 @@ from typing import NamedTuple, TypeVar
 from . import deadlines, futex
 from .event_board import LOOKS_AT
 from .events import log
+from .futex import ASKS_FIRST, barrier
 from .mpi_errors import translate
 from .peer_boards import bell_of
 from .runtime import MPI
@@ -53,27 +54,15 @@ _Found = TypeVar("_Found")
 # --- ringing ------------------------------------------------------------------------------------
 
 
-class _Bell(NamedTuple):
-    """The words of a rank's bell, and their address."""
-
-    words: memoryview
-    address: int
-
-    def ring(self) -> None:
-        self.words[_ASLEEP] = 0
-        futex.wake(self.address)
-
-
-_own = _Bell(log.bell, futex.address_of(log.bell))
+_own = log.bell
+_own_address = futex.address_of(_own)
 
 
 class Bells:
     """The bells of the ranks of one communicator, as far as they are on this host."""
 
     def __init__(self, comm: MPI.Comm) -> None:
-        self._bells: list[_Bell | None] = []
-        for words in map(bell_of, log.group_of(comm).ranks):
-            self._bells.append(None if words is None else _Bell(words, futex.address_of(words)))
+        self._bells = [bell_of(rank) for rank in log.group_of(comm).ranks]
         self._all_are_here = None not in self._bells
 
     def reaches(self, rank: int) -> bool:
@@ -82,21 +71,14 @@ class Bells:
             return self._all_are_here
         return 0 <= rank < len(self._bells) and self._bells[rank] is not None
 
-    def may_sleep(self, rank: int) -> bool:
-        """Return whether that rank, or some rank if it is any source, may be asleep."""
-        with futex.barrier:
-            pass
-        bells = filter(None, self._of(rank))
-        return any(bell.words[_ASLEEP] or not futex.ASKS_FIRST for bell in bells)
-
     def ring(self, rank: int) -> None:
         """Wake a rank to which a message has been sent, if it sleeps."""
-        with futex.barrier:
+        with barrier:
             pass
         if 0 <= rank < len(self._bells):
-            bell = self._bells[rank]
-            if bell is not None and (bell.words[_ASLEEP] or not futex.ASKS_FIRST):
-                bell.ring()
+            words = self._bells[rank]
+            if words is not None and (words[_ASLEEP] or not ASKS_FIRST):
+                _ring(words)
 
     def ring_sender(self, rank: int, size_bytes: int = 0) -> None:
         """Wake a rank, or any source, that may wait until a message is received here.
@@ -106,19 +88,32 @@ class Bells:
             size_bytes: of a receive that has begun, which its sender may have to help with,
                 whatever it waits for.
         """
-        with futex.barrier:
+        with barrier:
             pass
-        for bell in self._of(rank):
-            if bell is None or not (bell.words[_ASLEEP] or not futex.ASKS_FIRST):
-                continue
-            if bell.words[_SENDS] or size_bytes > LONG_BYTES:
-                bell.words[_MOVES] = size_bytes
-                bell.ring()
-
-    def _of(self, rank: int) -> list[_Bell | None]:
         if rank == MPI.ANY_SOURCE:
-            return self._bells
-        return self._bells[rank : rank + 1] if rank >= 0 else []
+            bells = self._bells
+        elif rank >= 0:
+            bells = [self._bells[rank]]
+        else:
+            return
+        for words in bells:
+            if words is None or not (words[_ASLEEP] or not ASKS_FIRST):
+                continue
+            if words[_SENDS] or size_bytes > LONG_BYTES:
+                words[_MOVES] = size_bytes
+                _ring(words)
+
+    def may_sleep(self, rank: int) -> bool:
+        """Return whether that rank, or some rank if it is any source, may be asleep."""
+        with barrier:
+            pass
+        bells = self._bells if rank == MPI.ANY_SOURCE else self._bells[rank : rank + 1]
+        return any(words is not None and (words[_ASLEEP] or not ASKS_FIRST) for words in bells)
+
+
+def _ring(words: memoryview) -> None:
+    words[_ASLEEP] = 0
+    futex.wake(futex.address_of(words))
 
 
 # --- waiting ------------------------------------------------------------------------------------
@@ -147,21 +142,25 @@ class Awaited(NamedTuple):
         return self.size_bytes > LONG_BYTES
 
 
-def wait(operation: deadlines.Operation, look: Callable[[], _Found], awaited: Awaited) -> _Found:
+def wait(
+    operation: deadlines.Operation, look: Callable[[], _Found], asked: Callable[[], Awaited]
+) -> _Found:
     """Return what ``look()`` returns once that is true; sleep until then.
 
     Args:
         operation: the call that waits, which the watcher ends by giving it a ``reason``.
         look: asks MPI, and does not wait.
-        awaited: the message.
+        asked: returns the message; called only if it has not come.
 
     Raises:
         CommunicationError: as :func:`.deadlines.call` does; under any MPI no thread stays behind.
     """
     __tracebackhide__ = True
     try:
-        found = look()
-        if not found and not awaited.is_long and _may_spin():
+        if found := look():
+            return found
+        awaited = asked()
+        if not awaited.is_long and _may_spin():
             found = _spin(look, 0)
         if not found:
             with deadlines.watched(operation):
@@ -229,7 +228,7 @@ def _sleep(
         return _look_in_slices(look, go_on, awaited)
     finally:
         if awaited.sends:
-            _own.words[_SENDS] = 0
+            _own[_SENDS] = 0
 
 
 def _look_in_slices(
@@ -239,11 +238,11 @@ def _look_in_slices(
     began = time.perf_counter()
     moves_until = began + _moving_seconds(size)
     while True:
-        _own.words[LOOKS_AT] += 1
+        _own[LOOKS_AT] += 1
         if awaited.sends:
-            _own.words[_SENDS] = 1
-        _own.words[_ASLEEP] = 1
-        with futex.barrier:
+            _own[_SENDS] = 1
+        _own[_ASLEEP] = 1
+        with barrier:
             pass
         found = look() or look()  # Open MPI's probe takes messages in after it has looked
         if found:
@@ -256,10 +255,10 @@ def _look_in_slices(
         seconds = futex.slice_seconds(now - began)
         if moves or (left is not None and left < seconds):
             seconds = _SHORT_SLICE_SECONDS
-        futex.sleep(_own.address, 1, seconds)
-        if not _own.words[_ASLEEP]:  # somebody has rung
-            moving = max(size, _own.words[_MOVES])
-            _own.words[_MOVES] = 0
+        futex.sleep(_own_address, 1, seconds)
+        if not _own[_ASLEEP]:  # somebody has rung
+            moving = max(size, _own[_MOVES])
+            _own[_MOVES] = 0
             moves_until = time.perf_counter() + _moving_seconds(moving)
             found = look() or look()
             if not found and not awaited.sends:  # else two would ring each other for ever

@@ -161,7 +161,7 @@ def _guarded(name: str) -> Callable[..., Any]:
                 self.made += 1
             if starts:
                 made = call()
-                awaited = None if link else tell_partner(self, plain, args, kwargs)
+                peer = None if link else tell_partner(self, plain, args, kwargs)
             else:
                 operation = deadlines.Operation(self, name, self.timeout)
                 if counts and arrivals is not None:
@@ -187,7 +187,7 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events, awaited)
+            return request.started_by(self, name, events, peer)
         end_call(events, status)
         if isinstance(made, MPI.Message):
             return GuardedMessage(made, self)

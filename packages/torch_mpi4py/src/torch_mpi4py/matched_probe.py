@@ -6,7 +6,6 @@ from typing import Any
 
 from . import link_emulation
 from .call_site import call_site
-from .doorbell import Awaited
 from .events import log
 from .requests import GuardedRequest
 from .runtime import MPI
@@ -47,11 +46,8 @@ class GuardedMessage(MPI.Message):
     def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
         group = log.group_of(self._comm).place
         event = log.begin(log.string(name), group, False, call_site(3))
-        bells = self._comm.bells
-        bells.ring_sender(self._source)
-        reached = bells.reaches(self._source)
-        awaited = Awaited(bells, self._source, under_way=True) if reached else None
-        return GuardedRequest(request).started_by(self._comm, name, [event], awaited)
+        self._comm.bells.ring_sender(self._source)
+        return GuardedRequest(request).started_by(self._comm, name, [event], self._source)
 
     def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True

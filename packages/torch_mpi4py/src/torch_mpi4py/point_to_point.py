@@ -263,7 +263,7 @@ class PointToPointWork(Handle):
     def _sleep_until_end(self, operation: deadlines.Operation) -> None:
         test = functools.partial(self._request.Test, self._status)
         try:
-            wait(operation, test, self._awaited())
+            wait(operation, test, self._awaited)
         except (DeadlineError, RevokedError):
             if self.receives and self._request:  # nothing may come into the tensor any more
                 self._request.Cancel()

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from . import deadlines, doorbell, pending_requests
+from . import deadlines, pending_requests
 from .comm_events import end_call
+from .doorbell import Awaited, wait
 from .errors import DeadlineError, RevokedError
 from .events import Token, log
 from .runtime import MPI
@@ -37,7 +38,7 @@ class RequestWithDeadline(_Base):
 
     _comm: Any
     _name: str
-    _awaited: doorbell.Awaited | None = None
+    _peer: int | None = None
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
@@ -46,14 +47,14 @@ class RequestWithDeadline(_Base):
         comm: Any,
         name: str,
         events: Sequence[Token | None],
-        awaited: doorbell.Awaited | None = None,
+        peer: int | None = None,
     ) -> Self:
         """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
 
         Args:
-            awaited: its message, if the rank can sleep until that comes.
+            peer: the rank to or from which its message goes, or any source; None if it is none.
         """
-        self._comm, self._name, self._awaited, self.events = comm, name, awaited, events
+        self._comm, self._name, self._peer, self.events = comm, name, peer, events
         return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -96,8 +97,8 @@ class RequestWithDeadline(_Base):
             log.waits(event, True)
         try:
             operation = deadlines.Operation(self._comm, what, self._comm.timeout)
-            if self._awaited is not None:
-                result = self._sleep_until_end(operation, self._awaited, test, status)
+            if self._peer is not None and self._comm.bells.reaches(self._peer):
+                result = self._sleep_until_end(operation, self._peer, test, status)
             else:
                 result = deadlines.carry_out(operation, wait, status)
             if "send" in self._name.lower():
@@ -111,7 +112,7 @@ class RequestWithDeadline(_Base):
     def _sleep_until_end(
         self,
         operation: deadlines.Operation,
-        awaited: doorbell.Awaited,
+        peer: int,
         test: Any,
         status: MPI.Status,
     ) -> Any:
@@ -124,11 +125,15 @@ class RequestWithDeadline(_Base):
                 ended, *received[:] = ended
             return ended
 
-        size = max(map(log.bytes_of, self.events), default=0)
+        def awaited() -> Awaited:
+            size = max(map(log.bytes_of, self.events), default=0)
+            return Awaited(self._comm.bells, peer, size, sends)
+
+        sends = "send" in self._name.lower()
         try:
-            doorbell.wait(operation, look, awaited._replace(size_bytes=size))
+            wait(operation, look, awaited)
         except (DeadlineError, RevokedError):
-            if self and not awaited.sends:  # nothing may come into the buffer any more
+            if self and not sends:  # nothing may come into the buffer any more
                 MPI.Request.Cancel(self)
             if self:  # MPI may use its memory until it has ended
                 pending_requests.keep(self, None)
