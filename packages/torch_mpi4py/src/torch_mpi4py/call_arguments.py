@@ -36,11 +36,14 @@ def argument_of(name: str, which: str, args: Sequence[Any], kwargs: Arguments) -
 
 def is_accepted(name: str, args: Sequence[Any], kwargs: Arguments) -> bool:
     """Return whether the method ``name`` takes such arguments, whatever their values."""
-    try:
-        _signature(name).bind(None, *args, **kwargs)
-    except TypeError:
-        return False
-    return True
+    # Faster than Signature.bind() by some microseconds; a call may be over in twenty.
+    names, defaults = _parameters(name)
+    left = names[len(args) :]
+    return (
+        len(args) <= len(names)
+        and all(one in left for one in kwargs)
+        and all(one in kwargs or one in defaults for one in left)
+    )
 
 
 def is_send(name: str) -> bool:
@@ -85,14 +88,9 @@ def with_status(
 
 
 @functools.cache
-def _signature(name: str) -> inspect.Signature:
-    return inspect.signature(getattr(MPI.Intracomm, name))
-
-
-@functools.cache
 def _parameters(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the parameters' names in their order, and their defaults where they have one."""
-    _, *parameters = _signature(name).parameters.values()
+    _, *parameters = inspect.signature(getattr(MPI.Intracomm, name)).parameters.values()
     defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
     return tuple(one.name for one in parameters), defaults
 
