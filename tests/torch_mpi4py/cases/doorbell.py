@@ -25,7 +25,7 @@ MISSED_SECONDS = 10.0
 ROUNDS = 4000
 LONG = 4_000_000  # float32, 16 MiB
 A_MOMENT = 0.3
-MOST_HELPED_SECONDS = 0.15  # a few milliseconds; unaided, a look of the sender every 20 ms
+MOST_HELPED_SECONDS = 0.03  # it takes 2 to 7 ms; where the sender looks once a slice, 54
 
 
 def waits(
@@ -202,7 +202,7 @@ def case_a_sleeping_rank_helps_with_a_long_message_it_sent_before(rank: int, siz
             comm.send("taken", 0, tag=1)
             assert into.all()
             into[:] = 0
-    assert rank != 1 or sorted(took)[2] < MOST_HELPED_SECONDS, took
+    assert rank != 1 or min(took) < MOST_HELPED_SECONDS, took
 
 
 @case(sizes=(2, 3, 4), seconds=90)
