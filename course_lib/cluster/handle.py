@@ -141,7 +141,7 @@ class Cluster:
 
     @property
     def where(self) -> dict[str, Any]:
-        """The ``hosts`` and the ``slurm`` with which it was started, both None for this machine."""
+        """The ``hosts`` and ``slurm`` it was started with, both None for this machine."""
         return {name: self._settings[name] for name in ("hosts", "slurm")}
 
     def table(self) -> str:

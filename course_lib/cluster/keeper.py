@@ -138,7 +138,7 @@ class Keeper:
         self.directory = RuntimeDir(directory)
         self.n = n
         self.hosts = hosts
-        self._where = {"hosts": hosts, "slurm": slurm}  # as it was asked for
+        self._where = {"hosts": hosts, "slurm": slurm}  # as requested
         self.ranks = RanksHere(self.directory, self._engine_says, self._engine_ended)
         self.links: dict[str, HostLink] = {}
         self._slurm = slurm
@@ -213,8 +213,8 @@ class Keeper:
             self._mpiexec = self._run("mpiexec", engines, variables)
             controller = python("-m", "course_lib.cluster.controller", folder, address)
             self._controller = self._run("controller", controller)
-            # For `unregister`: now, while the ranks import torch, so that a death is told at once.
-            # In a thread, as the notebook's questions are answered meanwhile, also without a core.
+            # `unregister` needs it. Importing it now, while the ranks import torch, saves time when
+            # a rank dies. A thread does it, because the notebook's requests can't wait.
             await asyncio.to_thread(importlib.import_module, "ipyparallel.util")
             if self.links:
                 await self._pass_connection_on()

@@ -74,8 +74,8 @@ def start_cluster(
     Raises:
         ValueError: if ``n`` is not a whole number from 1 to what this machine, or ``hosts``,
             can hold; or ``hosts`` names none.
-        ClusterError: if a cluster of another size is running, or not where ``hosts`` or ``slurm``
-            say, and ``replace`` is not set.
+        ClusterError: if a cluster is running that has another size, or is not where ``hosts`` or
+            ``slurm`` ask for it, and ``replace`` is not set.
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
@@ -198,7 +198,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
 
 
 def _place(where: dict[str, Any]) -> str:
-    """Return where a cluster runs, for a sentence."""
+    """Return where a cluster runs, as a part of a sentence."""
     if where["slurm"] is not None:
         return "in a job of Slurm"
     return "on this machine" if where["hosts"] is None else f"on {', '.join(where['hosts'])}"

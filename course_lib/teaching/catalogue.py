@@ -30,7 +30,7 @@ def find(id: str) -> Exercise:
         UnknownExerciseError: if there is none.
     """
     lesson = str(id).partition(".")[0]
-    own = _exercises_in(f"lesson_{lesson}")  # a room that is broken keeps nobody else out
+    own = _exercises_in(f"lesson_{lesson}")  # a broken room must not affect the others
     if id in own:
         return own[id]
     known = list(own) or list(all_exercises())

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch_mpi4py.rank_states import rank_list
 
-from . import record, run_check
+from . import mistakes, record, run_check
 from .catalogue import find
-from .exercise import Exercise
+from .exercise import Exercise, WrongAnswer
 from .run_check import CheckResult, OutOfTimeError
 
 if TYPE_CHECKING:
@@ -76,10 +76,17 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
         return f"{exercise.id}: not attempted yet. {what}: run the cell that defines it."
     if verdict.kind == "not attempted":
         return f"{exercise.id}: not attempted yet."
-    text = verdict.text
+    text = verdict.text if verdict.wrong is None else _explained(exercise, verdict.wrong)
     if verdict.line:
         text = f"{text.rstrip('.')}. It happened in {verdict.line}"
     return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
+
+
+def _explained(exercise: Exercise, wrong: WrongAnswer) -> str:
+    try:
+        return mistakes.explain(wrong, exercise)
+    except mistakes.MistakesError as error:
+        raise CheckError(f"{exercise.id}: not yet ({wrong.mistake}). {error}") from None
 
 
 @contextlib.contextmanager

@@ -14,13 +14,13 @@ from torch_mpi4py.observing import looks_asleep, waits_in
 from torch_mpi4py.peer_boards import board_of
 
 _LOOK_EVERY_S = 0.25
-_NOBODY_MOVED_FOR_S = 2.0
+_NO_PROGRESS_FOR_S = 2.0
 _HAS_RUN_FOR_S = 0.2
 _HAS_LOOKED = 10  # times
 
 
 class _Signs(NamedTuple):
-    """How long a rank's main thread has run, and how often the rank has looked for others."""
+    """The seconds a rank's main thread has run, and how often it has looked for other ranks."""
 
     ran: float
     looks: int
@@ -37,17 +37,18 @@ def _had_a_core(before: _Signs, now: _Signs) -> bool:
 
 @contextlib.contextmanager
 def ended_early(ranks: Sequence[int]) -> Iterator[None]:
-    """End this process's calls if each of ``ranks`` waits in one, and none gets any further.
+    """End this process's calls if each of ``ranks`` waits in one and none makes progress.
 
-    Those on ``comm`` go on: there the check waits for ranks that have come to the end.
+    Calls on ``comm`` are spared: there the check waits for ranks that have finished.
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
-    core, spread over 2 s, then none is under way, for checks send little. A rank that sleeps until
-    others come to its collective, or its message comes, looks for them 50 times a second; ten such
-    looks in the 2 s do as well. Where this can't be seen (another host), the deadline ends it.
+    core within 2 s, no message is under way, because checks send little. A rank that waits asleep
+    for others to come to its collective, or for a message, looks for them 50 times a second. Ten
+    such looks within the 2 s are evidence too. Where none of this can be seen (another host), the
+    deadline ends the calls.
 
     Args:
-        ranks: those that the code inside runs on, by their numbers at the start of MPI.
+        ranks: the ranks that run the code inside, numbered as at the start of MPI.
     """
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(over, ranks), daemon=True)
@@ -72,7 +73,7 @@ def _watch(over: threading.Event, ranks: Sequence[int]) -> None:
         if (seen := [waits_in(board) for board in boards]) != waits:
             waits, since, before = seen, moment, signs
             continue
-        in_vain = None not in waits and moment > since + _NOBODY_MOVED_FOR_S
-        if in_vain and all(map(_had_a_core, before, signs)):
+        stuck = None not in waits and moment > since + _NO_PROGRESS_FOR_S
+        if stuck and all(map(_had_a_core, before, signs)):
             deadlines.expire(spared=world())
             return

@@ -110,11 +110,7 @@ def without_world_collectives() -> Iterator[None]:
     ]
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-        raise WrongAnswer(
-            "forgets-the-group",
-            f"it calls `comm.{name}`, which asks all ranks of the world, whatever group the caller "
-            "meant. Use `dist`, with `group=group`",
-        )
+        raise WrongAnswer("forgets-the-group: by comm", call=name)
 
     for name in collectives:
         setattr(comm, name, functools.partial(refuse, name))

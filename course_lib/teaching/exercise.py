@@ -4,8 +4,10 @@ A check is written in ``notebooks/lesson_NN/exercises.py``::
 
     @exercise("01.ring_pass", function="ring_pass", where="engines", hints=[weak, more, most])
     def check_ring_pass(ring_pass) -> str:
-        ...  # call ring_pass; raise WrongAnswer("ring-not-closed", "rank 3 never sends ...")
+        ...  # call ring_pass; raise WrongAnswer("ring-not-closed", last=3)
         return "The token went once round."  # said after "right."
+
+What a learner is told of a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
 
 With ``where="engines"`` it runs on every rank with that rank's function, with
 ``where="notebook"`` once, in the notebook's kernel. Such a check must not import
@@ -16,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from numbers import Number
+from typing import Any, Literal, NamedTuple
 
 DEADLINE_SECONDS = 40.0
 
@@ -26,20 +29,38 @@ Where = Literal["engines", "notebook"]
 class WrongAnswer(Exception):
     """A learner's function makes a mistake that the check recognises.
 
-    With ``from error`` it explains an exception of the learner's function; without, that exception
-    is shown in its place.
+    What the learner is told is in the lesson's ``mistakes.md``, below the mistake's name. With
+    ``from error`` it explains an exception of the learner's function; without, that exception is
+    shown in its place.
 
     Attributes:
-        name: the mistake's name, e.g. ``"ring-not-closed"``.
-        explanation: what is wrong, for the learner; also the text of the exception.
+        name: the mistake's name, e.g. ``"ring-not-closed"``; where a mistake has several texts,
+            with what is different, as in ``"given-twice: to one rank"``.
+        fields: numbers and texts for the fields of what is told. Of any other value its text is
+            kept, so that all can be sent from rank to rank; another WrongAnswer is explained.
+        reason: a mistake that shows this one, told in brackets.
+        further: mistakes that were made together with this one, told after it.
     """
 
-    def __init__(self, name: str, explanation: str):
-        super().__init__(name, explanation)  # both, so that it can be pickled
-        self.name, self.explanation = name, explanation
+    def __init__(self, name: str, /, **fields: Any):
+        super().__init__(name)
+        self.name = name
+        self.fields = {key: _as_it_is_told(value) for key, value in fields.items()}
+        self.reason: WrongAnswer | None = None
+        self.further: list[WrongAnswer] = []
+
+    @property
+    def mistake(self) -> str:
+        """The mistake's name, without what is different in this text."""
+        return self.name.partition(":")[0]
 
     def __str__(self) -> str:
-        return self.explanation
+        fields = ", ".join(f"{key}={value!r}" for key, value in self.fields.items())
+        return f"{self.name}({fields})"
+
+
+def _as_it_is_told(value: Any) -> Any:
+    return value if isinstance(value, (str, Number, WrongAnswer)) else f"{value}"
 
 
 class Staged(Exception):
@@ -47,17 +68,17 @@ class Staged(Exception):
 
 
 @contextmanager
-def as_mistake(name: str, explanation: str) -> Iterator[None]:
+def as_mistake(name: str, /, **fields: Any) -> Iterator[None]:
     """Whatever goes wrong inside is this one mistake: what went before was right.
 
-    An exception of the learner's is shown before the explanation.
+    What went wrong is told in brackets, but an exception of the learner's before the explanation.
     """
     try:
         yield
     except WrongAnswer as error:
-        raises = error.name == "it-raises"
-        first, then = (error, explanation) if raises else (explanation, error)
-        raise WrongAnswer(name, f"{first} ({then})") from error.__cause__
+        wrong = WrongAnswer(name, **fields)
+        wrong.reason = error
+        raise wrong from error.__cause__
 
 
 class Exercise(NamedTuple):

@@ -41,6 +41,7 @@ class CheckResult:
         mistake: the mistake's name.
         line: where the learner's function raised, as ``line 3: `x = 1 / 0```; empty if it did not.
         reset: whether communication must be made anew.
+        wrong: what the check recognised; what is told of it, the notebook finds out.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class CheckResult:
     mistake: str = ""
     line: str = ""
     reset: bool = False
+    wrong: WrongAnswer | None = None
 
 
 def run(
@@ -75,7 +77,7 @@ def run(
     except WrongAnswer as wrong:
         if tried.error is not None and wrong.__cause__ is None:
             return tried.raised(tried.error)
-        return CheckResult("wrong", wrong.explanation, wrong.name, tried.line)
+        return CheckResult("wrong", str(wrong), wrong.mistake, tried.line, wrong=wrong)
     except out_of_time:
         if tried.error is not None:
             return tried.raised(tried.error)

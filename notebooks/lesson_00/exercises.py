@@ -17,7 +17,7 @@ from course_lib.teaching.judges.failures import (
     not_attempted,
     own_error,
 )
-from course_lib.teaching.judges.formulas import plain
+from course_lib.teaching.judges.formulas import name_the_mistake, plain
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -57,43 +57,26 @@ def _called(function: Callable, arguments: tuple, asked: str) -> Any:
     except NotImplementedError:
         raise
     except Exception as error:
-        explanation = f"{asked} your function raised {in_one_line(error)}"
-        raise WrongAnswer("it-raises", explanation) from error
+        raise WrongAnswer("it-raises", asked=asked, error=in_one_line(error)) from error
 
 
 def _judge_neighbours(given, wanted: tuple[int, int], asked: str, world_size: int) -> None:
     numbers = isinstance(given, (tuple, list)) and all(isinstance(n, (int, float)) for n in given)
     if not numbers or len(given) != 2:
-        raise WrongAnswer(
-            "not-two-numbers",
-            f"{asked} it returned {given!r}, not two numbers: `return left, right`",
-        )
+        raise WrongAnswer("not-two-numbers", asked=asked, given=repr(given))
     given = tuple(given)
     if given == wanted:
         return
     if world_size == 1:
-        raise WrongAnswer(
-            "alone-at-the-table",
-            f"right for 2 ranks and more, but {asked} it returned {given}, not {wanted}: a rank "
-            "that sits alone is its own neighbour on both sides. With `%` that is no special case",
-        )
+        raise WrongAnswer("alone-at-the-table", asked=asked, given=given, wanted=wanted)
     if given == wanted[::-1]:
-        raise WrongAnswer(
-            "left-and-right-swapped", f"{asked} it returned {given}: the left one comes first"
-        )
+        raise WrongAnswer("left-and-right-swapped", asked=asked, given=given)
     outside = [number for number in given if not 0 <= number < world_size]
     if outside and world_size == 4:
-        raise WrongAnswer(
-            "falls-off-the-end",
-            f"{asked} it returned {given}, but there is no rank {outside[0]}. The ranks sit round "
-            "a table: go on at the other end",
-        )
+        raise WrongAnswer("falls-off-the-end", asked=asked, given=given, outside=outside[0])
     if world_size != 4:
-        raise WrongAnswer(
-            "size-is-fixed",
-            f"right for 4 ranks, but {asked} it returned {given}, not {wanted}. Use `world_size`",
-        )
-    raise WrongAnswer("wrong-value", f"{asked} it returned {given}, not {wanted}")
+        raise WrongAnswer("size-is-fixed", asked=asked, given=given, wanted=wanted)
+    raise WrongAnswer("wrong-value", asked=asked, given=given, wanted=wanted)
 
 
 # ---- my share ---------------------------------------------------------------------------------
@@ -111,10 +94,7 @@ MY_SHARE_HINTS = [
 def check_my_share(my_share: Callable) -> str:
     for samples in (8, 10, 1437, 2):
         _judge_shares(my_share, samples, 4)
-    with as_mistake(
-        "size-is-fixed",
-        "on 4 ranks it is right, but not on another number of them. Use `world_size`",
-    ):
+    with as_mistake("size-is-fixed"):
         _judge_shares(my_share, 7, 3)
         _judge_shares(my_share, 5, 1)
     return "Every sample has exactly one rank, and no rank has two more than another."
@@ -132,62 +112,45 @@ def _judge_shares(my_share: Callable, samples: int, world_size: int) -> None:
     shares = ask()
     for rank, share in enumerate(shares):
         if not _is_list_of_numbers(share):
-            raise WrongAnswer(
-                "not-a-list",
-                f"{asked}: rank {rank} got {share!r}, which is not a list of whole numbers",
-            )
+            raise WrongAnswer("not-a-list", asked=asked, rank=rank, share=repr(share))
     if list(map(sorted, ask())) != list(map(sorted, shares)):
-        raise WrongAnswer(
-            "another-share-each-time",
-            f"{asked}: asked a second time, it deals them out differently. Each rank calls it on "
-            "its own, so all have to come to the same deal: no chance, or the same seed for all",
-        )
+        raise WrongAnswer("another-share-each-time", asked=asked)
     sizes = [len(share) for share in shares]
     wanted = Counter(range(samples))
     dealt = Counter(number for share in shares for number in share)
     strange = sorted(set(dealt) - set(wanted))
     if strange:
-        raise WrongAnswer(
-            "no-such-sample",
-            f"{asked}: somebody gets sample {strange[-1]}, but they go from 0 to {samples - 1}",
-        )
+        raise WrongAnswer("no-such-sample", asked=asked, sample=strange[-1], last=samples - 1)
     if world_size > 1 and all(size == samples for size in sizes):
-        raise WrongAnswer("everyone-gets-all", f"{asked}: every rank gets all of them")
+        raise WrongAnswer("everyone-gets-all", asked=asked)
     twice = sorted(number for number, times in dealt.items() if times > 1)
     if twice:
         owners = [rank for rank, share in enumerate(shares) if twice[0] in share]
         if len(owners) == 1:
             raise WrongAnswer(
-                "given-twice", f"{asked}: rank {owners[0]} has sample {twice[0]} more than once"
+                "given-twice: to one rank", asked=asked, rank=owners[0], sample=twice[0]
             )
-        raise WrongAnswer(
-            "given-twice", f"{asked}: sample {twice[0]} belongs to more than one rank: {owners}"
-        )
+        raise WrongAnswer("given-twice", asked=asked, sample=twice[0], owners=owners)
     missing = sorted(set(wanted) - set(dealt))
     rest = samples % world_size
     if missing and missing == [*range(samples - rest, samples)]:
         raise WrongAnswer(
             "drops-the-rest",
-            f"{asked}: nobody gets {_some(missing)}. {samples} divided by {world_size} leaves "
-            f"a remainder of {rest}; {_these(rest)} to somebody too",
+            asked=asked,
+            missing=_some(missing),
+            samples=samples,
+            world_size=world_size,
+            rest=rest,
         )
     if missing:
-        raise WrongAnswer("left-out", f"{asked}: nobody gets {_some(missing)}")
+        raise WrongAnswer("left-out", asked=asked, missing=_some(missing))
     if max(sizes) - min(sizes) > 1:
-        raise WrongAnswer(
-            "uneven",
-            f"{asked}: the ranks get {sizes} samples. All samples are there, but one rank may "
-            "only have one more than another, or the others wait for it",
-        )
+        raise WrongAnswer("uneven", asked=asked, sizes=sizes)
 
 
 def _is_list_of_numbers(share) -> bool:
     whole = isinstance(share, (list, tuple, range)) and all(isinstance(n, int) for n in share)
     return whole and not any(isinstance(n, bool) for n in share)
-
-
-def _these(count: int) -> str:
-    return "it belongs" if count == 1 else "these belong"
 
 
 def _some(numbers: list[int]) -> str:
@@ -234,71 +197,36 @@ def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
     failed = own_error(seen.errors)
     if failed is not None and "NoneType" in str(failed[1]):
         raise WrongAnswer(
-            "only-the-root-knows",
-            f"rank {failed[0]} raised {failed[1]}: after a reduce only one rank has the sum",
+            "only-the-root-knows: and divides", rank=failed[0], error=failed[1]
         ) from failed[1]
     judge_errors(seen.errors)
     silent = [rank for rank, result in enumerate(seen.results) if result is None]
     if len(silent) == len(papers):
-        raise WrongAnswer("returns-nothing", "every rank returned None; each needs the accuracy")
+        raise WrongAnswer("returns-nothing")
     if silent:
-        raise WrongAnswer(
-            "only-the-root-knows", f"rank {silent[0]} returns None. Every rank needs the accuracy"
-        )
+        raise WrongAnswer("only-the-root-knows", rank=silent[0])
     p, (right, total) = len(papers), (sum(column) for column in zip(*papers, strict=True))
     given = [plain(result) for result in seen.results]
     accuracy = right / total
     if _all_close(given, [accuracy] * p):
         return
     mistakes = {
-        "mean-of-accuracies": (
-            [sum(r / t for r, t in papers) / p] * p,
-            "it returns the mean of the ranks' accuracies. A rank with few papers then counts as "
-            "much as one with many. Add up first, divide afterwards",
-        ),
-        "sum-of-accuracies": (
-            [sum(r / t for r, t in papers)] * p,
-            "it returns the sum of the ranks' accuracies",
-        ),
-        "own-share-only": (
-            [r / t for r, t in papers],
-            "every rank returns the accuracy of its own share. What the others have, it can only "
-            "learn by `comm.allreduce`",
-        ),
-        "own-total": (
-            [right / t for _, t in papers],
-            "the right answers are added up, but divided by this rank's own total",
-        ),
-        "own-total-times-ranks": (
-            [right / (t * p) for _, t in papers],
-            "it divides by this rank's total times the number of ranks, as if all had as many "
-            "papers. Add up the totals, too",
-        ),
-        "divides-by-the-ranks": (
-            [right / p] * p,
-            "it returns right answers per rank. Divide by the papers of all ranks",
-        ),
-        "a-count": ([right] * p, "it returns how many are right, not what fraction"),
-        "a-percentage": (
-            [100 * accuracy] * p,
-            f"it returns {100 * accuracy:.4g}, the accuracy in per cent. A number from 0 to 1 is "
-            f"asked for: {accuracy:.4f}",
-        ),
-        "upside-down": (
-            [total / right] * p,
-            "it divides all papers by the right ones. The right ones are the part, all papers the "
-            "whole",
-        ),
-        "rounds-down": (
-            [0.0] * p,
-            "it returns 0 on all ranks: `//` rounds down to a whole number. Divide by `/`",
-        ),
+        "mean-of-accuracies": [sum(r / t for r, t in papers) / p] * p,
+        "sum-of-accuracies": [sum(r / t for r, t in papers)] * p,
+        "own-share-only": [r / t for r, t in papers],
+        "own-total": [right / t for _, t in papers],
+        "own-total-times-ranks": [right / (t * p) for _, t in papers],
+        "divides-by-the-ranks": [right / p] * p,
+        "a-count": [right] * p,
+        "a-percentage": [100 * accuracy] * p,
+        "upside-down": [total / right] * p,
+        "rounds-down": [0.0] * p,
     }
-    for name, (values, explanation) in mistakes.items():
-        if p > 1 and _all_close(given, values):
-            raise WrongAnswer(name, explanation)
-    told = ", ".join(map(str, given))
-    raise WrongAnswer("wrong-value", f"the ranks returned {told}; the accuracy is {accuracy:.6g}")
+    if p > 1:
+        told = {"per_cent": 100 * accuracy, "accuracy": accuracy}
+        name_the_mistake(mistakes, lambda values: _all_close(given, values), **told)
+    returned = ", ".join(map(str, given))
+    raise WrongAnswer("wrong-value", given=returned, accuracy=accuracy)
 
 
 def _judge_hang(seen: Observation) -> None:
@@ -306,10 +234,7 @@ def _judge_hang(seen: Observation) -> None:
 
     failed = own_error(seen.errors)
     if failed is None and all(event.kind == "collective" for event in seen.stuck().values()):
-        raise WrongAnswer(
-            "not-everyone-takes-part",
-            "it hangs: some ranks call `comm.allreduce` and some do not. All have to",
-        )
+        raise WrongAnswer("not-everyone-takes-part")
     judge_hang(seen)
 
 

@@ -69,10 +69,6 @@ def _arrivals(seen: Observation) -> dict[tuple[int, int], tuple[int, int]]:
     }
 
 
-def _no_collective(seen: Observation, instead: str) -> None:
-    no_collective(seen, f"it calls `comm.{{}}`, a collective of lesson 02. {instead}")
-
-
 def _waits_to_receive(seen: Observation, rank: int) -> bool:
     event = seen.stuck().get(rank)
     return event is not None and event.kind == "recv"
@@ -84,58 +80,31 @@ def _waits_to_receive(seen: Observation, rank: int) -> bool:
 def judge_ring_pass(seen: Observation, start: list) -> None:
     p = len(seen.results)
     not_attempted(seen.errors)
-    _no_collective(seen, "Pass the token with `comm.send` and `comm.recv`")
+    no_collective(seen)
     inside_the_world(seen)
     astray = [(source, dest) for source, dest in seen.sent() if dest != right(source, p)]
     if p > 2 and astray and all(dest == left(source, p) for source, dest in seen.sent()):
-        raise WrongAnswer(
-            "wrong-direction",
-            f"rank {astray[0][0]} sends to rank {astray[0][1]}, its left neighbour. The token "
-            "goes to the right: from rank r to rank r + 1",
-        )
+        raise WrongAnswer("wrong-direction", source=astray[0][0], dest=astray[0][1])
     if p > 2 and astray:
-        raise WrongAnswer(
-            "not-a-ring",
-            f"rank {astray[0][0]} sends to rank {astray[0][1]}, which is not its right "
-            "neighbour. In a ring every rank sends to the next one only",
-        )
+        raise WrongAnswer("not-a-ring", source=astray[0][0], dest=astray[0][1])
     if seen.hung and not seen.sent():
-        raise WrongAnswer(
-            "everyone-receives-first",
-            "every rank waits for the token, and nobody has sent it: a deadlock. Rank 0 has the "
-            "token at the start, so it sends before it receives",
-        )
+        raise WrongAnswer("everyone-receives-first")
     if not any(seen.logs):
-        raise WrongAnswer(
-            "no-communication",
-            "no rank sends or receives anything by the `comm` that it is given. A rank knows of "
-            "the token only what it is sent",
-        )
+        raise WrongAnswer("no-communication")
     closed = (p - 1, 0) in seen.sent()
     ended = not seen.hung or (_waits_to_receive(seen, 0) and seen.errors[p - 1] is None)
     if not closed and ended:
-        raise WrongAnswer(
-            "ring-not-closed",
-            f"rank {p - 1} never sends the token to rank 0, so it does not come home. The right "
-            "neighbour of the last rank is rank 0: `(rank + 1) % size`",
-        )
+        raise WrongAnswer("ring-not-closed", last=p - 1)
     for rank in range(1, p):
         _judge_first_call(seen, rank)
     judge_hang(seen)
     if closed and not any(event.kind == "recv" for event in seen.logs[0]):
-        raise WrongAnswer(
-            "never-received",
-            f"rank {p - 1} sends the token home, but rank 0 does not receive it",
-        )
+        raise WrongAnswer("never-received", last=p - 1)
     if any(result is None for result in seen.results):
         rank = seen.results.index(None)
-        raise WrongAnswer("returns-nothing", f"rank {rank} returns None; it has to return a list")
+        raise WrongAnswer("returns-nothing", rank=rank)
     if len(seen.sent()) > p:
-        raise WrongAnswer(
-            "sends-too-much",
-            f"{len(seen.sent())} messages were sent. One round of {p} ranks takes {p}, one from "
-            "each rank",
-        )
+        raise WrongAnswer("sends-too-much", count=len(seen.sent()), p=p)
     for rank in [*range(1, p), 0]:
         _judge_token(rank, seen.results[rank], start, p)
     all_waited(seen)
@@ -144,11 +113,7 @@ def judge_ring_pass(seen: Observation, start: list) -> None:
 def _judge_first_call(seen: Observation, rank: int) -> None:
     first = next((event.kind for event in seen.logs[rank] if event.kind in ("send", "recv")), None)
     if first == "send":
-        raise WrongAnswer(
-            "sends-before-it-receives",
-            f"rank {rank} sends before it has received anything, so what it sends is no token of "
-            "rank 0's. Only rank 0 has one at the start",
-        )
+        raise WrongAnswer("sends-before-it-receives", rank=rank)
 
 
 def _judge_token(rank: int, token, start: list, p: int) -> None:
@@ -156,23 +121,13 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
     if token == start + path:
         return
     if rank == 0 and token in (start, [*start, 0]):
-        raise WrongAnswer(
-            "keeps-the-old-token",
-            f"rank 0 returns {token!r}, the token as it left. It has to return what came home",
-        )
+        raise WrongAnswer("keeps-the-old-token", token=repr(token))
     if token == [*start, *path, 0]:
-        raise WrongAnswer(
-            "rank-0-signs-twice",
-            "rank 0 adds its rank again when the token comes home. It signs once, at the start",
-        )
+        raise WrongAnswer("rank-0-signs-twice")
     missing = [r for r in path if isinstance(token, list) and r not in token]
     if missing:
-        raise WrongAnswer(
-            "does-not-sign",
-            f"rank {rank} returns {token!r}: rank {missing[0]} is not in it. Every rank appends "
-            "its own rank before it passes the token on",
-        )
-    raise WrongAnswer("wrong-value", f"rank {rank} returned {token!r}, not {start + path!r}")
+        raise WrongAnswer("does-not-sign", rank=rank, token=repr(token), missing=missing[0])
+    raise WrongAnswer("wrong-value", rank=rank, token=repr(token), wanted=repr(start + path))
 
 
 # ---- shift ------------------------------------------------------------------------------------
@@ -182,55 +137,31 @@ def judge_shift(seen: Observation) -> None:
     """``seen.results``: per rank (whose data came back or None, of what type, own is intact)."""
     p = len(seen.results)
     not_attempted(seen.errors)
-    _no_collective(seen, "Use point-to-point calls: `Send`, `Recv`, `Isend`, `Irecv`, `Sendrecv`")
+    no_collective(seen)
     inside_the_world(seen)
     if seen.hung:
         stuck = seen.stuck().values()
         if all_stuck_in_first_send(seen.logs):
-            raise WrongAnswer(
-                "everyone-sends-first",
-                "every rank is stuck in its send. A large message leaves only when somebody "
-                "receives it, and nobody has got that far: a deadlock. It may well work for a "
-                "few bytes; do not rely on it",
-            )
+            raise WrongAnswer("everyone-sends-first")
         if stuck and not seen.sent():
-            raise WrongAnswer(
-                "everyone-receives-first",
-                "every rank waits in its receive, and nobody has sent: a deadlock, for any size",
-            )
+            raise WrongAnswer("everyone-receives-first")
     judge_hang(seen)
     for rank, (owner, kind, intact) in enumerate(seen.results):
         if kind == "NoneType":
-            raise WrongAnswer(
-                "returns-nothing", f"rank {rank} returned None. Return the array that has come"
-            )
+            raise WrongAnswer("returns-nothing", rank=rank)
         if owner == right(rank, p) and p > 2:
-            raise WrongAnswer(
-                "wrong-direction",
-                f"rank {rank} returned rank {owner}'s array, from its right. Send to the right, "
-                "receive from the left",
-            )
+            raise WrongAnswer("wrong-direction", rank=rank, owner=owner)
         if owner == rank:
-            raise WrongAnswer("returns-its-own", f"rank {rank} returned its own array")
+            raise WrongAnswer("returns-its-own", rank=rank)
         if not intact:
-            raise WrongAnswer(
-                "overwrites-its-own",
-                f"rank {rank}'s own array was changed: it was received into. While it is being "
-                "sent, nobody may write to it. Receive into another array",
-            )
+            raise WrongAnswer("overwrites-its-own", rank=rank)
         if owner != left(rank, p):
             all_waited(seen)  # or the array was looked at before anything had come
-            raise WrongAnswer(
-                "wrong-value", f"rank {rank} did not return the whole array of rank {left(rank, p)}"
-            )
+            raise WrongAnswer("wrong-value", rank=rank, neighbour=left(rank, p))
     all_waited(seen)
     pickled = [event.call for _, event in seen.events("send") if event.call[0].islower()]
     if pickled:
-        raise WrongAnswer(
-            "pickles",
-            f"right, but `{pickled[0]}` pickles the array. The calls with a capital letter send "
-            "its memory as it is",
-        )
+        raise WrongAnswer("pickles", call=pickled[0])
 
 
 # ---- handshake --------------------------------------------------------------------------------
@@ -239,37 +170,24 @@ def judge_shift(seen: Observation) -> None:
 def judge_handshake(seen: Observation, payloads: list) -> None:
     p = len(seen.results)
     not_attempted(seen.errors)
-    _no_collective(seen, "Use `send` and `recv`")
+    no_collective(seen)
     if seen.hung and not seen.sent():
-        raise WrongAnswer(
-            "nobody-speaks-first",
-            f'every rank waits, and nobody has said anything. The workers begin, with "{HELLO}"',
-        )
+        raise WrongAnswer("nobody-speaks-first", hello=HELLO)
     for worker in range(1, p):
         _judge_worker(seen, worker)
     _judge_server(seen)
     judge_hang(seen)
     expected = {worker: payloads[worker] for worker in range(1, p)}
     if seen.results[0] == dict(enumerate(payloads)):
-        raise WrongAnswer(
-            "rank-0-is-no-worker",
-            "rank 0 returned its own payload as well. The dictionary has the workers' alone",
-        )
+        raise WrongAnswer("rank-0-is-no-worker")
     if seen.results[0] == dict.fromkeys(expected, HELLO):
-        raise WrongAnswer(
-            "keeps-the-hello",
-            "rank 0 returned the workers' hellos. A payload is what comes after the answer",
-        )
+        raise WrongAnswer("keeps-the-hello")
     if seen.results[0] != expected:
-        raise WrongAnswer(
-            "wrong-value", f"rank 0 returned {seen.results[0]!r}, expected {expected!r}"
-        )
+        raise WrongAnswer("wrong-value", given=repr(seen.results[0]), expected=repr(expected))
     for worker in range(1, p):
         if seen.results[worker] is not None:
             raise WrongAnswer(
-                "workers-return-something",
-                f"rank 0 has all payloads, but worker {worker} returned {seen.results[worker]!r}. "
-                "Workers return None",
+                "workers-return-something", worker=worker, given=repr(seen.results[worker])
             )
     all_waited(seen)
 
@@ -278,20 +196,15 @@ def _judge_worker(seen: Observation, worker: int) -> None:
     said = [event for event in seen.logs[worker] if event.kind == "send"]
     heard = [event for event in seen.logs[worker] if event.kind == "recv"]
     if said and said[0].content != HELLO:
-        raise WrongAnswer(
-            "wrong-words", f'worker {worker} begins with {said[0].content!r}, not with "{HELLO}"'
-        )
+        raise WrongAnswer("wrong-words", worker=worker, words=repr(said[0].content), hello=HELLO)
     before_the_answer = [
         event for event in seen.logs[worker][: _first_heard(seen.logs[worker])] if event in said
     ]
     if len(before_the_answer) > 1 or (len(said) > 1 and not heard):
-        raise WrongAnswer(
-            "does-not-wait-for-ready",
-            f"worker {worker} sends its payload before it has heard that rank 0 is ready",
-        )
+        raise WrongAnswer("does-not-wait-for-ready", worker=worker)
     if heard and heard[0].finished and heard[0].content != READY:
         raise WrongAnswer(
-            "wrong-words", f'worker {worker} heard {heard[0].content!r}, not "{READY}"'
+            "wrong-words: from rank 0", worker=worker, words=repr(heard[0].content), ready=READY
         )
 
 
@@ -304,56 +217,31 @@ def _judge_server(seen: Observation) -> None:
     received = [event for event in log if event.kind == "recv"]
     answered = [event for event in log if event.kind == "send"]
     if not received:
-        raise WrongAnswer("nobody-listens", "rank 0 receives nothing")
+        raise WrongAnswer("nobody-listens")
     asks_anyone = any(event.any_source for event in log if event.kind in ("recv", "probe"))
     if not asks_anyone:
-        raise WrongAnswer(
-            "fixed-order",
-            f"rank 0 waits for worker {received[0].peer} first, whoever comes first. If that one "
-            "is slow, all others wait for it. Receive from `MPI.ANY_SOURCE` and ask the status",
-        )
+        raise WrongAnswer("fixed-order", worker=received[0].peer)
     for before, event in zip([None, *received], received, strict=False):
         if before is not None and before.content == HELLO and event.any_source:
             if not _answered_between(log, before, event):
                 break
-            raise WrongAnswer(
-                "payload-from-anyone",
-                f"after the hello of worker {before.peer}, rank 0 takes the payload from any "
-                "source. The next hello of another worker may come first and be taken for it. "
-                "Name the source",
-            )
+            raise WrongAnswer("payload-from-anyone", worker=before.peer)
     for first, second in pairwise(answered):
         between = log[log.index(first) : log.index(second)]
         if not any(event.kind == "recv" and event.peer == first.peer for event in between):
-            raise WrongAnswer(
-                "not-one-at-a-time",
-                f"rank 0 tells worker {second.peer} that it is ready before it has the payload "
-                f"of worker {first.peer}",
-            )
+            raise WrongAnswer("not-one-at-a-time", worker=second.peer, earlier=first.peer)
     unanswered = [
         event.peer
         for event in received
         if event.content == HELLO and event.peer not in [answer.peer for answer in answered]
     ]
     if unanswered:
-        raise WrongAnswer(
-            "no-answer",
-            f"worker {unanswered[0]} says hello and gets no answer. Rank 0 answers first, and "
-            "receives the payload after that",
-        )
+        raise WrongAnswer("no-answer", worker=unanswered[0])
     if seen.hung and not any(seen.errors[1:]):
-        raise WrongAnswer(
-            "serves-too-many",
-            f"all {len(seen.results) - 1} workers are done, and rank 0 still waits for a hello. "
-            "Rank 0 is no worker: there are `comm.size - 1`",
-        )
+        raise WrongAnswer("serves-too-many", workers=len(seen.results) - 1)
     unserved = {rank for rank, event in seen.stuck().items() if event.kind == "recv"} - {0}
     if unserved and 0 not in seen.stuck():
-        raise WrongAnswer(
-            "stops-too-early",
-            f"rank 0 is done, but worker {min(unserved)} still waits for an answer. Serve all "
-            "`comm.size - 1` workers",
-        )
+        raise WrongAnswer("stops-too-early", worker=min(unserved))
 
 
 def _answered_between(log: list, first, second) -> bool:
@@ -369,46 +257,26 @@ def judge_in_order(seen: Observation, lines: list[str]) -> None:
     not_attempted(seen.errors)
     barriers = [event for _, event in seen.events("collective") if "barrier" in event.call.lower()]
     if barriers:
-        raise WrongAnswer(
-            "uses-a-barrier",
-            f"it calls `comm.{barriers[0].call}`. A barrier makes everybody wait for everybody, "
-            f"{p} times over. One message per neighbour is enough",
-        )
-    _no_collective(seen, "Use `send` and `recv`")
+        raise WrongAnswer("uses-a-barrier", call=barriers[0].call, p=p)
+    no_collective(seen)
     inside_the_world(seen)
     for rank, log in enumerate(seen.logs):
         written = [event.content for event in log if event.kind == "mark"]
         if len(written) > 1 and set(written) == {lines[rank]}:
-            raise WrongAnswer(
-                "writes-twice",
-                f"rank {rank} writes its line {len(written)} times. Once is asked for",
-            )
+            raise WrongAnswer("writes-twice", rank=rank, count=len(written))
         if len(written) > 1 and set(written) <= set(lines):
-            raise WrongAnswer(
-                "writes-for-others",
-                f"rank {rank} writes {len(written)} lines. Every rank writes its own line itself; "
-                "only the turn travels",
-            )
+            raise WrongAnswer("writes-for-others", rank=rank, count=len(written))
         if written not in ([], [lines[rank]]):
-            raise WrongAnswer("wrong-value", f"rank {rank} wrote {written!r}, not its own line")
+            raise WrongAnswer("wrong-value", rank=rank, written=repr(written))
     if seen.hung and not seen.sent():
-        raise WrongAnswer(
-            "nobody-begins",
-            "every rank waits for its turn, and nobody begins. Rank 0 waits for no one",
-        )
+        raise WrongAnswer("nobody-begins")
     if seen.hung and _waits_to_receive(seen, 0):
-        raise WrongAnswer(
-            "first-waits",
-            "rank 0 waits for a message. It is the first: nobody can tell it that it is its turn",
-        )
+        raise WrongAnswer("first-waits")
     _judge_turns(seen, p)
     judge_hang(seen)
     all_waited(seen)
     if len(seen.sent()) > p - 1:
-        raise WrongAnswer(
-            "sends-too-much",
-            f"the order is right, but it took {len(seen.sent())} messages; {p - 1} are enough",
-        )
+        raise WrongAnswer("sends-too-much", count=len(seen.sent()), enough=p - 1)
 
 
 def _judge_turns(seen: Observation, p: int) -> None:
@@ -418,42 +286,23 @@ def _judge_turns(seen: Observation, p: int) -> None:
     }
     silent = [rank for rank, index in marks.items() if index is None]
     if silent and not seen.hung and not any(seen.errors):
-        raise WrongAnswer("writes-nothing", f"rank {silent[0]} never calls `write`")
+        raise WrongAnswer("writes-nothing", rank=silent[0])
     if not silent and not seen.sent():
-        raise WrongAnswer(
-            "nobody-waits",
-            "no message was sent, so nothing makes rank 1 wait for rank 0. If the order was "
-            "right, that was luck",
-        )
+        raise WrongAnswer("nobody-waits")
     lines = list(marks.items())
     if (
         p > 1
         and not silent
         and all(happens_before(seen, *pair) for pair in pairwise(reversed(lines)))
     ):
-        raise WrongAnswer(
-            "wrong-direction",
-            f"the order is forced, but the wrong way round: rank {p - 1} writes first, and rank 0 "
-            "last. Rank r waits for rank r - 1",
-        )
+        raise WrongAnswer("wrong-direction", last=p - 1)
     for rank in range(1, p):
         if marks[rank] is None or marks[rank - 1] is None:
             continue
         if happens_before(seen, (rank - 1, marks[rank - 1]), (rank, marks[rank])):
             continue
         if any(event.kind == "send" for event in seen.logs[rank - 1][: marks[rank - 1]]):
-            raise WrongAnswer(
-                "passes-on-before-writing",
-                f"rank {rank - 1} passes the turn on before it has written its own line, so rank "
-                f"{rank} may be quicker",
-            )
+            raise WrongAnswer("passes-on-before-writing", before=rank - 1, rank=rank)
         if any(event.kind == "recv" for event in seen.logs[rank][marks[rank] :]):
-            raise WrongAnswer(
-                "writes-before-its-turn",
-                f"rank {rank} writes its line first and waits for its turn afterwards",
-            )
-        raise WrongAnswer(
-            "order-not-forced",
-            f"no chain of messages leads from rank {rank - 1}'s line to rank {rank}'s: nothing "
-            "forces their order",
-        )
+            raise WrongAnswer("writes-before-its-turn", rank=rank)
+        raise WrongAnswer("order-not-forced", before=rank - 1, rank=rank)

@@ -46,11 +46,7 @@ def check_broadcast(broadcast) -> str:
         judge_broadcast(observe(broadcast, comm, note(comm.rank), root), root)
 
     with_fewer_ranks(comm, judge)
-    with as_mistake(
-        "root-is-fixed",
-        f"with root 0 it is right, but with root {last} it is not. Who sends, and who is sent "
-        "to, must follow from `root`",
-    ):
+    with as_mistake("root-is-fixed", last=last):
         judge(comm, root=last)
     return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
 
@@ -83,11 +79,7 @@ def check_scatter(scatter) -> str:
         judge_scatter(observe_scatter(scatter, comm, root), root)
 
     with_fewer_ranks(comm, judge)
-    with as_mistake(
-        "root-is-fixed",
-        f"with root 0 it is right, but with root {last} it is not. Who deals out must follow "
-        "from `root`",
-    ):
+    with as_mistake("root-is-fixed", last=last):
         judge(comm, root=last)
     return "Every rank has its part, and nobody was sent more than that."
 
@@ -146,11 +138,7 @@ def check_global_mean(global_mean) -> str:
     p = dist.get_world_size()
     if p == 1:
         return "One all-reduce of two numbers."
-    with as_mistake(
-        "fails-on-no-values",
-        "right as long as every rank has values, but not if rank 0 has none. A sum over no values "
-        "is 0, a mean of none is no number",
-    ):
+    with as_mistake("fails-on-no-values"):
         judge_mean(observe_mean(global_mean, None, first=0), p, first=0)
     return "One all-reduce of two numbers per rank, whatever the shares."
 

@@ -17,7 +17,7 @@ from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives
 from course_lib.teaching.judges.failures import judge_errors, not_attempted, own_error
-from course_lib.teaching.judges.formulas import plain
+from course_lib.teaching.judges.formulas import name_the_mistake, plain
 from course_lib.teaching.judges.messages import (
     all_waited,
     inside_the_world,
@@ -49,16 +49,10 @@ def judge_broadcast(seen: Observation, root: int) -> None:
         if result == note(root):
             continue
         if rank == root and result is None:
-            raise WrongAnswer(
-                "root-returns-nothing",
-                "the root returns None. It has to return its value as well, so that the same "
-                "line works on every rank",
-            )
+            raise WrongAnswer("root-returns-nothing")
         all_waited(seen)  # or it returned before anything had come
         _judge_nothing(rank, result)
-        raise WrongAnswer(
-            "wrong-value", f"rank {rank} returned {result!r}, not the root's {note(root)!r}"
-        )
+        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(note(root)))
     _judge_number_of_messages(seen, root)
 
 
@@ -70,48 +64,29 @@ def judge_scatter(seen: Observation, root: int) -> None:
         if result == _part(root, rank):
             continue
         if result == [_part(root, r) for r in range(p)]:
-            raise WrongAnswer(
-                "everyone-keeps-everything" if rank != root else "root-keeps-everything",
-                f"rank {rank} returned the whole list. It should return its own part alone",
-            )
+            if rank == root:
+                raise WrongAnswer("root-keeps-everything", rank=rank)
+            raise WrongAnswer("everyone-keeps-everything", rank=rank)
         if result is None and rank == root:
-            raise WrongAnswer(
-                "root-returns-nothing", "the root returns None. It has a part of its own"
-            )
-        others = [r for r in range(p) if result == _part(root, r)]
-        if others:
-            raise WrongAnswer(
-                "parts-shifted",
-                f"rank {rank} returned part {others[0]}. Part r of the list is for rank r, and "
-                "the root's own part counts too",
-            )
+            raise WrongAnswer("root-returns-nothing")
+        parts = [r for r in range(p) if result == _part(root, r)]
+        if parts:
+            raise WrongAnswer("parts-shifted", rank=rank, part=parts[0])
         if result == [_part(root, rank)]:
-            raise WrongAnswer(
-                "list-of-one",
-                f"rank {rank} returned a list with its part in it. `parts[r]` is the part itself, "
-                "`parts[r : r + 1]` a list of one",
-            )
+            raise WrongAnswer("list-of-one", rank=rank)
         all_waited(seen)
         _judge_nothing(rank, result)
-        raise WrongAnswer(
-            "wrong-value", f"rank {rank} returned {reprlib.repr(result)}, not its part"
-        )
+        raise WrongAnswer("wrong-value", rank=rank, result=reprlib.repr(result))
     needed = len(_part(root, 0)) * (p - 1)
     moved = sum(event.nbytes or 0 for _, event in seen.events("send"))
     if p > 2 and moved > 1.5 * needed:
-        raise WrongAnswer(
-            "sends-everything",
-            f"every rank has its part, but {moved} bytes were sent where about {needed} are "
-            "enough: the ranks are sent parts that are not theirs",
-        )
+        raise WrongAnswer("sends-everything", moved=moved, needed=needed)
     _judge_number_of_messages(seen, root)
 
 
 def _judge_nothing(rank: int, result: object) -> None:
     if result is None:
-        raise WrongAnswer(
-            "returns-nothing", f"rank {rank} returns None. It has to return what it receives"
-        )
+        raise WrongAnswer("returns-nothing", rank=rank)
 
 
 def _judge_messages(seen: Observation, root: int) -> None:
@@ -119,17 +94,10 @@ def _judge_messages(seen: Observation, root: int) -> None:
     not_attempted(seen.errors)
     inside_the_world(seen)
     judge_errors(seen.errors)
-    no_collective(
-        seen,
-        "it calls `comm.{}`, which is the thing to be built. Use `comm.send` and `comm.recv`",
-    )
+    no_collective(seen)
     own = [rank for rank, peer in seen.sent() if rank == peer]
     if own:
-        raise WrongAnswer(
-            "sends-to-itself",
-            f"rank {own[0]} sends to itself. Its data is there already, and with a large "
-            "message a blocking send to itself would wait for ever",
-        )
+        raise WrongAnswer("sends-to-itself", rank=own[0])
     if seen.hung:
         _judge_waiting(seen, root)
 
@@ -138,22 +106,11 @@ def _judge_waiting(seen: Observation, root: int) -> None:
     waiting = [rank for rank, event in seen.stuck().items() if event.kind == "recv"]
     unserved = sorted(set(waiting) - {peer for _, peer in seen.sent()})
     if root in waiting and not seen.sent():
-        raise WrongAnswer(
-            "nobody-sends",
-            "every rank waits in a receive, and nobody sends: not even the root",
-        )
+        raise WrongAnswer("nobody-sends")
     if root in unserved:
-        raise WrongAnswer(
-            "root-receives",
-            "the root waits for a message, and nobody sends it one: what it is to return, it has "
-            "already. Only the others receive",
-        )
+        raise WrongAnswer("root-receives")
     if unserved:
-        raise WrongAnswer(
-            "somebody-gets-nothing",
-            f"rank {unserved[0]} waits for a message that nobody sends. Does the root's loop "
-            "reach every rank?",
-        )
+        raise WrongAnswer("somebody-gets-nothing", rank=unserved[0])
     judge_hang(seen)
 
 
@@ -162,17 +119,11 @@ def _judge_number_of_messages(seen: Observation, root: int) -> None:
     twice = [rank for rank, times in sorted(received.items()) if times > 1]
     if twice:
         raise WrongAnswer(
-            "sends-twice",
-            f"the result is right, but rank {twice[0]} is sent {received[twice[0]]} messages. One "
-            f"each is enough, and none for the root: {len(seen.results) - 1} in all",
+            "sends-twice", rank=twice[0], count=received[twice[0]], needed=len(seen.results) - 1
         )
     if received[root]:
         sender = next(rank for rank, peer in seen.sent() if peer == root)
-        raise WrongAnswer(
-            "sends-to-the-root",
-            f"the result is right, but rank {sender} sends to the root, rank {root}, which has its "
-            "data already. A chain ends at the last rank that needs something",
-        )
+        raise WrongAnswer("sends-to-the-root", sender=sender, root=root)
     all_waited(seen)
 
 
@@ -183,54 +134,25 @@ def judge_report(seen: Observation, losses: list[float]) -> None:
     p = len(seen.results)
     failed = own_error(seen.errors)
     if failed is not None and "NoneType" in str(failed[1]):
-        root_knows = failed[0] != 0
-        raise WrongAnswer(
-            "divides-nothing" if root_knows else "wrong-root",
-            f"rank {failed[0]} raised {failed[1]}. After a reduce "
-            + (
-                "the other ranks hold None: only rank 0 can divide"
-                if root_knows
-                else "only the root holds the sum, and rank 0 needs it: `root=0`"
-            ),
-        ) from failed[1]
+        if failed[0] != 0:
+            raise WrongAnswer("divides-nothing", rank=failed[0], error=failed[1]) from failed[1]
+        raise WrongAnswer("wrong-root", rank=failed[0], error=failed[1]) from failed[1]
     judge_errors(seen.errors)
     if seen.hung:
-        raise WrongAnswer(
-            "collective-behind-an-if",
-            "it still hangs: not all ranks reach the same collective. Move the call out of the "
-            "`if`, so that every rank makes it",
-        )
+        raise WrongAnswer("collective-behind-an-if")
     mean = sum(losses) / p
     _judge_mean_of_losses(seen.results, losses, mean)
     if any(result is not None for result in seen.results[1:]):
-        raise WrongAnswer(
-            "everyone-gets-it",
-            "the mean is right, but other ranks return something too. Only rank 0 should: the "
-            "others return None",
-        )
+        raise WrongAnswer("everyone-gets-it")
     if seen.events("send"):
-        raise WrongAnswer(
-            "messages-not-a-collective",
-            "right, but by single messages. One collective call does it, and a library can make "
-            "it faster",
-        )
+        raise WrongAnswer("messages-not-a-collective")
     collectives = [event.call for event in seen.logs[0] if event.kind == "collective"]
     if not collectives and p > 1:
-        raise WrongAnswer(
-            "forgets-the-comm",
-            "right, but no call of the `comm` that it is given was seen, so it asks all ranks of "
-            "the world, whoever the caller meant",
-        )
+        raise WrongAnswer("forgets-the-comm")
     if len(collectives) > 1:
-        raise WrongAnswer(
-            "too-many-collectives", f"right, but with {len(collectives)} collectives; one does it"
-        )
+        raise WrongAnswer("too-many-collectives", count=len(collectives))
     if collectives and collectives[0].lower().removeprefix("i") != "reduce":
-        raise WrongAnswer(
-            "more-than-a-reduce",
-            f"right, but `{collectives[0]}` brings rank 0 or the others more than the sum that "
-            "rank 0 needs. Which collective leaves the sum with the root alone?",
-        )
+        raise WrongAnswer("more-than-a-reduce", call=collectives[0])
     all_waited(seen)
 
 
@@ -245,32 +167,21 @@ def _judge_mean_of_losses(results: list, losses: list[float], mean: float) -> No
     if is_close(mean):
         return
     if given is None and mean == 0:
-        raise WrongAnswer(
-            "zero-is-no-sum",
-            "right unless the losses add up to 0. Then rank 0 returned None. "
-            "Zero is as false as None: ask for the rank, not for the sum",
-        )
+        raise WrongAnswer("zero-is-no-sum")
     others = [rank for rank, result in enumerate(results) if result is not None]
     if given is None and others:
         raise WrongAnswer(
-            "wrong-root", f"rank 0 got None, and rank {others[0]} {results[others[0]]!r}: `root=0`"
+            "wrong-root: on another rank", rank=others[0], result=repr(results[others[0]])
         )
     if given is None:
-        raise WrongAnswer("returns-nothing", "every rank returned None. Rank 0 returns the mean")
+        raise WrongAnswer("returns-nothing")
     if p > 1 and is_close(mean * p):
-        raise WrongAnswer("sum-not-mean", f"rank 0 got {mean * p:g}, the sum. Divide by comm.size")
+        raise WrongAnswer("sum-not-mean", total=mean * p)
     if is_close(mean // 1):
-        raise WrongAnswer(
-            "rounds-down",
-            f"rank 0 got {given!r}, and the mean is {mean:g}: `//` rounds down. Divide by `/`",
-        )
+        raise WrongAnswer("rounds-down", given=repr(given), mean=mean)
     if any(map(is_close, (max(losses) / p, min(losses) / p, max(losses), min(losses)))):
-        raise WrongAnswer(
-            "not-the-sum",
-            f"rank 0 got {given!r}, which comes from one rank's loss alone. The mean is {mean:g}: "
-            "the sum of all losses, divided by `comm.size`",
-        )
-    raise WrongAnswer("wrong-value", f"rank 0 got {given!r}, the mean is {mean:g}")
+        raise WrongAnswer("not-the-sum", given=repr(given), mean=mean)
+    raise WrongAnswer("wrong-value", given=repr(given), mean=mean)
 
 
 # ---- one mean over unequal shares -------------------------------------------------------------
@@ -299,37 +210,21 @@ def judge_mean(seen: Observation, p: int, first: int = 1) -> None:
     given = [result for result, _ in seen.results[:p]]
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
-            raise WrongAnswer(
-                "changes-its-input",
-                "`values` is not what it was before the call. Whoever calls you still needs it: "
-                "work on a tensor of your own",
-            )
+            raise WrongAnswer("changes-its-input")
         if not isinstance(result, float):
             kind = type(result).__name__
-            raise WrongAnswer("not-a-float", f"rank {rank} returned a {kind}, not a Python float")
+            raise WrongAnswer("not-a-float", rank=rank, kind=kind)
     _judge_means(seen, given, shares)
     all_waited(seen)
     calls = seen.logs[0]
     if len(calls) != 1:
         names = ", ".join(event.call for event in calls)
-        raise WrongAnswer(
-            "too-many-collectives",
-            f"the mean is right, but it took {len(calls)} calls ({names}). Put what they carry "
-            "into one tensor: each call costs a round of messages",
-        )
+        raise WrongAnswer("too-many-collectives", count=len(calls), names=names)
     sizes = [log[0].nbytes for log in seen.logs[:p]]
     if len(set(sizes)) > 1 or sizes[0] is None:
-        raise WrongAnswer(
-            "gathers-everything",
-            f"the mean is right, but `dist.{calls[0].call}` moves the values themselves. The "
-            "budget is 16 bytes per rank: two float64 numbers",
-        )
+        raise WrongAnswer("gathers-everything", call=calls[0].call)
     if sizes[0] > 16:
-        raise WrongAnswer(
-            "over-the-budget",
-            f"the mean is right, but every rank passes {sizes[0]} bytes to `dist.{calls[0].call}`. "
-            "The budget is 16: two float64 numbers",
-        )
+        raise WrongAnswer("over-the-budget", nbytes=sizes[0], call=calls[0].call)
 
 
 def _judge_means(seen: Observation, given: list[float], shares: list[list[float]]) -> None:
@@ -345,46 +240,24 @@ def _judge_means(seen: Observation, given: list[float], shares: list[list[float]
     if is_close([mean] * p):
         return
     wrong = next(r for r, g in enumerate(given) if not math.isclose(g, mean, rel_tol=1e-12))
-    told = f"rank {wrong} returned {given[wrong]:g}"
     all_waited(seen)  # or it looked before anything had come
     if is_close([mean] * p, 1e-6):
-        raise WrongAnswer(
-            "loses-digits",
-            f"rank {wrong} returned {given[wrong]!r}, and the mean is {mean!r}: only 7 digits are "
-            "right, as in float32. The values are float64; let what you send be so too",
-        )
+        raise WrongAnswer("loses-digits", rank=wrong, given=repr(given[wrong]), mean=repr(mean))
     if any(event.call == "reduce" for event in seen.logs[0]):
-        raise WrongAnswer(
-            "only-the-root-knows",
-            f"{told}, and the mean is {mean:g}. `dist.reduce` gives the sums to the root alone; "
-            "what it leaves with the others is not defined",
-        )
+        raise WrongAnswer("only-the-root-knows", rank=wrong, given=given[wrong], mean=mean)
     if all(shares):
         lengths = [len(share) for share in shares]
         means = [sum(share) / len(share) for share in shares]
         mistakes = {
-            "mean-of-means": (
-                [sum(means) / p] * p,
-                f"the mean of the ranks' means. The mean of all {len(values)} values is {mean:g}: "
-                "a rank with more values must count more",
-            ),
-            "sum-not-mean": ([total] * p, "the sum"),
-            "own-count": (
-                [total / n for n in lengths],
-                "the sum of all values divided by how many it has itself. The counts of all ranks "
-                "have to be added up as well",
-            ),
-            "own-count-times-ranks": (
-                [total / (n * p) for n in lengths],
-                "the sum of all values divided by its own count times the number of ranks. Not all "
-                "have as many: add up the counts as well",
-            ),
-            "own-mean": (means, "the mean of its own values alone"),
+            "mean-of-means": [sum(means) / p] * p,
+            "sum-not-mean": [total] * p,
+            "own-count": [total / n for n in lengths],
+            "own-count-times-ranks": [total / (n * p) for n in lengths],
+            "own-mean": means,
         }
-        for name, (wanted, explanation) in mistakes.items():
-            if is_close(wanted):
-                raise WrongAnswer(name, f"{told}, {explanation}")
-    raise WrongAnswer("wrong-value", f"{told}, the mean is {mean:g}")
+        told = {"rank": wrong, "given": given[wrong], "count": len(values), "mean": mean}
+        name_the_mistake(mistakes, is_close, **told)
+    raise WrongAnswer("wrong-value", rank=wrong, given=given[wrong], mean=mean)
 
 
 # ---- transpose by all-to-all ------------------------------------------------------------------
@@ -413,25 +286,17 @@ def judge_transpose(seen: Observation, p: int) -> None:
     called = [event.call for event in seen.logs[0]]
     whole = BLOCK * BLOCK * p
     if any(name not in ("all_to_all_single", "all_to_all") for name in called):
-        raise WrongAnswer(
-            "gathers-everything",
-            f"it calls `dist.{called[0]}`. Let every rank be sent only the {whole} numbers that "
-            "it keeps: that is an all-to-all",
-        )
+        raise WrongAnswer("gathers-everything", call=called[0], whole=whole)
     if len(called) != 1:
-        raise WrongAnswer(
-            "too-many-collectives", f"it takes {len(called)} collectives; one all-to-all does it"
-        )
+        raise WrongAnswer("too-many-collectives", count=len(called))
     for rank, result in enumerate(seen.results[:p]):
         expected = _rows_of(_matrix(p).T.contiguous(), rank)
         if not isinstance(result, torch.Tensor):
             kind = type(result).__name__
-            raise WrongAnswer("not-a-tensor", f"rank {rank} returned a {kind}, not a tensor")
+            raise WrongAnswer("not-a-tensor", rank=rank, kind=kind)
         if tuple(result.shape) != tuple(expected.shape):
             raise WrongAnswer(
-                "wrong-shape",
-                f"rank {rank} returned shape {tuple(result.shape)}; its block of rows has shape "
-                f"{tuple(expected.shape)}",
+                "wrong-shape", rank=rank, shape=tuple(result.shape), wanted=tuple(expected.shape)
             )
         if torch.equal(result, expected):
             continue
@@ -439,22 +304,10 @@ def judge_transpose(seen: Observation, p: int) -> None:
         _judge_what_was_sent(seen, rank, p)
         pieces = expected.reshape(BLOCK, p, BLOCK)
         if torch.equal(result, pieces.transpose(0, 2).reshape(BLOCK, p * BLOCK)):
-            raise WrongAnswer(
-                "pieces-not-transposed",
-                f"rank {rank} has the right pieces in the right places, but each "
-                f"{BLOCK} × {BLOCK} piece itself is not transposed (or it is twice)",
-            )
+            raise WrongAnswer("pieces-not-transposed", rank=rank, block=BLOCK)
         if sorted(result.flatten().tolist()) == sorted(expected.flatten().tolist()):
-            raise WrongAnswer(
-                "pieces-misplaced",
-                f"rank {rank} has the right numbers, but in the wrong places. What came from "
-                "rank s belongs in the s-th group of columns",
-            )
-        raise WrongAnswer(
-            "wrong-pieces",
-            f"rank {rank} has numbers that are not its own. `all_to_all_single` cuts the first "
-            "dimension: part r of it goes to rank r, so bring the columns there first",
-        )
+            raise WrongAnswer("pieces-misplaced", rank=rank)
+        raise WrongAnswer("wrong-pieces", rank=rank)
     all_waited(seen)
 
 
@@ -462,8 +315,4 @@ def _judge_what_was_sent(seen: Observation, rank: int, p: int) -> None:
     sent = seen.logs[rank][0].content
     own = _rows_of(_matrix(p), rank).flatten().tolist()
     if sent is not None and sorted(sent) != own:
-        raise WrongAnswer(
-            "sends-something-else",
-            f"what rank {rank} sends are not the numbers of its rows. `all_to_all_single` takes "
-            "the tensor to receive into first, and the one to send second",
-        )
+        raise WrongAnswer("sends-something-else", rank=rank)

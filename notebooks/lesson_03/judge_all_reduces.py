@@ -55,12 +55,9 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
     try:
         yield
     except WrongAnswer as error:
-        if error.name in ("left-out-not-told", "left-out-not-counted", "skips-missing-partners"):
+        if error.mistake in ("left-out-not-told", "left-out-not-counted", "skips-missing-partners"):
             raise
-        raise WrongAnswer(
-            "only-powers-of-two",
-            f"for powers of two it is right, but not for {p} ranks ({error})",
-        ) from error.__cause__
+        raise WrongAnswer("only-powers-of-two", p=p, error=error) from error.__cause__
 
 
 def _judge_sums(function: Callable, p: int, folded: bool = False) -> Rehearsal:
@@ -82,10 +79,7 @@ def _judge_sums(function: Callable, p: int, folded: bool = False) -> Rehearsal:
 def _need_length(results: list[np.ndarray], length: int) -> None:
     for rank, result in enumerate(results):
         if result.shape != (length,):
-            raise WrongAnswer(
-                "wrong-shape",
-                f"rank {rank} returns shape {result.shape}, where ({length},) is wanted",
-            )
+            raise WrongAnswer("wrong-shape", rank=rank, shape=result.shape, length=length)
 
 
 def _explain_fold(seen: Rehearsal, results: list[np.ndarray], wrong: list[int]) -> None:
@@ -93,26 +87,12 @@ def _explain_fold(seen: Rehearsal, results: list[np.ndarray], wrong: list[int]) 
     m = 2 ** (p.bit_length() - 1)
     swaps = {(m.source, m.dest, m.end) for m in seen.messages}
     if all((dest, source, end) in swaps for source, dest, end in swaps):  # nobody hands over
-        raise WrongAnswer(
-            "skips-missing-partners",
-            f"on {p} ranks rank {', '.join(map(str, wrong))} has no sum over all. A rank whose "
-            "partner does not exist cannot just leave out that step: it would have got the numbers "
-            f"of several ranks there. Only {m} ranks can do the doubling; first the others have to "
-            "hand over their numbers and stand aside",
-        )
+        raise WrongAnswer("skips-missing-partners", p=p, wrong=", ".join(map(str, wrong)), m=m)
     if len(wrong) <= p - m:
-        raise WrongAnswer(
-            "left-out-not-told",
-            f"on {p} ranks all have the sum except rank {', '.join(map(str, wrong))}: those that "
-            "stood aside have to be told the result in the end",
-        )
+        raise WrongAnswer("left-out-not-told", p=p, wrong=", ".join(map(str, wrong)))
     counts = counts_of(results[wrong[0]], LENGTH, p)
     if counts is not None and sum(counts) == m and max(counts) == 1:
-        raise WrongAnswer(
-            "left-out-not-counted",
-            f"on {p} ranks the sum is over {m} ranks only. Those that stand aside have to hand "
-            "over their numbers first",
-        )
+        raise WrongAnswer("left-out-not-counted", p=p, m=m)
 
 
 def _judge_steps(seen: Rehearsal, p: int) -> None:
@@ -122,12 +102,7 @@ def _judge_steps(seen: Rehearsal, p: int) -> None:
         return
     for root in range(p):
         if p > 2 and all(root in (m.source, m.dest) for m in seen.messages):
-            raise WrongAnswer(
-                "naive",
-                f"the sum is right, but every message begins or ends at rank {root}: that is the "
-                f"naive way. On {p} ranks it takes {seen.steps} steps; {enough} are enough",
-            )
-    told = f"the sum is right, but on {p} ranks it takes {seen.steps} messages one after another"
+            raise WrongAnswer("naive", root=root, p=p, steps=seen.steps, enough=enough)
     partners: list[set[int]] = [set() for _ in range(p)]
     for message in seen.messages:
         partners[message.source].add(message.dest)
@@ -138,21 +113,21 @@ def _judge_steps(seen: Rehearsal, p: int) -> None:
         if len(guests) > 1:
             raise WrongAnswer(
                 "all-to-the-same",
-                f"{told}, where {enough} are enough: ranks {', '.join(map(str, guests))} all hand "
-                f"their numbers to rank {root}, which takes one after the other. Give each a rank "
-                "of its own",
+                p=p,
+                steps=seen.steps,
+                enough=enough,
+                guests=", ".join(map(str, guests)),
+                root=root,
             )
     if aside and p == 2**lg and seen.steps == lg + 1:
         raise WrongAnswer(
             "stands-aside-needlessly",
-            f"{told}, where {enough} are enough: ranks {', '.join(map(str, aside))} stand aside, "
-            f"though {p} is a power of two. All {p} can do the doubling",
+            p=p,
+            steps=seen.steps,
+            enough=enough,
+            aside=", ".join(map(str, aside)),
         )
-    raise WrongAnswer(
-        "too-many-steps",
-        f"{told}. By recursive doubling {enough} are enough: in each step everyone swaps with a "
-        "partner",
-    )
+    raise WrongAnswer("too-many-steps", p=p, steps=seen.steps, enough=enough)
 
 
 # ---- the two halves of the ring ---------------------------------------------------------------
@@ -161,15 +136,10 @@ def _judge_steps(seen: Rehearsal, p: int) -> None:
 def judge_reduce_scatter(reduce_scatter: Callable) -> None:
     _judge_chunks(reduce_scatter, 4, LENGTH)
     for p in (3, 5, 2, 1):
-        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+        with as_mistake("size-is-fixed", p=p):
             _judge_chunks(reduce_scatter, p, 2 * p)
     for length in (10, 3):
-        with as_mistake(
-            "only-equal-chunks",
-            f"it is right as long as the chunks are equally long, but not for {length} numbers on "
-            "4 ranks. Cut as `np.array_split` does, and make room for what comes, not for what "
-            "goes",
-        ):
+        with as_mistake("only-equal-chunks", length=length):
             _judge_chunks(reduce_scatter, 4, length)
 
 
@@ -194,22 +164,18 @@ def _judge_chunks(function: Callable, p: int, length: int) -> None:
 
 def _explain_chunk(rank: int, result: np.ndarray, chunks: list, length: int, p: int) -> None:
     if p > 1 and np.array_equal(result, np.concatenate(chunks)):
-        raise WrongAnswer(
-            "returns-everything", f"rank {rank} returns the whole sum; only chunk {rank} is its"
-        )
+        raise WrongAnswer("returns-everything", rank=rank)
     others = [index for index, chunk in enumerate(chunks) if np.array_equal(result, chunk)]
     if others and length >= p:
-        raise WrongAnswer(
-            "wrong-chunk",
-            f"rank {rank} returns chunk {others[0]} of the sum, complete and right, but chunk "
-            f"{rank} is its. A chunk ends at the rank before the one where it began: so where "
-            "must chunk r begin?",
-        )
+        raise WrongAnswer("wrong-chunk", rank=rank, other=others[0])
     if result.shape != chunks[rank].shape:
         raise WrongAnswer(
             "wrong-shape",
-            f"on {p} ranks, with {length} numbers, rank {rank} returns shape {result.shape}; its "
-            f"chunk has shape {chunks[rank].shape}",
+            p=p,
+            length=length,
+            rank=rank,
+            shape=result.shape,
+            wanted=chunks[rank].shape,
         )
 
 
@@ -217,24 +183,14 @@ def _explain_passing_of_chunks(seen: Rehearsal, rank: int, chunks: list) -> None
     """Raise what the messages tell about a wrong chunk: what was in each, and whose."""
     p = len(chunks)
     if p > 2 and seen.messages and all(_is_the_senders_own(m, chunks) for m in seen.messages):
-        raise WrongAnswer(
-            "passes-its-own",
-            f"on {p} ranks every message holds just its sender's own numbers. Pass on the chunk "
-            "that you have just added to (`mine += received` adds to the chunk itself, "
-            "`mine = mine + received` makes another array)",
-        )
+        raise WrongAnswer("passes-its-own", p=p)
     arrived = [_found_in(m, chunks) for m in seen.messages if m.dest == rank]
     if not arrived or arrived[-1] is None:
         return
     number, counts = arrived[-1]
     counts[rank] += 1
     if number != rank and counts == [1] * p:
-        raise WrongAnswer(
-            "wrong-chunk",
-            f"on {p} ranks rank {rank} completes chunk {number}, but returns chunk {rank}, which "
-            "it has not got whole. A chunk ends one rank before the one where its round began: so "
-            f"where must chunk {rank} begin, to end at rank {rank}?",
-        )
+        raise WrongAnswer("wrong-chunk: not the one it completes", p=p, rank=rank, number=number)
 
 
 def _found_in(message: Message, chunks: list) -> tuple[int, list[int]] | None:
@@ -263,34 +219,21 @@ def _judge_bytes(seen: Rehearsal, p: int, enough: list[int], whole: int) -> None
         factor = sent / enough[rank]
         if sent >= (p - 1) * whole:
             raise WrongAnswer(
-                "whole-arrays",
-                f"the result is right, but whole arrays go round: on {p} ranks rank {rank} sends "
-                f"{sent} bytes where {enough[rank]} are enough, {factor:.3g} times as many. Send "
-                "one chunk in each step",
+                "whole-arrays", p=p, rank=rank, sent=sent, enough=enough[rank], factor=factor
             )
         if p > 2 and len(seen.sent(rank)) == p:
-            raise WrongAnswer(
-                "one-step-too-many",
-                f"the result is right, but on {p} ranks it takes {p} steps, and the last one "
-                f"brings nothing new: p - 1 = {p - 1} are enough",
-            )
+            raise WrongAnswer("one-step-too-many", p=p, last=p - 1)
         if abs(factor - 2) < 0.1:
-            raise WrongAnswer(
-                "goes-round-twice",
-                f"the result is right, but rank {rank} sends {sent} bytes where {enough[rank]} "
-                "are enough, twice as many. Once round is enough",
-            )
+            raise WrongAnswer("goes-round-twice", rank=rank, sent=sent, enough=enough[rank])
         raise WrongAnswer(
-            "too-many-bytes",
-            f"the result is right, but on {p} ranks rank {rank} sends {sent} bytes where "
-            f"{enough[rank]} are enough, {factor:.3g} times as many",
+            "too-many-bytes", p=p, rank=rank, sent=sent, enough=enough[rank], factor=factor
         )
 
 
 def judge_all_gather(all_gather: Callable) -> None:
     _judge_gathered(all_gather, 4)
     for p in (3, 5, 2, 1):
-        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+        with as_mistake("size-is-fixed", p=p):
             _judge_gathered(all_gather, p)
 
 
@@ -302,13 +245,11 @@ def _judge_gathered(function: Callable, p: int, length: int = 3) -> None:
     for rank in range(p):
         result = seen.results[rank]
         if isinstance(result, list):
-            raise WrongAnswer("not-an-array", f"rank {rank} returns a list of chunks, not an array")
+            raise WrongAnswer("not-an-array: but a list", rank=rank)
         result = need_array(result, rank, given[rank], before[rank])
         if result.shape != expected.shape:
             raise WrongAnswer(
-                "wrong-shape",
-                f"on {p} ranks rank {rank} returns shape {result.shape}, where {expected.shape} "
-                "is wanted: one array, the chunks end to end",
+                "wrong-shape", p=p, rank=rank, shape=result.shape, wanted=expected.shape
             )
         if not np.array_equal(result, expected):
             _explain_gathered(rank, result, before, p)
@@ -323,29 +264,16 @@ def _explain_gathered(rank: int, result: np.ndarray, chunks: list[np.ndarray], p
     got = result.reshape(p, -1)
     if sorted(result.tolist()) == sorted(expected.tolist()):
         raise WrongAnswer(
-            "wrong-order",
-            f"on {p} ranks rank {rank} has all chunks, but in the order "
-            f"{[int(row[0]) // 10 - 1 for row in got]}. Chunk r belongs in place r, whoever "
-            "holds it",
+            "wrong-order", p=p, rank=rank, order=[int(row[0]) // 10 - 1 for row in got]
         )
     if not np.array_equal(got[rank], chunks[rank]):
-        raise WrongAnswer(
-            "own-chunk-missing", f"rank {rank}'s own chunk is not in its place, place {rank}"
-        )
+        raise WrongAnswer("own-chunk-missing", rank=rank)
     left = (rank - 1) % p
     others = [row for index, row in enumerate(got) if index != rank]
     if p > 2 and all(np.array_equal(row, chunks[left]) for row in others):
-        raise WrongAnswer(
-            "keeps-sending-its-own",
-            f"rank {rank} gets rank {left}'s chunk again and again: everyone sends its own each "
-            "time. Pass on what has just arrived",
-        )
+        raise WrongAnswer("keeps-sending-its-own", rank=rank, left=left)
     wrong = [index for index in range(p) if not np.array_equal(got[index], chunks[index])]
-    raise WrongAnswer(
-        "chunk-missing",
-        f"on {p} ranks rank {rank} has no right chunk in place "
-        f"{', '.join(map(str, wrong))}. How many steps does the last chunk need to get there?",
-    )
+    raise WrongAnswer("chunk-missing", p=p, rank=rank, wrong=", ".join(map(str, wrong)))
 
 
 # ---- the published ring, mended ---------------------------------------------------------------
@@ -355,7 +283,7 @@ def judge_mended_ring(mended_ring: Callable) -> float:
     """Return how many times the bytes of a ring all-reduce it sends, on 4 ranks."""
     factor = _judge_mended(mended_ring, 4)
     for p in (3, 2, 5, 1):
-        with as_mistake("size-is-fixed", f"on 4 ranks it is right, but on {p} it is not"):
+        with as_mistake("size-is-fixed", p=p):
             _judge_mended(mended_ring, p)
     return factor
 
@@ -371,11 +299,7 @@ def _judge_mended(function: Callable, p: int) -> float:
         if np.array_equal(result, total(p, LENGTH)):
             continue
         if not any(message.content.any() for message in seen.messages):
-            raise WrongAnswer(
-                "zeros-travel",
-                "all that goes round is zeros: nobody ever puts its own numbers into the array "
-                "that it sends",
-            )
+            raise WrongAnswer("zeros-travel")
         _explain_passing(seen, rank, result, p)
         explain_counts(rank, result, LENGTH, p)
     need_new_array(given, before)
@@ -383,10 +307,7 @@ def _judge_mended(function: Callable, p: int) -> float:
     enough = 2 * (p - 1) * given[0].nbytes / p
     most = max(seen.bytes_sent(rank) for rank in range(p))
     if p > 1 and most > (p - 1) * given[0].nbytes:
-        raise WrongAnswer(
-            "goes-round-twice",
-            f"the sum is right, but on {p} ranks a rank sends {most} bytes: more than p - 1 arrays",
-        )
+        raise WrongAnswer("goes-round-twice", p=p, most=most)
     return most / enough if enough else 1.0
 
 
@@ -397,35 +318,16 @@ def _explain_passing(seen: Rehearsal, rank: int, result: np.ndarray, p: int) -> 
         return  # parts of arrays, say
     own = [[int(r == other) for other in range(p)] for r in range(p)]
     if all(len(counts) > 1 and counts == [own[r]] * len(counts) for r, counts in enumerate(sent)):
-        raise WrongAnswer(
-            "keeps-sending-its-own",
-            f"on {p} ranks everyone sends its own numbers {len(sent[0])} times, so its neighbour "
-            "gets the same again and again. Pass on what has just arrived",
-        )
+        raise WrongAnswer("keeps-sending-its-own", p=p, count=len(sent[0]))
     if any(sum(counts) > 1 for row in sent for counts in row):
-        raise WrongAnswer(
-            "sends-the-sum",
-            f"on {p} ranks what goes round is not one rank's numbers but a sum, so numbers that "
-            "are in it come by once more. Pass on what has arrived as it is, and add it to an "
-            "array that stays",
-        )
+        raise WrongAnswer("sends-the-sum", p=p)
     if all(len(row) >= p for row in sent):
-        raise WrongAnswer(
-            "one-step-too-many",
-            f"on {p} ranks it takes {len(sent[0])} steps, and in the last one everybody's own "
-            f"numbers come back and are added once more: p - 1 = {p - 1} are enough",
-        )
+        raise WrongAnswer("one-step-too-many", p=p, count=len(sent[0]), last=p - 1)
     counts = counts_of(result, LENGTH, p)
     elsewhere = [count for other, count in enumerate(counts or []) if other != rank]
     if max(counts or [0]) > 1 and 0 in elsewhere and any(elsewhere):
         twice = counts.index(max(counts))
-        raise WrongAnswer(
-            "adds-the-wrong-array",
-            f"the right arrays go round, but they are not what is added: on {p} ranks "
-            f"{counts[twice]} times rank {twice}'s numbers are in rank {rank}'s sum, and others "
-            "not at all. In each step add the array that has just arrived, whichever of the two "
-            "it came into",
-        )
+        raise WrongAnswer("adds-the-wrong-array", p=p, count=counts[twice], twice=twice, rank=rank)
 
 
 def _counts_sent(message: Message, p: int) -> list[int] | None:
@@ -453,10 +355,7 @@ def the_same_for_real(function: Callable, given: Callable, expected: Callable) -
         return np.array_equal(function(logged, given(rank, p)), expected(rank, p))
 
     seen = observe(equal, comm)
-    with as_mistake(
-        "fails-for-real",
-        "rehearsed it is right, but with large arrays on real ranks it is not",
-    ):
+    with as_mistake("fails-for-real"):
         judge_hang(seen)
         if not all(seen.results):
-            raise WrongAnswer("wrong-value", "the result is wrong")
+            raise WrongAnswer("wrong-value")

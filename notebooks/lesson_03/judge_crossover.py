@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from course_lib.teaching.cost import Link
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import name_the_mistake
 
 from .choosing import crossover_bytes
 
@@ -32,36 +33,22 @@ def judge_crossover(function: Callable) -> None:
 def _judge(function: Callable, p: int, alpha: float, beta: float, gamma: float) -> None:
     got = function(p, alpha, beta, gamma)
     if got is None:
-        raise WrongAnswer("returns-nothing", "it returns None")
+        raise WrongAnswer("returns-nothing")
     if not isinstance(got, numbers.Real):
-        raise WrongAnswer("not-a-number", f"it returns a {type(got).__name__}, not a number")
+        raise WrongAnswer("not-a-number", kind=type(got).__name__)
     right = _right(p, alpha, beta, gamma)
     if _same(got, right):
         return
-    told = f"with p = {p}, alpha = {alpha:g}, beta = {beta:g}, gamma = {gamma:g} it returns "
-    told += f"{got:.4g}"
+    told = {"p": p, "alpha": alpha, "beta": beta, "gamma": gamma, "got": got}
     if p == 2 and got == math.inf:
-        raise WrongAnswer(
-            "overtakes-by-additions",
-            f"{told}. With two ranks both send n bytes, but recursive doubling adds n bytes and "
-            "the ring n/2: it does overtake, unless gamma is 0",
-        )
-    for name, value, explanation in _suspects(p, alpha, beta, gamma, right):
-        if _same(got, value):
-            raise WrongAnswer(name, f"{told}. {explanation}")
+        raise WrongAnswer("overtakes-by-additions", **told)
+    suspects = _suspects(p, alpha, beta, gamma, right)
+    name_the_mistake(suspects, lambda value: _same(got, value), **told)
     if not math.isfinite(got):
-        raise WrongAnswer(
-            "wrongly-never",
-            f"{told}, but the ring does overtake: what it saves a byte must be above 0. Are its "
-            "terms the right way round, and is lg to base 2?",
-        )
+        raise WrongAnswer("wrongly-never", **told)
     if got < 0:
-        raise WrongAnswer(
-            "wrong-sign",
-            f"{told} bytes. The ring's additional steps have to be paid by what it saves per "
-            "byte: mind which difference stands on which side",
-        )
-    raise WrongAnswer(*_wrong_term(function, told, p, alpha, beta, gamma))
+        raise WrongAnswer("wrong-sign: of another size", **told)
+    raise WrongAnswer(_wrong_term(function, p, alpha, beta, gamma), **told)
 
 
 def _same(got: float, value: float) -> bool:
@@ -75,35 +62,22 @@ def _right(p: int, alpha: float, beta: float, gamma: float) -> float:
     return crossover_bytes("recursive doubling", "ring", p, Link(alpha, 1 / beta, rate))
 
 
-def _wrong_term(function: Callable, told: str, *case: float) -> tuple[str, str]:
-    """Return the name and text of which of the three terms is wrong, as nothing else is known."""
+def _wrong_term(function: Callable, *case: float) -> str:
+    """Return the name of which of the three terms is wrong, as nothing else is known."""
     p, alpha, beta, gamma = case
     few = p, alpha, beta, 0.0  # bytes, but no additions
     if gamma and p > 2:
         factors = [function(*given) / _right(*given) for given in (case, few)]
         if math.isclose(factors[1], 1, rel_tol=1e-6):
-            return (
-                "wrong-additions",
-                f"{told}. Without additions, gamma = 0, it is right. So look at the factor of "
-                "gamma: how many bytes does the one add and the other not?",
-            )
+            return "wrong-additions"
         if math.isclose(*factors, rel_tol=1e-6):
-            return (
-                "wrong-steps",
-                f"{told}. The seconds a byte are right, the factor of alpha is not: how many "
-                "steps does the one take and the other not?",
-            )
-    return (
-        "wrong-bytes",
-        f"{told}, which is not where the two lines meet. Work out both times with your n* and "
-        "these four numbers: they ought to be equal. Begin with the factor of beta, the bytes that "
-        "one moves and the other does not",
-    )
+            return "wrong-steps"
+    return "wrong-bytes"
 
 
 def _suspects(
     p: int, alpha: float, beta: float, gamma: float, right: float
-) -> Iterator[tuple[str, float, str]]:
+) -> Iterator[tuple[str, float]]:
     lg = math.log2(p)
     ring_steps, ring_bytes, ring_added = 2 * (p - 1), 2 * (p - 1) / p, (p - 1) / p
 
@@ -112,84 +86,35 @@ def _suspects(
         return steps * alpha / per_byte if per_byte else math.inf
 
     if gamma:
-        yield (
-            "forgets-gamma",
-            meet(ring_steps - lg, lg - ring_bytes, 0),
-            "That leaves out the additions: recursive doubling adds lg p times n bytes, the ring "
-            "(p - 1)/p times n",
-        )
-        yield (
-            "additions-like-bytes",
-            meet(ring_steps - lg, lg - ring_bytes, lg - ring_bytes),
-            "That takes as many bytes for added as for moved, but the ring adds on the first half "
-            "of its way only: (p - 1)/p times n bytes",
-        )
+        yield ("forgets-gamma", meet(ring_steps - lg, lg - ring_bytes, 0))
+        yield ("additions-like-bytes", meet(ring_steps - lg, lg - ring_bytes, lg - ring_bytes))
     ln = math.log(p)
     for steps, per_byte in (ln, ln), (ln, lg), (lg, ln):
         yield (
             "natural-logarithm",
             meet(ring_steps - steps, per_byte - ring_bytes, per_byte - ring_added),
-            "`math.log` is the natural logarithm; lg is `math.log2`",
         )
-    yield "alpha-over-beta", alpha / beta, "alpha / beta is where one message pays as much for both"
+    yield ("alpha-over-beta", alpha / beta)
     if gamma:
         for inverse in (1 / beta, 1 / gamma), (1 / beta, gamma):
             per_byte = (lg - ring_bytes) * inverse[0] + (lg - ring_added) * inverse[1]
-            yield (
-                "one-over-beta",
-                (ring_steps - lg) * alpha / per_byte,
-                "beta is in seconds a byte already, so it is multiplied with bytes; 1/beta would "
-                "be the bandwidth",
-            )
-    yield (
-        "rings-steps-only",
-        meet(ring_steps, lg - ring_bytes, lg - ring_added),
-        "The ring takes 2 (p - 1) steps, but recursive doubling takes some too: lg p of them",
-    )
-    yield (
-        "steps-added",
-        meet(ring_steps + lg, lg - ring_bytes, lg - ring_added),
-        "That adds the steps of both; what counts is how many more one of them takes",
-    )
-    yield (
-        "rabenseifner-instead",
-        meet(lg, lg - ring_bytes, lg - ring_added),
-        "That is where Rabenseifner overtakes. The ring takes 2 (p - 1) steps",
-    )
-    yield (
-        "half-the-ring",
-        meet((p - 1) - lg, lg - ring_added, lg - ring_added),
-        "A ring goes round twice: reduce-scatter and all-gather",
-    )
-    yield (
-        "half-the-ring",
-        meet(ring_steps - lg, lg - ring_added, lg - ring_added),
-        "A ring goes round twice: it sends 2 (p - 1)/p times n bytes",
-    )
-    for size in (4, 8):
-        yield "numbers-not-bytes", right / size, f"That is a count of numbers of {size} bytes each"
-    yield "bits-not-bytes", right * 8, "That is in bits"
-    yield (
-        "wrong-sign",
-        -right,
-        "The size is right, the sign is not: n* is the additional steps' time over what is *saved* "
-        "a byte",
-    )
-    yield "upside-down", 1 / right, "That is one over the answer"
+            yield ("one-over-beta", (ring_steps - lg) * alpha / per_byte)
+    yield ("rings-steps-only", meet(ring_steps, lg - ring_bytes, lg - ring_added))
+    yield ("steps-added", meet(ring_steps + lg, lg - ring_bytes, lg - ring_added))
+    yield ("rabenseifner-instead", meet(lg, lg - ring_bytes, lg - ring_added))
+    yield ("half-the-ring", meet((p - 1) - lg, lg - ring_added, lg - ring_added))
+    yield ("half-the-ring: in bytes", meet(ring_steps - lg, lg - ring_added, lg - ring_added))
+    yield ("numbers-not-bytes: of 4 bytes", right / 4)
+    yield ("numbers-not-bytes: of 8 bytes", right / 8)
+    yield ("bits-not-bytes", right * 8)
+    yield ("wrong-sign", -right)
+    yield ("upside-down", 1 / right)
 
 
 def _judge_never(function: Callable) -> None:
     try:
         got = function(2, 1e-3, 1e-8, 0.0)
     except ZeroDivisionError as error:
-        raise WrongAnswer(
-            "never-overtakes",
-            "with p = 2 and gamma = 0 it divides by zero. Both send n bytes then, and the ring "
-            "needs two steps instead of one: it never overtakes, so return math.inf",
-        ) from error
+        raise WrongAnswer("never-overtakes") from error
     if got != math.inf:
-        raise WrongAnswer(
-            "never-overtakes",
-            f"with p = 2 and gamma = 0 it returns {got!r}. Both send n bytes then, and the ring "
-            "needs two steps instead of one: it never overtakes, so return math.inf",
-        )
+        raise WrongAnswer("never-overtakes: another number", got=repr(got))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from torch_mpi4py.rank_states import rank_list
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import judge_errors
@@ -68,43 +69,21 @@ def explain_counts(rank: int, result: np.ndarray, length: int, p: int, start: in
     """Raise what is wrong with ``rank``'s sum; its first number is that at place ``start``."""
     counts = counts_of(result, length, p, start)
     if counts is None:
-        raise WrongAnswer(
-            "wrong-sum",
-            f"on {p} ranks rank {rank} returns {result.tolist()}, which is no sum of the ranks' "
-            "numbers at these places",
-        )
+        raise WrongAnswer("wrong-sum", p=p, rank=rank, given=result.tolist())
     twice = [other for other, count in enumerate(counts) if count > 1]
     missing = [other for other, count in enumerate(counts) if not count]
     if missing == [rank]:
-        raise WrongAnswer(
-            "own-missing",
-            f"on {p} ranks rank {rank}'s sum has everybody's numbers but its own: begin with a "
-            "copy of the array that it was given",
-        )
+        raise WrongAnswer("own-missing", p=p, rank=rank)
     if p > 2 and missing and sum(counts) == 1 and not counts[rank]:
-        raise WrongAnswer(
-            "overwrites",
-            f"on {p} ranks rank {rank} returns rank {counts.index(1)}'s numbers and no others: "
-            "what arrives has to be added to what is there, not put in its place",
-        )
+        raise WrongAnswer("overwrites", p=p, rank=rank, other=counts.index(1))
     if not any(count for other, count in enumerate(counts) if other != rank):
-        raise WrongAnswer(
-            "nothing-added",
-            f"on {p} ranks rank {rank} returns {_times(counts[rank])} its own numbers, and nothing "
-            "of anybody else's",
-        )
+        raise WrongAnswer("nothing-added", p=p, rank=rank, times=_times(counts[rank]))
     if twice:
         raise WrongAnswer(
-            "counted-twice",
-            f"on {p} ranks {_times(counts[twice[0]])} rank {twice[0]}'s numbers are in the sum "
-            f"that rank {rank} returns",
+            "counted-twice", p=p, times=_times(counts[twice[0]]), other=twice[0], rank=rank
         )
     if missing:
-        raise WrongAnswer(
-            "somebody-missing",
-            f"on {p} ranks rank {rank}'s sum lacks the numbers of "
-            f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing))}",
-        )
+        raise WrongAnswer("somebody-missing", p=p, rank=rank, missing=rank_list(missing))
 
 
 def _times(count: int) -> str:
@@ -122,14 +101,10 @@ def play(function: Callable, arrays: list[np.ndarray]) -> Rehearsal:
         _explain_error(rank, p, error)
     judge_errors(seen.errors, who=f"on {p} ranks rank {{}}")
     if seen.stuck:
-        raise WrongAnswer(*_why_stuck(seen, p))
+        raise _why_stuck(seen, p)
     if seen.lost:
         message = seen.lost[0]
-        raise WrongAnswer(
-            "nobody-receives",
-            f"on {p} ranks rank {message.source} sends to rank {message.dest}, which never "
-            "receives it. The next receive from there would get the wrong message",
-        )
+        raise WrongAnswer("nobody-receives", p=p, source=message.source, dest=message.dest)
     _judge_buffers(seen)
     return seen
 
@@ -138,43 +113,28 @@ def _explain_error(rank: int, p: int, error: BaseException | None) -> None:
     """Raise if it is an error that only a rehearsal makes."""
     text = str(error)
     if isinstance(error, CollectiveError):
-        raise WrongAnswer(
-            "uses-a-collective",
-            f"it calls `comm.{text}`, and that is what is to be built. Use Send, Recv, Isend, "
-            "Irecv and Sendrecv",
-        )
+        raise WrongAnswer("uses-a-collective", text=text)
     if isinstance(error, UnrehearsedError):
-        raise WrongAnswer(
-            "not-rehearsed",
-            f"it uses `comm.{text}`, which the check cannot rehearse. `rank`, `size`, Send, Recv, "
-            "Isend, Irecv, Sendrecv, Sendrecv_replace and `wait` are enough",
-        )
+        raise WrongAnswer("not-rehearsed", text=text)
     if "there is no rank" in text:
-        raise WrongAnswer(
-            "falls-off-the-end",
-            f"on {p} ranks rank {rank} names a rank that does not exist: {text}",
-        ) from error
+        raise WrongAnswer("falls-off-the-end", p=p, rank=rank, text=text) from error
     if "message truncated" in text:
-        raise WrongAnswer("does-not-fit", f"on {p} ranks: {text}") from error
+        raise WrongAnswer("does-not-fit", p=p, text=text) from error
 
 
-def _why_stuck(seen: Rehearsal, p: int) -> tuple[str, str]:
+def _why_stuck(seen: Rehearsal, p: int) -> WrongAnswer:
     calls = [calls[0] for calls in seen.stuck.values() if calls]
     if len(calls) == p and all(call.call.lower() == "send" for call in calls):
-        return (
-            "everyone-sends-first",
-            f"on {p} ranks all are in a blocking send, and nobody receives. MPI takes small "
-            "messages off your hands, so it may seem to work; with large ones it waits for ever",
-        )
+        return WrongAnswer("everyone-sends-first", p=p)
     if len(calls) == p and all(call.call.lower() == "recv" for call in calls):
-        return "everyone-receives-first", f"on {p} ranks all are in a receive, and nobody sends"
+        return WrongAnswer("everyone-receives-first", p=p)
     waiting = [
         f"rank {rank} in {own[0].call} " + " and ".join(map(_where, own))
         for rank, own in seen.stuck.items()
         if own
     ]
     ended = [f"rank {rank} has come to its end" for rank in range(p) if rank not in seen.stuck]
-    return "it-hangs", f"on {p} ranks it never ends: {'; '.join(waiting + ended)}"
+    return WrongAnswer("it-hangs", p=p, where="; ".join(waiting + ended))
 
 
 def _where(call: Message) -> str:
@@ -187,25 +147,16 @@ def _judge_buffers(seen: Rehearsal) -> None:
     for message in seen.messages:
         if message.not_yet_there:
             raise WrongAnswer(
-                "sends-what-has-not-arrived",
-                f"rank {message.source} sends an array to rank {message.dest} that its own `Irecv` "
-                "may not have filled yet. Wait for that request before you pass the array on",
+                "sends-what-has-not-arrived", source=message.source, dest=message.dest
             )
     for message in seen.messages:
         if message.changed:
             raise WrongAnswer(
-                "changes-what-is-on-its-way",
-                f"rank {message.source} changes an array that it is still sending to rank "
-                f"{message.dest}, so nobody knows what arrives. Wait for the request first, or "
-                "receive into another array",
+                "changes-what-is-on-its-way", source=message.source, dest=message.dest
             )
     for message in seen.messages:
         if not message.waited:
-            raise WrongAnswer(
-                "does-not-wait",
-                f"rank {message.source} never waits for its {message.call}. Until `wait()` has "
-                "returned, the array must not be used for anything else",
-            )
+            raise WrongAnswer("does-not-wait", source=message.source, call=message.call)
 
 
 # ---- results ----------------------------------------------------------------------------------
@@ -214,25 +165,14 @@ def _judge_buffers(seen: Rehearsal) -> None:
 def need_array(result, rank: int, given: np.ndarray, before: np.ndarray) -> np.ndarray:
     """Raise unless ``result`` is an array of the dtype of ``given``."""
     if result is None:
-        changed = not np.array_equal(given, before)
-        raise WrongAnswer(
-            "works-in-place" if changed else "returns-nothing",
-            f"rank {rank} returns None"
-            + (
-                " and changes the array that it was given. Return a new array"
-                if changed
-                else ". Is there a `return` on every path?"
-            ),
-        )
+        if np.array_equal(given, before):
+            raise WrongAnswer("returns-nothing", rank=rank)
+        raise WrongAnswer("works-in-place", rank=rank)
     if not isinstance(result, np.ndarray):
         kind = type(result).__name__
-        raise WrongAnswer("not-an-array", f"rank {rank} returns a {kind}, not an array")
+        raise WrongAnswer("not-an-array", rank=rank, kind=kind)
     if result.dtype != given.dtype:
-        raise WrongAnswer(
-            "forgets-the-dtype",
-            f"rank {rank} is given {given.dtype} and returns {result.dtype}. `np.empty(n)` makes "
-            "float64: use `np.empty_like(array)` or name the dtype",
-        )
+        raise WrongAnswer("forgets-the-dtype", rank=rank, wanted=given.dtype, given=result.dtype)
     return result
 
 
@@ -244,21 +184,14 @@ def need_no_mean(result, right: np.ndarray, p: int) -> None:
         return
     # A mean is rounded once, or cut off by `//`: to 1e-9 no other mistake looks like it.
     if np.allclose(result, right / p, rtol=1e-9) or np.array_equal(result, right // p):
-        raise WrongAnswer(
-            "mean-not-sum",
-            f"what is returned on {p} ranks is the sum divided by {p}. The sum itself is wanted",
-        )
+        raise WrongAnswer("mean-not-sum", p=p)
 
 
 def need_new_array(given: list[np.ndarray], before: list[np.ndarray]) -> None:
     """Raise if a rank's own array is not what it was."""
     for rank, (now, then) in enumerate(zip(given, before, strict=True)):
         if not np.array_equal(now, then):
-            raise WrongAnswer(
-                "changes-its-input",
-                f"the result is right, but rank {rank}'s `array` is not what it was before. "
-                "Whoever calls you still needs it: work on a copy",
-            )
+            raise WrongAnswer("changes-its-input", rank=rank)
 
 
 def need_neighbours(seen: Rehearsal, p: int) -> None:
@@ -270,14 +203,6 @@ def need_neighbours(seen: Rehearsal, p: int) -> None:
         return
     for root in range(p):
         if all(root in (message.source, message.dest) for message in seen.messages):
-            raise WrongAnswer(
-                "naive",
-                f"the result is right, but every message begins or ends at rank {root}: that is "
-                "the naive way. In a ring all ranks send to their neighbour at the same time",
-            )
+            raise WrongAnswer("naive", root=root)
     stray = next(m for m in seen.messages if (m.dest - m.source) % p != 1)
-    raise WrongAnswer(
-        "not-the-neighbour",
-        f"the result is right, but on {p} ranks rank {stray.source} sends to rank {stray.dest}. "
-        "In a ring each rank sends to its right neighbour alone, and passes on what it gets",
-    )
+    raise WrongAnswer("not-the-neighbour", p=p, source=stray.source, dest=stray.dest)

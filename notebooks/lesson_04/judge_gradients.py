@@ -27,11 +27,7 @@ def judge_gradients(gradients: Callable) -> None:
         for point in POINTS:
             _judge_point(gradients(*point), point)
     if used:
-        raise WrongAnswer(
-            "uses-autograd",
-            f"right, but it uses `{used[0]}`: this exercise is about doing by hand what that does "
-            "for you",
-        )
+        raise WrongAnswer("uses-autograd", used=used[0])
 
 
 def _judge_point(given, point) -> None:
@@ -40,10 +36,7 @@ def _judge_point(given, point) -> None:
     if hasattr(given, "tolist"):  # an array or a tensor of the three
         given = given.tolist()
     if not isinstance(given, (tuple, list)) or len(given) != 3:
-        raise WrongAnswer(
-            "not-three-numbers",
-            f"{asked} it returned {given!r}; return three numbers: the loss, ∂L/∂w and ∂L/∂b",
-        )
+        raise WrongAnswer("not-three-numbers", asked=asked, given=repr(given))
     loss, d_w, d_b = (float(number) for number in given)
     u = w * x + b
     e = max(u, 0) - y
@@ -53,94 +46,49 @@ def _judge_point(given, point) -> None:
     if (loss, d_w, d_b) == wanted:
         return
     if not math.isclose(loss, wanted[0], rel_tol=1e-9):
-        why = ": where is w²?" if loss == e * e else ""
-        raise WrongAnswer(
-            "wrong-loss", f"{asked} the loss is {wanted[0]:g}, and it returned {loss:g}{why}"
-        )
+        if loss == e * e:
+            raise WrongAnswer("wrong-loss: without w²", asked=asked, wanted=wanted[0], loss=loss)
+        raise WrongAnswer("wrong-loss", asked=asked, wanted=wanted[0], loss=loss)
     if all(
         math.isclose(a, b, rel_tol=1e-3, abs_tol=1e-3) for a, b in zip(given, wanted, strict=True)
     ):
         raise WrongAnswer(
             "not-exact",
-            f"{asked} it returned {d_w!r} and {d_b!r}, close to {wanted[1]:g} and {wanted[2]:g} "
-            "but not equal. Go back step by step with the chain rule: that is exact, and a "
-            "difference quotient is not",
+            asked=asked,
+            d_w=repr(d_w),
+            d_b=repr(d_b),
+            wanted_w=wanted[1],
+            wanted_b=wanted[2],
         )
     if (d_w, d_b) == (2 * e * x + 2 * w, 2 * e) and not open_:
-        raise WrongAnswer(
-            "forgets-the-relu",
-            f"{asked} u is {u:g}, so the ReLU gives 0, and still does if w or b changes a "
-            "little: nothing may come back through it",
-        )
+        raise WrongAnswer("forgets-the-relu", asked=asked, u=u)
     if (d_b, d_w) == wanted[1:]:
-        raise WrongAnswer(
-            "outputs-swapped",
-            f"{asked} it returned {d_w:g} and {d_b:g}: ∂L/∂w comes before ∂L/∂b",
-        )
+        raise WrongAnswer("outputs-swapped", asked=asked, d_w=d_w, d_b=d_b)
     if (d_w, d_b) == (d_u * x + w, d_u):
-        raise WrongAnswer(
-            "forgets-the-two",
-            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. The derivative of w² is 2w",
-        )
+        raise WrongAnswer("forgets-the-two", asked=asked, wanted_w=wanted[1], d_w=d_w)
     if (d_w, d_b) == (d_u * x, d_u):
-        raise WrongAnswer(
-            "forgets-a-path",
-            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. w occurs "
-            "twice in the loss: add up what comes back along both paths",
-        )
+        raise WrongAnswer("forgets-a-path", asked=asked, wanted_w=wanted[1], d_w=d_w)
     if d_b == d_u and d_w in (2 * w, d_u + 2 * w, d_u * w + 2 * w):
-        raise WrongAnswer(
-            "forgets-a-factor",
-            f"{asked} ∂L/∂w is {wanted[1]:g}, and it returned {d_w:g}. The local "
-            f"derivative of w · x with respect to w is x, here {x:g}",
-        )
+        raise WrongAnswer("forgets-a-factor", asked=asked, wanted_w=wanted[1], d_w=d_w, x=x)
     if (d_w, d_b) == (e * open_ * x + 2 * w, e * open_) or d_b == e * open_:
-        raise WrongAnswer(
-            "forgets-the-two",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}: half of it. "
-            "The derivative of e² is 2e",
-        )
+        raise WrongAnswer("forgets-the-two: of the error", asked=asked, wanted_b=wanted[2], d_b=d_b)
     if d_b == -wanted[2] and d_b != 0:
-        raise WrongAnswer(
-            "wrong-sign",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. e is h − y, not y − h",
-        )
+        raise WrongAnswer("wrong-sign", asked=asked, wanted_b=wanted[2], d_b=d_b)
     h = max(u, 0)
     if open_ and (d_w, d_b) == (2 * e * h * x + 2 * w, 2 * e * h):
-        raise WrongAnswer(
-            "relu-times-its-value",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}, {h:g} times "
-            "as much. That is h; the local derivative of a ReLU is 1 where u is positive, and 0 "
-            "where it is not",
-        )
+        raise WrongAnswer("relu-times-its-value", asked=asked, wanted_b=wanted[2], d_b=d_b, h=h)
     if open_ and (d_w, d_b) == (2 * w, 0):
-        raise WrongAnswer(
-            "relu-closed",
-            f"{asked} u is {u:g}, so the ReLU hands on what comes back, and it handed on nothing. "
-            "What decides is the sign of u",
-        )
+        raise WrongAnswer("relu-closed", asked=asked, u=u)
     if open_ and (d_w, d_b) == (2 * x + 2 * w, 2):
         raise WrongAnswer(
-            "forgets-the-error",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. The "
-            f"derivative of e² with respect to e is 2e, here {2 * e:g}",
+            "forgets-the-error", asked=asked, wanted_b=wanted[2], d_b=d_b, twice_e=2 * e
         )
     if d_w == wanted[1] and d_b == d_u * x:
-        raise WrongAnswer(
-            "b-like-w",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}, {x:g} times "
-            "as much: b is added, so the local derivative with respect to b is 1, not x",
-        )
+        raise WrongAnswer("b-like-w", asked=asked, wanted_b=wanted[2], d_b=d_b, x=x)
     if d_w == wanted[1] and d_b == d_u + 2 * w:
-        raise WrongAnswer(
-            "b-like-w",
-            f"{asked} ∂L/∂b is {wanted[2]:g}, and it returned {d_b:g}. The penalty "
-            "is w²: there is no b in it",
-        )
+        raise WrongAnswer("b-like-w: with a penalty", asked=asked, wanted_b=wanted[2], d_b=d_b)
     raise WrongAnswer(
-        "wrong-value",
-        f"{asked} ∂L/∂w and ∂L/∂b are {wanted[1]:g} and {wanted[2]:g}, and it returned "
-        f"{d_w:g} and {d_b:g}",
+        "wrong-value", asked=asked, wanted_w=wanted[1], wanted_b=wanted[2], d_w=d_w, d_b=d_b
     )
 
 
@@ -223,23 +171,14 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     accumulate(model, loss_function, images, labels, most)
     given = model.layer.weight.grad
     if not torch.equal(model.layer.weight, before):
-        raise WrongAnswer("changes-the-weights", "the weights changed; only gradients may")
+        raise WrongAnswer("changes-the-weights")
     if given is None or not model.sizes:
-        raise WrongAnswer("no-gradient", "there is no gradient in `parameter.grad` afterwards")
+        raise WrongAnswer("no-gradient")
     if max(model.sizes) > most:
-        raise WrongAnswer(
-            "too-many-at-once",
-            f"the model was given {max(model.sizes)} samples of {samples} at once; at most {most} "
-            "are allowed",
-        )
+        raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
     _judge_sum(given, wanted, parts, sizes, stale)
     if model.graphs > 1:
-        raise WrongAnswer(
-            "keeps-all-graphs",
-            f"the gradient is right, but one `backward` goes back through {model.graphs} pieces. "
-            "So what each of them computed is kept until then, and takes as much memory as the "
-            "whole batch. Call `backward` after each piece",
-        )
+        raise WrongAnswer("keeps-all-graphs", graphs=model.graphs)
     return len(model.sizes)
 
 
@@ -253,48 +192,19 @@ def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
     if equal(wanted):
         return
     if equal(sum(sums)):
-        raise WrongAnswer(
-            "sum-not-mean",
-            f"it is the gradient of the *sum* over all samples, {samples} times too long. The "
-            f"weight of a piece is its number of samples divided by that of the batch, {samples}",
-        )
+        raise WrongAnswer("sum-not-mean", samples=samples)
     if equal(sum(parts) * most / samples):
-        raise WrongAnswer(
-            "last-piece-too-heavy",
-            f"every piece counts like one of {most} samples, but the last one has only {rest}. "
-            f"Its weight is {rest}/{samples}: ask `len` of the piece",
-        )
+        raise WrongAnswer("last-piece-too-heavy", most=most, rest=rest, samples=samples)
     if equal(wanted, 1e-5):
-        raise WrongAnswer(
-            "loses-digits",
-            "it is right to about seven digits only: somewhere float64 becomes float32",
-        )
+        raise WrongAnswer("loses-digits")
     if equal(wanted + stale):
-        raise WrongAnswer(
-            "keeps-old-gradients",
-            "the gradient of an earlier step is still in there: it was not cleared at the start",
-        )
+        raise WrongAnswer("keeps-old-gradients")
     if equal(sum(parts)) or equal(sum(parts) + stale):
-        raise WrongAnswer(
-            "sum-of-means",
-            f"it is the sum of the {len(parts)} pieces' mean gradients, about {len(parts)} times "
-            "too long. Weight each piece",
-        )
+        raise WrongAnswer("sum-of-means", count=len(parts))
     if equal(sum(parts) / len(parts)):
-        raise WrongAnswer(
-            "pieces-weighted-evenly",
-            f"the pieces have {', '.join(map(str, sizes))} samples, but count the same. "
-            "The weight of a piece is its number of samples divided by that of the batch",
-        )
+        raise WrongAnswer("pieces-weighted-evenly", sizes=", ".join(map(str, sizes)))
     if equal(parts[-1]) or equal(sums[-1] / samples):
-        raise WrongAnswer(
-            "clears-in-between",
-            "only the last piece's gradient is left: the gradients are cleared before each piece, "
-            "not once",
-        )
+        raise WrongAnswer("clears-in-between")
     if equal(sum(sums[:-1]) / samples) or equal(sum(parts[:-1]) / (len(parts) - 1)):
-        raise WrongAnswer(
-            "forgets-the-rest",
-            f"the last {rest} samples are missing: {most} does not divide {samples}",
-        )
-    raise WrongAnswer("wrong-value", "the gradient is not that of the mean loss over all samples")
+        raise WrongAnswer("forgets-the-rest", rest=rest, most=most, samples=samples)
+    raise WrongAnswer("wrong-value")

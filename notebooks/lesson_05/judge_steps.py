@@ -7,6 +7,7 @@ so that what a mistake leads to is far from what is right.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
 from course_lib.teaching.judges.failures import in_one_line, judge_errors
+from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
 
@@ -70,75 +72,42 @@ def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
 def judge_sync(seen: Observation, p: int) -> None:
     for error in seen.errors:
         if isinstance(error, (AttributeError, TypeError)) and "None" in str(error):
-            raise WrongAnswer(
-                "stumbles-over-frozen",
-                f"it raised {in_one_line(error)}. In this model one parameter is frozen and one "
-                "that may learn was not used: the `grad` of both is None",
-            ) from error
+            raise WrongAnswer("stumbles-over-frozen", error=in_one_line(error)) from error
     judge_errors(seen.errors)
     if not any(seen.logs):
-        raise WrongAnswer(
-            "no-communication",
-            "no call of `dist` was seen, so nothing was averaged. Is there an `if` that never "
-            "holds? Parameters are of type `nn.Parameter`",
-        )
+        raise WrongAnswer("no-communication")
     judge_collectives(seen)
     all_waited(seen)  # or what is in the gradients is what happened to have come by then
     if any(result[0] is None for result in seen.results[:p]):
-        raise WrongAnswer("no-gradient", "a gradient that was there is None afterwards")
+        raise WrongAnswer("no-gradient")
     given = [gradients for gradients, _, _ in seen.results[:p]]
     weights = [weights for _, weights, _ in seen.results[:p]]
     if not _all_close(weights, [torch.full_like(w, 7 * r) for r, w in enumerate(weights)]):
-        raise WrongAnswer(
-            "averages-weights",
-            "the *weights* changed. Gradients are to be averaged; the step comes afterwards, and "
-            "is the optimizer's",
-        )
+        raise WrongAnswer("averages-weights")
     own = [_gradient(rank) for rank in range(p)]
     if _all_close(given, own) and p > 1:
-        raise WrongAnswer(
-            "not-copied-back",
-            "there was a collective, but `parameter.grad` is as before on every rank: "
-            "`torch.cat` makes a copy, and the result has to be written back",
-        )
+        raise WrongAnswer("not-copied-back")
     if _all_close(given, sum(own)) and p > 1:
-        raise WrongAnswer("sum-not-mean", f"it leaves the sum over the {p} ranks: divide by {p}")
+        raise WrongAnswer("sum-not-mean", p=p)
     mean = sum(own) / p
     if not _all_close(given, mean):
         _explain_gradients(given, mean, seen.logs[0])
-        raise WrongAnswer(
-            "wrong-value",
-            f"on rank 0 the gradients are {given[0].tolist()}, and their mean over the ranks is "
-            f"{mean.tolist()}",
-        )
+        raise WrongAnswer("wrong-value", given=given[0].tolist(), wanted=mean.tolist())
     if not all(alone for _, _, alone in seen.results[:p]):
-        raise WrongAnswer("wakes-frozen", "a parameter that had no gradient has got one")
-    need_one_all_reduce(
-        seen.logs[0], "brings every rank all gradients of all others, where their sum is enough"
-    )
+        raise WrongAnswer("wakes-frozen")
+    need_one_all_reduce(seen.logs[0])
 
 
 def _explain_gradients(given: list[torch.Tensor], mean: torch.Tensor, calls: list) -> None:
     p = len(given)
     if p > 1 and _all_close(given, mean / p):
-        raise WrongAnswer(
-            "divides-twice",
-            f"it leaves the mean over the {p} ranks, divided by {p} once more",
-        )
+        raise WrongAnswer("divides-twice", p=p)
     if _all_close(given[:1], mean):
-        left = any(call.call == "reduce" for call in calls)
-        raise WrongAnswer(
-            "only-rank-0",
-            "rank 0 has the mean, but others have not"
-            + (". `dist.reduce` leaves the sum with one rank, `dist.all_reduce` with all" * left),
-        )
+        if any(call.call == "reduce" for call in calls):
+            raise WrongAnswer("only-rank-0: by reduce")
+        raise WrongAnswer("only-rank-0")
     if all(torch.isin(gradients, mean).all() for gradients in given):
-        raise WrongAnswer(
-            "wrong-place",
-            f"the means are right, but not all in their places: on rank 0 the gradients are "
-            f"{given[0].tolist()}, and the mean is {mean.tolist()}. Each piece begins where the "
-            "one before it ended, in the order in which they were joined",
-        )
+        raise WrongAnswer("wrong-place", given=given[0].tolist(), wanted=mean.tolist())
 
 
 # ---- a training step to mend ------------------------------------------------------------------
@@ -179,8 +148,16 @@ def observe_train_step(train_step, ranks: list[int] | None, make_optimizer=_sgd)
     return observe_distributed(call, ranks=ranks)
 
 
-def _serial_runs(p: int, make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | list], list, list]:
-    """Weights after the right steps and after usual mistakes, and losses before and after each."""
+class _SerialRuns(NamedTuple):
+    """Weights after the right steps and by usual mistakes; losses before and after each step."""
+
+    right: torch.Tensor
+    mistakes: dict[str, torch.Tensor | list]
+    before: list[float]
+    after: list[float]
+
+
+def _serial_runs(p: int, make_optimizer=_sgd) -> _SerialRuns:
     later: list[float] = []
 
     def train(choose, *, scale=1.0, clear=True) -> tuple[torch.Tensor, list]:
@@ -203,64 +180,32 @@ def _serial_runs(p: int, make_optimizer=_sgd) -> tuple[dict[str, torch.Tensor | 
     right, losses = train(whole)
     after = list(later)
     alone = [train(lambda tensor, r=r: tensor[r])[0] for r in range(p)]
-    weights = {
-        "right": right,
+    mistakes: dict[str, torch.Tensor | list] = {
         "steps-before-sync": alone,
         "only-rank-0s-data": alone[0],
         "sum-not-mean": train(whole, scale=p)[0],
         "divides-twice": train(whole, scale=1 / p)[0],
         "forgets-to-clear": train(whole, clear=False)[0],
     }
-    return weights, losses, after
+    return _SerialRuns(right, mistakes, losses, after)
 
 
 def judge_train_step(seen: Observation, p: int) -> None:
     judge_collectives(seen)
     all_waited(seen)
     vectors = [weights for weights, _ in seen.results[:p]]
-    weights, whole, after = _serial_runs(p)
-    texts = {
-        "steps-before-sync": "every rank goes its own way: the step is made before the gradients "
-        "are averaged, or without it",
-        "only-rank-0s-data": "all ranks agree, but on what rank 0 would have got alone: the "
-        "others' data have no part in it. What has to be shared are the gradients, before the step",
-        "sum-not-mean": f"the steps are {p} times too long: the gradients are added up and not "
-        "divided",
-        "divides-twice": f"the steps are {p} times too short: the mean is divided by the number "
-        "of ranks once more",
-        "forgets-to-clear": "gradients of earlier steps are still there when `backward` adds new "
-        "ones: clear them",
-    }
-    if not _all_close(vectors, weights["right"]):
+    right, mistakes, whole, after = _serial_runs(p)
+    if not _all_close(vectors, right):
         equal = _all_close(vectors, vectors[0])
         if not equal and all((call.nbytes or 0) <= 8 for log in seen.logs for call in log):
-            raise WrongAnswer(
-                "averages-the-loss",
-                "every rank goes its own way: only the loss travels. An all-reduce changes its "
-                "number, not the graph behind it: `backward` still gives this rank's own "
-                "gradients, and these have to be averaged",
-            )
-        for name, text in texts.items():
-            if _all_close(vectors, weights[name]):
-                raise WrongAnswer(name, text)
+            raise WrongAnswer("averages-the-loss")
+        name_the_mistake(mistakes, lambda wanted: _all_close(vectors, wanted), p=p)
         start = flat(_task()[0].parameters())
         if _all_close(vectors, start):
-            raise WrongAnswer(
-                "makes-no-step",
-                "after three steps the weights are as before. Is there an `optimizer.step()`, and "
-                "are the gradients still there when it comes?",
-            )
+            raise WrongAnswer("makes-no-step")
         if not equal:
-            raise WrongAnswer(
-                "ranks-differ",
-                "after three steps the ranks' weights differ: some of what a step has used was "
-                "the rank's own",
-            )
-        raise WrongAnswer(
-            "wrong-value",
-            "all ranks agree, but after three steps the weights are not those of one process with "
-            "the whole batch",
-        )
+            raise WrongAnswer("ranks-differ")
+        raise WrongAnswer("wrong-value")
     _judge_losses([losses for _, losses in seen.results[:p]], whole, after)
 
 
@@ -268,14 +213,9 @@ def judge_adam(train_step) -> None:
     """Judge once more, with an optimizer whose step is not in proportion to the gradient."""
     seen = observe_train_step(train_step, None, _adam)
     judge_collectives(seen)
-    right = _serial_runs(len(seen.results), _adam)[0]["right"]
+    right = _serial_runs(len(seen.results), _adam).right
     if not _all_close([weights for weights, _ in seen.results], right):
-        raise WrongAnswer(
-            "averages-weights",
-            "with SGD it is right, but with Adam it is not. Are the *weights* averaged, after a "
-            "step by each rank's own gradient? Adam divides by the gradient's size, so that the "
-            "mean of such steps is not the step by the mean: average the gradients, then step",
-        )
+        raise WrongAnswer("averages-weights")
 
 
 def _judge_losses(given: list, whole: list[float], after: list[float]) -> None:
@@ -283,36 +223,16 @@ def _judge_losses(given: list, whole: list[float], after: list[float]) -> None:
     for rank, losses in enumerate(given):
         if not all(isinstance(loss, float) for loss in losses):
             kind = type(losses[0]).__name__
-            raise WrongAnswer(
-                "loss-not-a-number",
-                f"the weights are right; the loss is a {kind}, not a number (`item()` makes one "
-                "of a tensor)",
-            )
+            raise WrongAnswer("loss-not-a-number", kind=kind)
         if _near(losses, whole):
             continue
         if _near(losses, [p * loss for loss in whole]):
-            raise WrongAnswer(
-                "loss-is-a-sum",
-                f"the weights are right. The loss of the whole batch was {whole[0]:.4f}, and it "
-                f"returned {losses[0]:.4f}, the sum over the ranks",
-            )
+            raise WrongAnswer("loss-is-a-sum", wanted=whole[0], given=losses[0])
         if _near(losses, after):
-            raise WrongAnswer(
-                "loss-after-the-step",
-                f"the weights are right. The loss of the whole batch was {whole[0]:.4f} before the "
-                f"step, and it returned {losses[0]:.4f}, that after it",
-            )
+            raise WrongAnswer("loss-after-the-step", wanted=whole[0], given=losses[0])
         if len({round(own[0], 9) for own in given}) > 1:
-            raise WrongAnswer(
-                "own-loss-only",
-                f"the weights are right, but rank {rank} returned {losses[0]:.4f}, the loss of "
-                f"its own share; that of the whole batch was {whole[0]:.4f}",
-            )
-        raise WrongAnswer(
-            "wrong-loss",
-            f"the weights are right. The loss of the whole batch was {whole[0]:.4f}, and it "
-            f"returned {losses[0]:.4f}",
-        )
+            raise WrongAnswer("own-loss-only", rank=rank, given=losses[0], wanted=whole[0])
+        raise WrongAnswer("wrong-loss", wanted=whole[0], given=losses[0])
 
 
 def _near(losses: list, wanted: list) -> bool:
@@ -366,29 +286,19 @@ def judge_restore(seen: Observation) -> None:
     try:
         judge_collectives(seen)
     except WrongAnswer as error:
-        if error.name != "it-hangs" or not 0 < min(map(len, seen.logs)) < len(seen.logs[0]):
+        if error.mistake != "it-hangs" or not 0 < min(map(len, seen.logs)) < len(seen.logs[0]):
             raise
-        raise WrongAnswer(
-            "it-hangs",
-            f"{error}. Does each rank loop over what *it* has? An optimizer that has made no step "
-            "has no momentum yet, so such a loop ends at once there",
-        ) from error.__cause__
+        wrong = WrongAnswer("it-hangs: in a loop over what a rank has", hang=error)
+        raise wrong from error.__cause__
     weights, after, buffers = zip(*seen.results, strict=True)
     restored, ways = _ways_to_go_on(len(seen.results))
     if not _all_close(weights, restored):
         if _all_close(weights[:1], restored):
-            raise WrongAnswer(
-                "weights-differ", "the other ranks do not have the weights of rank 0 afterwards"
-            )
-        raise WrongAnswer(
-            "spoils-the-checkpoint",
-            "rank 0 itself no longer has the weights of its checkpoint: give, do not average",
-        )
+            raise WrongAnswer("weights-differ")
+        raise WrongAnswer("spoils-the-checkpoint")
     gone = [next((way for way in ways if _all_close([one], ways[way])), None) for one in after]
     if None in gone:
-        raise WrongAnswer(
-            "wrong-value", "one step later the ranks are not where rank 0 alone would be"
-        )
+        raise WrongAnswer("wrong-value")
     _judge_ways(gone)
     _judge_buffers(buffers)
 
@@ -416,41 +326,19 @@ def _judge_ways(gone: list[tuple[str, float]]) -> None:
     """Raise unless every rank has gone on with all of the momentum and rank 0's rate."""
     momenta, rates = zip(*gone, strict=True)
     if set(momenta[1:]) == {"none"} and momenta[0] == "all":
-        raise WrongAnswer(
-            "weights-only",
-            "the weights are equal, but one step later they are not: rank 0's optimizer goes on "
-            "with its momentum, and the others begin with none",
-        )
+        raise WrongAnswer("weights-only")
     if set(momenta) == {"none"}:
-        raise WrongAnswer(
-            "momentum-lost",
-            "the momentum is gone on all ranks: the run does not go on as it would have without "
-            "the interruption",
-        )
+        raise WrongAnswer("momentum-lost")
     if set(momenta) == {"averaged"}:
-        raise WrongAnswer(
-            "momentum-averaged",
-            f"the momentum is only 1/{len(gone)} of what it was: it was averaged with the other "
-            "ranks', who have none",
-        )
+        raise WrongAnswer("momentum-averaged", p=len(gone))
     if set(momenta) != {"all"}:
-        raise WrongAnswer("momentum-differs", "the ranks go on with different momenta")
+        raise WrongAnswer("momentum-differs")
     other = next((rank for rank, rate in enumerate(rates) if rate != LATER_RATE), None)
     if other is not None:
-        raise WrongAnswer(
-            "rate-lost",
-            f"weights and momentum are rank 0's, but rank {other} goes on with the learning rate "
-            f"{rates[other]}, and rank 0 had lowered it to {LATER_RATE}. It is in "
-            '`state_dict()["param_groups"]`, not in `["state"]`',
-        )
+        raise WrongAnswer("rate-lost", rank=other, rate=rates[other], lowered=LATER_RATE)
 
 
 def _judge_buffers(buffers: tuple[float, ...]) -> None:
     other = next((rank for rank, value in enumerate(buffers) if value != 2), None)
     if other is not None:
-        raise WrongAnswer(
-            "forgets-the-buffers",
-            f"weights and momentum are equal, but on rank {other} the model's buffer is not "
-            "that of rank 0. `parameters()` leaves buffers out, such as the running means of a "
-            "batch normalisation; `state_dict()` has both",
-        )
+        raise WrongAnswer("forgets-the-buffers", rank=other)

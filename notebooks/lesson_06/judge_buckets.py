@@ -64,26 +64,15 @@ def judge_buckets(everyone: Findings, p: int) -> None:
     judge_findings(everyone)
     found = everyone[0]
     if found["returned"]:
-        raise WrongAnswer(
-            "returns-no-function",
-            f"it returned {found['returned']}. Return the function `finish`, without calling it",
-        )
+        raise WrongAnswer("returns-no-function", returned=found["returned"])
     calls = found["calls"]
     if not calls:
-        raise WrongAnswer(
-            "no-communication", "no all-reduce in two backward passes. Are the hooks registered?"
-        )
+        raise WrongAnswer("no-communication")
     if not all(call.on_group for call in calls):
-        raise WrongAnswer(
-            "forgets-the-group", "an all-reduce without `group=group` works on the whole world"
-        )
+        raise WrongAnswer("forgets-the-group")
     first = [call for call in calls if call.sent[1] == 0]
     if not first:
-        raise WrongAnswer(
-            "hooks-too-late",
-            "in the first of two backward passes nothing is sent, in the second something is. "
-            "Attach the hooks before you return `finish`",
-        )
+        raise WrongAnswer("hooks-too-late")
     _judge_messages(first)
     _judge_waiting(first)
     _judge_values([found["found"][0] for found in everyone[:p]], p)
@@ -94,63 +83,31 @@ def _judge_messages(first: list[AllReduce]) -> None:
     sizes = [call.nbytes for call in first]
     early = [call for call in first if call.sent[0] == "backward"]
     if not early:
-        raise WrongAnswer(
-            "sends-after-backward",
-            f"the gradients are sent in {len(first)} message(s), but all of them in `finish`, when "
-            "backward has ended: nothing overlaps. Send in the hook, as soon as a bucket is full, "
-            "when it holds `bucket_bytes` *bytes*, of which a number in float32 has 4",
-        )
+        raise WrongAnswer("sends-after-backward", count=len(first))
     if sizes == [4 * n for n in reversed(ELEMENTS)]:
         raise WrongAnswer(
             "a-message-per-parameter",
-            f"{len(sizes)} messages for {len(ELEMENTS)} parameters. Collect gradients until there "
-            f"are `bucket_bytes` of them, here {BUCKET_BYTES}",
+            given=len(sizes),
+            wanted=len(ELEMENTS),
+            bucket_bytes=BUCKET_BYTES,
         )
     if len(sizes) == 1:
-        raise WrongAnswer(
-            "one-bucket",
-            f"one message of {sizes[0]} bytes, after the last gradient: a bucket has to leave as "
-            f"soon as it holds {BUCKET_BYTES} bytes",
-        )
+        raise WrongAnswer("one-bucket", nbytes=sizes[0], bucket_bytes=BUCKET_BYTES)
     if sizes == BUCKETS[:-1]:
-        raise WrongAnswer(
-            "last-bucket-lost",
-            f"what is left at the end, {BUCKETS[-1]} bytes, is never sent: no further hook comes. "
-            "`finish` has to send it",
-        )
+        raise WrongAnswer("last-bucket-lost", bucket=BUCKETS[-1])
     if sizes == FORWARD_BUCKETS:
-        raise WrongAnswer(
-            "forward-order",
-            "the buckets are filled in the order of the list. Backward makes the *last* gradients "
-            "first; take them as the hooks are called",
-        )
+        raise WrongAnswer("forward-order")
     if sum(sizes) > sum(BUCKETS):
-        raise WrongAnswer(
-            "sends-again",
-            f"messages of {sizes} bytes for {sum(BUCKETS)} bytes of gradients: what has left is "
-            "sent again. Empty the list of those that wait when a bucket leaves",
-        )
+        raise WrongAnswer("sends-again", sizes=sizes, total=sum(BUCKETS))
     if sizes != BUCKETS:
-        raise WrongAnswer(
-            "wrong-buckets",
-            f"messages of {sizes} bytes; a bucket that leaves as soon as it holds {BUCKET_BYTES} "
-            f"bytes or more makes them {BUCKETS}",
-        )
+        raise WrongAnswer("wrong-buckets", sizes=sizes, bucket_bytes=BUCKET_BYTES, buckets=BUCKETS)
 
 
 def _judge_waiting(first: list[AllReduce]) -> None:
     if any(call.waited and call.waited[0] == "backward" for call in first):
-        raise WrongAnswer(
-            "waits-in-the-hook",
-            "the messages leave in time, but the hook waits for them, and backward stands still "
-            "so long. Use `async_op=True`, and wait in `finish`",
-        )
+        raise WrongAnswer("waits-in-the-hook")
     if not all(call.waited or call.told for call in first):
-        raise WrongAnswer(
-            "never-waits",
-            "`finish` does not wait for all the handles. The sums may not be there yet when it "
-            "reads them",
-        )
+        raise WrongAnswer("never-waits")
 
 
 def _judge_values(found: list[list[torch.Tensor]], p: int, step: int = 0) -> None:
@@ -160,30 +117,21 @@ def _judge_values(found: list[list[torch.Tensor]], p: int, step: int = 0) -> Non
     if all(_same(f, mean) for f in found):
         return
     if all(_same(f, total) for f in found):
-        raise WrongAnswer("sum-not-mean", "the gradients are the sums over the ranks: divide")
+        raise WrongAnswer("sum-not-mean")
     if all(_same(f, [m / p for m in mean]) for f in found):
-        raise WrongAnswer(
-            "divides-twice", "the gradients are the means, divided by the number of ranks once more"
-        )
+        raise WrongAnswer("divides-twice")
     if all(_same(f, own) for f, own in zip(found, shares, strict=True)):
-        raise WrongAnswer(
-            "gradients-not-replaced",
-            "the sums are made, but `.grad` is what it was. `torch.cat` makes a copy: its parts "
-            "have to go back into the gradients",
-        )
+        raise WrongAnswer("gradients-not-replaced")
     rank = next(r for r, f in enumerate(found) if not _same(f, mean))
     wrong = next(i for i, f in enumerate(found[rank]) if not _same([f], [mean[i]]))
     if not found[rank][wrong].any():
-        raise WrongAnswer(
-            "sent-before-complete",
-            f"on rank {rank} the gradient of parameter {wrong} is what it was before backward, 0: "
-            "it was sent too early. The hooks of `register_hook` come before `.grad` is complete, "
-            "those of `register_post_accumulate_grad_hook` after it",
-        )
+        raise WrongAnswer("sent-before-complete", rank=rank, wrong=wrong)
     raise WrongAnswer(
         "wrong-value",
-        f"on rank {rank} the gradient of parameter {wrong} begins {_begins(found[rank][wrong])}, "
-        f"and the mean is {_begins(mean[wrong])}",
+        rank=rank,
+        wrong=wrong,
+        given=_begins(found[rank][wrong]),
+        wanted=_begins(mean[wrong]),
     )
 
 
@@ -199,14 +147,9 @@ def _begins(tensor: torch.Tensor) -> list[float]:
 
 def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
     sizes = [call.nbytes for call in calls if call.sent[1] == 1]
-    text = "the first step is right, but the second is not. What has to be empty again by then?"
     if sizes != [call.nbytes for call in first]:
-        raise WrongAnswer("works-once", f"{text} It sent messages of {sizes} bytes")
-    with as_mistake("works-once", text):
+        raise WrongAnswer("works-once: by the size of messages", sizes=sizes)
+    with as_mistake("works-once"):
         _judge_values([found["found"][1] for found in everyone[:p]], p, step=1)
     if any(call.waited_last == ("finish", 1) for call in first):
-        raise WrongAnswer(
-            "never-forgets-handles",
-            "the gradients are right, but in the second step `finish` waits again for the messages "
-            "of the first one: the list of what was sent grows with each step. Empty it at the end",
-        )
+        raise WrongAnswer("never-forgets-handles")

@@ -33,10 +33,7 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._holder == self.turns.running:
-            raise WrongAnswer(
-                "locked-twice",
-                "a thread waits for the lock that it holds itself: it would wait for ever",
-            )
+            raise WrongAnswer("locked-twice")
         # Whoever holds it never does so for long: only a time-out of 0 can pass.
         if (not blocking or timeout == 0) and self.locked():
             return False
@@ -114,10 +111,7 @@ def judge_accumulate(accumulate: Callable) -> str:
         stuck = lock.turns.play()
     judge_errors(lock.turns.errors, who="thread {}")
     if stuck:
-        raise WrongAnswer(
-            "never-opened",
-            "a thread waits for the lock, and nobody opens it again: use `with lock:`",
-        )
+        raise WrongAnswer("never-opened")
     _judge_computing(computed)
     _judge_adding(shared, lock)
     return "Nothing is lost, and the threads wait for each other only while they add up."
@@ -125,69 +119,34 @@ def judge_accumulate(accumulate: Callable) -> str:
 
 def _judge_computing(computed: list[tuple[int, int | None]]) -> None:
     if not computed:
-        raise WrongAnswer("computes-nothing", "`compute()` is never called: it gives the gradient")
+        raise WrongAnswer("computes-nothing")
     if len(computed) > THREADS:
-        raise WrongAnswer(
-            "computes-twice", "a thread calls `compute()` more than once. Keep what it returns"
-        )
+        raise WrongAnswer("computes-twice")
     if any(hold is not None for _, hold in computed):
-        raise WrongAnswer(
-            "computes-behind-the-lock",
-            "the gradient is computed while the lock is closed: the threads work one after "
-            "another, and all the devices are no faster than one",
-        )
+        raise WrongAnswer("computes-behind-the-lock")
 
 
 def _judge_adding(shared: Shared, lock: Lock) -> None:
     everything = torch.tensor([1.0, 10.0], dtype=torch.float64) * (2**THREADS - 1)
     if not shared.pairs:
-        raise WrongAnswer(
-            "never-written",
-            "nothing was written back. `shared.read()` returns a copy: adding to it in place "
-            "changes nothing for the others, `shared.write(...)` does",
-        )
+        raise WrongAnswer("never-written")
     if lock.turned_away - shared.writers:
         thread = min(lock.turned_away - shared.writers)
-        raise WrongAnswer(
-            "goes-away",
-            f"thread {thread} finds the lock closed and goes away: its gradient is lost. `with "
-            "lock:` waits until it is open",
-        )
+        raise WrongAnswer("goes-away", thread=thread)
     if len(shared.pairs) != THREADS:
-        raise WrongAnswer(
-            "not-one-write-each",
-            f"{THREADS} threads wrote {len(shared.pairs)} times. Each has to add its gradient once",
-        )
+        raise WrongAnswer("not-one-write-each", threads=THREADS, count=len(shared.pairs))
     found, wanted = shared.value.tolist(), everything.tolist()
     lost = f"the sum is {found}, not {wanted}" if found != wanted else "the sum is right by luck"
     if not lock.used:
-        raise WrongAnswer(
-            "no-lock",
-            f"{lost}: the lock is never closed. All threads read before any of them had written, "
-            "and the last one to write won. The GIL does not prevent that",
-        )
+        raise WrongAnswer("no-lock", lost=lost)
     if not shared.reads:
-        raise WrongAnswer(
-            "never-read",
-            f"{lost}: `shared.read()` is never called, so each thread writes over what the others "
-            "have added. Write what you have read plus the gradient",
-        )
+        raise WrongAnswer("never-read", lost=lost)
     for at_read, at_write in shared.pairs:
         if at_read is None:
-            raise WrongAnswer(
-                "read-outside-the-lock",
-                f"{lost}: the sum is read while the lock is open. Until it is closed, others write",
-            )
+            raise WrongAnswer("read-outside-the-lock", lost=lost)
         if at_write is None:
-            raise WrongAnswer(
-                "written-outside-the-lock",
-                f"{lost}: the lock is opened before the new sum is written. Others read the old "
-                "one in between",
-            )
+            raise WrongAnswer("written-outside-the-lock", lost=lost)
         if at_read != at_write:
-            raise WrongAnswer(
-                "two-locks-a-gap",
-                f"{lost}: the lock is closed to read, and closed to write, but open in between",
-            )
+            raise WrongAnswer("two-locks-a-gap", lost=lost)
     if found != wanted:
-        raise WrongAnswer("wrong-value", f"{lost}: write what you have read plus the gradient")
+        raise WrongAnswer("wrong-value", lost=lost)

@@ -15,6 +15,7 @@ from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import in_one_line
+from course_lib.teaching.judges.formulas import name_the_mistake
 
 # ---- scatter ----------------------------------------------------------------------------------
 
@@ -31,81 +32,41 @@ def _judge_shards(shards, batch: torch.Tensor, p: int) -> None:
     if not isinstance(shards, (list, tuple)) or not all(
         isinstance(shard, torch.Tensor) for shard in shards
     ):
-        raise WrongAnswer("not-tensors", f"{asked}: it has to return a list of {p} tensors")
+        raise WrongAnswer("not-tensors", asked=asked, p=p)
     for shard in shards:
         if shard.shape[1:] != batch.shape[1:]:
             raise WrongAnswer(
-                "another-shape",
-                f"{asked}: a shard has the shape {list(shard.shape)}, the batch {list(batch.shape)}"
-                ". Cut along the first dimension only; an empty shard keeps the others, too",
+                "another-shape", asked=asked, given=list(shard.shape), wanted=list(batch.shape)
             )
         if shard.dtype != batch.dtype:
-            raise WrongAnswer(
-                "another-type",
-                f"{asked}: a shard is of {shard.dtype}, the batch of {batch.dtype}".replace(
-                    "torch.", ""
-                ),
-            )
+            given, wanted = (str(t.dtype).removeprefix("torch.") for t in (shard, batch))
+            raise WrongAnswer("another-type", asked=asked, given=given, wanted=wanted)
     wanted = [len(batch) // p + (i < len(batch) % p) for i in range(p)]
     sizes = [len(shard) for shard in shards]
     if sizes == [len(batch)] * p and p > 1:
-        raise WrongAnswer("everyone-gets-all", f"{asked}: every device gets the whole batch")
+        raise WrongAnswer("everyone-gets-all", asked=asked)
     if sum(sizes) < len(batch):
-        raise WrongAnswer(
-            "drops-the-rest",
-            f"{asked}: the shards have {sizes} samples, {len(batch) - sum(sizes)} too few. What "
-            "the division leaves over belongs to somebody too",
-        )
+        raise WrongAnswer("drops-the-rest", asked=asked, sizes=sizes, count=len(batch) - sum(sizes))
     if sum(sizes) > len(batch):
-        raise WrongAnswer(
-            "samples-twice",
-            f"{asked}: the shards have {sizes} samples, {sum(sizes) - len(batch)} too many: some "
-            "samples are in two of them, and would count twice",
-        )
+        raise WrongAnswer("samples-twice", asked=asked, sizes=sizes, count=sum(sizes) - len(batch))
     together = torch.cat(list(shards))
     if sorted(together.flatten().tolist()) != sorted(batch.flatten().tolist()):
-        raise WrongAnswer("wrong-samples", f"{asked}: the shards are not the batch's samples")
+        raise WrongAnswer("wrong-samples", asked=asked)
     if not torch.equal(together, batch):
-        raise WrongAnswer(
-            "order-is-lost",
-            f"{asked}: all samples are there, but not in order: after the gather, output i would "
-            "not be that of sample i, while the labels stay where they are",
-        )
+        raise WrongAnswer("order-is-lost", asked=asked)
     if len(sizes) < p:
-        raise WrongAnswer(
-            "a-device-goes-without",
-            f"{asked}: there are {len(sizes)} shards of {sizes}. `torch.chunk` does so, and "
-            "DataParallel with it. Give each device a shard, if need be an empty one",
-        )
+        raise WrongAnswer("a-device-goes-without", asked=asked, count=len(sizes), sizes=sizes)
     if len(sizes) > p:
-        raise WrongAnswer(
-            "too-many-shards", f"{asked}: there are {len(sizes)} shards, of {sizes} samples"
-        )
+        raise WrongAnswer("too-many-shards", asked=asked, count=len(sizes), sizes=sizes)
     if max(sizes) - min(sizes) > 1:
-        raise WrongAnswer(
-            "uneven",
-            f"{asked}: the shards have {sizes} samples. All are there, but the others wait for "
-            f"the largest one. It can be done with {wanted}",
-        )
+        raise WrongAnswer("uneven", asked=asked, sizes=sizes, wanted=wanted)
     if len(batch) < p and sizes != wanted:
-        raise WrongAnswer(
-            "first-device-goes-without",
-            f"{asked}: the shards have {sizes} samples. If there are fewer samples than devices, "
-            "the *last* shards are empty: the first device is the master, and works anyhow",
-        )
+        raise WrongAnswer("first-device-goes-without", asked=asked, sizes=sizes)
     places = [shard.untyped_storage().data_ptr() for shard in shards if len(shard)]
     if batch.untyped_storage().data_ptr() in places:
-        raise WrongAnswer(
-            "a-view-is-no-copy",
-            f"{asked}: the shards are right, but they are views: they look into the memory of the "
-            "batch. On another device they need memory of their own",
-        )
+        raise WrongAnswer("a-view-is-no-copy", asked=asked)
     if len(set(places)) < len(places):
-        raise WrongAnswer(
-            "views-of-one-copy",
-            f"{asked}: the shards are right, but they are views of one copy of the batch. Each "
-            "needs memory of its own: clone every piece",
-        )
+        raise WrongAnswer("views-of-one-copy", asked=asked)
 
 
 # ---- one loss ---------------------------------------------------------------------------------
@@ -128,90 +89,57 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     before = [loss.item() for loss in losses]
     given = mean_loss(losses, sizes)
     if any(loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)):
-        raise WrongAnswer(
-            "changes-its-input",
-            f"{asked}: one of `losses` was changed in place. Does the sum begin as `losses[0]` "
-            "itself, and is then added to by `+=`?",
-        )
+        raise WrongAnswer("changes-its-input", asked=asked)
     if any(sample.grad is not None for sample in samples):
-        raise WrongAnswer(
-            "goes-back-itself", f"{asked}: it calls `backward()`. Its caller does: only return"
-        )
+        raise WrongAnswer("goes-back-itself", asked=asked)
     values = [value for shard in shards for value in shard]
     means = [sum(shard) / len(shard) for shard in shards if shard]
     if isinstance(given, (int, float)):
-        raise WrongAnswer(
-            "no-gradient",
-            f"{asked}: it returned the number {given:g}, not a tensor. Nothing can go back from a "
-            "number: `item()` leaves the graph",
-        )
+        raise WrongAnswer("no-gradient", asked=asked, given=given)
     if not isinstance(given, torch.Tensor) or given.numel() != 1:
-        raise WrongAnswer("not-one-loss", f"{asked}: it returned {given!r}, not one loss")
+        raise WrongAnswer("not-one-loss", asked=asked, given=repr(given))
     found = given.item()
     wanted = sum(values) / len(values)
     if found != found and 0 in sizes:
-        raise WrongAnswer(
-            "an-empty-shard-spoils-it",
-            f"{asked}: it returned nan. The mean over no samples is 0/0 = nan, and 0 times nan is "
-            "nan. Leave such a shard out",
-        )
+        raise WrongAnswer("an-empty-shard-spoils-it", asked=asked)
     if found != wanted:
         _name_the_loss(found, wanted, values, means, losses, asked)
     if not given.requires_grad:
-        raise WrongAnswer(
-            "no-gradient",
-            f"{asked}: {found:g} is right, but nothing can go back from it: it has left the graph",
-        )
+        raise WrongAnswer("no-gradient: of a tensor", asked=asked, found=found)
     try:
         given.backward()
     except RuntimeError as error:
         raise WrongAnswer(
-            "no-gradient",
-            f"{asked}: {found:g} is right, but nothing can go back from it: {in_one_line(error)}",
+            "no-gradient: with an exception", asked=asked, found=found, error=in_one_line(error)
         ) from error
     if any(len(sample) and sample.grad is None for sample in samples):
         raise WrongAnswer(
-            "no-gradient",
-            f"{asked}: {found:g} is right, but of {len(losses)} losses "
-            f"{sum(s.grad is None for s in samples if len(s))} get no gradient from it: they have "
-            "left the graph, or were left out",
+            "no-gradient: of some losses",
+            asked=asked,
+            found=found,
+            count=len(losses),
+            without=sum(s.grad is None for s in samples if len(s)),
         )
     for sample in samples:
         share = torch.full_like(sample, 1 / len(values))
         # A few roundings of float64, which are 1e-16 each.
         if len(sample) and not torch.allclose(sample.grad, share, rtol=0, atol=1e-14):
             raise WrongAnswer(
-                "wrong-gradient",
-                f"{asked}: the value is right, but the gradient is {sample.grad.tolist()} instead "
-                f"of 1/{len(values)} for every sample",
+                "wrong-gradient", asked=asked, given=sample.grad.tolist(), count=len(values)
             )
 
 
 def _name_the_loss(found, wanted, values, means, losses, asked: str) -> None:
     names = {
-        "mean-of-means": (
-            sum(means) / len(losses),
-            "This is the mean of the shards' means: a sample of a small shard counts more than one "
-            "of a large shard",
-        ),
-        "sum-of-means": (sum(means), "This is the sum of the shards' means"),
-        "a-sum-not-a-mean": (sum(values), "This is the sum over all samples, not the mean"),
-        "divided-by-devices": (
-            sum(values) / len(losses),
-            "This is the sum over all samples, divided by the number of devices",
-        ),
-        "first-shard-only": (means[0], "This is the loss of the first shard alone"),
+        "mean-of-means": sum(means) / len(losses),
+        "sum-of-means": sum(means),
+        "a-sum-not-a-mean": sum(values),
+        "divided-by-devices": sum(values) / len(losses),
+        "first-shard-only": means[0],
     }
-    for name, (value, explanation) in names.items():
-        if abs(found - value) < 1e-9:
-            raise WrongAnswer(
-                name, f"{asked}: it returned {found:g}, not {wanted:g}. {explanation}"
-            )
-    raise WrongAnswer(
-        "wrong-value",
-        f"{asked}: it returned {found:g}, not {wanted:g}. Each mean counts as often as its shard "
-        "has samples, whatever it is",
-    )
+    told = {"asked": asked, "found": found, "wanted": wanted}
+    name_the_mistake(names, lambda value: abs(found - value) < 1e-9, **told)
+    raise WrongAnswer("wrong-value", asked=asked, found=found, wanted=wanted)
 
 
 # ---- the master is updated --------------------------------------------------------------------
@@ -287,103 +215,53 @@ def _judge_master(model, before, expected, sums, velocity, devices, first, step,
     asked = f"{devices} devices, step {step}"
     weight, moved = model.weight.detach(), before[0] - model.weight.detach()
     if not torch.equal(model.frozen.detach(), before[2]):
-        zeros = ": it was given a gradient. None is not the same as zeros, which weight decay moves"
-        raise WrongAnswer(
-            "frozen-moved",
-            f"{asked}: a frozen parameter has changed{'' if model.frozen.grad is None else zeros}",
-        )
+        if model.frozen.grad is not None:
+            raise WrongAnswer("frozen-moved: by a gradient of zeros", asked=asked)
+        raise WrongAnswer("frozen-moved", asked=asked)
     if seen.steps > 1:
-        raise WrongAnswer(
-            "a-step-for-each",
-            f"{asked}: `optimizer.step()` was called {seen.steps} times. It is one step: first add "
-            "up the gradients of all replicas, then call it once",
-        )
+        raise WrongAnswer("a-step-for-each", asked=asked, steps=seen.steps)
     right = torch.equal(weight, expected[0])
     if right and torch.equal(model.sometimes.detach(), expected[1]):
         return
     if right:
-        raise WrongAnswer(
-            "gradient-of-none",
-            f"{asked}: one parameter has a gradient on some replicas only, and the master has "
-            "none of its own for it. It has to be updated by what the others have",
-        )
+        raise WrongAnswer("gradient-of-none", asked=asked)
     if not moved.any() and model.weight.grad is not None and model.weight.grad.equal(sums[0]):
-        raise WrongAnswer(
-            "forgets-the-step",
-            f"{asked}: the master's `grad` is the sum of all gradients, but its parameters have "
-            "not moved: call `optimizer.step()` at the end",
-        )
+        raise WrongAnswer("forgets-the-step", asked=asked)
     if not moved.any() and seen.replicas_moved:
-        raise WrongAnswer(
-            "updates-the-replicas",
-            f"{asked}: the master's parameters have not moved at all. Whatever happens to a "
-            "replica is lost: the next step makes new replicas, from the master",
-        )
+        raise WrongAnswer("updates-the-replicas", asked=asked)
     if not moved.any() and seen.steps:
-        raise WrongAnswer(
-            "clears-before-the-step",
-            f"{asked}: `optimizer.step()` was called, but found no gradients: `zero_grad()` after "
-            "they were added up throws them away",
-        )
+        raise WrongAnswer("clears-before-the-step", asked=asked)
     if not moved.any():
-        raise WrongAnswer(
-            "forgets-the-step",
-            f"{asked}: the master's parameters have not moved. Add the replicas' gradients to its "
-            "own, and call `optimizer.step()` at the end",
-        )
+        raise WrongAnswer("forgets-the-step: and the sum", asked=asked)
     own = torch.tensor([1.0, 2.0]) * first
     names = {
-        "own-gradient-only": (
-            own,
-            "it moved by the gradient of its own shard alone. What the other devices have worked "
-            "out never arrives",
-        ),
-        "clears-first": (
-            sums[0] - own,
-            "its own gradient is missing. Replica 0 is the master itself, so its gradient is there "
-            "already: `zero_grad()` at the beginning throws it away",
-        ),
-        "mean-not-sum": (
-            sums[0] / devices,
-            "it moved by the mean of the gradients. The loss was already divided by the whole "
-            "batch, so the gradients of the shards are to be added up",
-        ),
-        "counts-the-master-twice": (
-            sums[0] + own,
-            "the master's own gradient is counted twice: replica 0 is the master itself",
-        ),
-        "averages-parameters": (
-            own / devices,
-            "it moved by its own gradient, divided by the number of devices, as if the parameters "
-            "had been averaged after the step. It is the gradients that are to be added up",
-        ),
+        "own-gradient-only": own,
+        "clears-first": sums[0] - own,
+        "mean-not-sum": sums[0] / devices,
+        "counts-the-master-twice": sums[0] + own,
+        "averages-parameters": own / devices,
     }
     if step == 2 and torch.allclose(moved, 0.25 * sums[0]):
-        raise WrongAnswer(
-            "goes-round-the-optimizer",
-            f"{asked}: the first step was right, the second one lacks the momentum. Let "
-            "`optimizer.step()` change the parameters",
-        )
+        raise WrongAnswer("goes-round-the-optimizer", asked=asked)
     history = velocity[0] - sums[0]  # the momentum of the steps before
-    for name, (gradient, explanation) in names.items():
-        if torch.allclose(moved, 0.25 * (history + gradient)):
-            raise WrongAnswer(name, f"{asked}: the master moved, but {explanation}")
+
+    def moves_so(gradient: torch.Tensor) -> bool:
+        return torch.allclose(moved, 0.25 * (history + gradient))
+
+    name_the_mistake(names, moves_so, asked=asked)
     if torch.allclose(moved, -0.25 * velocity[0]):
-        raise WrongAnswer("uphill", f"{asked}: the step has the wrong sign")
+        raise WrongAnswer("uphill", asked=asked)
     part = (moved / 0.25 - history)[0].item() / first
     if part in range(1, 2**devices):
         found = [r for r in range(devices) if int(part) >> r & 1]
         raise WrongAnswer(
             "gradients-missing",
-            f"{asked}: the master moved by the gradients of {len(found)} of {devices} replicas, "
-            f"those of number {', '.join(map(str, found))}. Add up all of them; to assign to "
-            "`grad` replaces what is there",
+            asked=asked,
+            count=len(found),
+            devices=devices,
+            found=", ".join(map(str, found)),
         )
-    raise WrongAnswer(
-        "wrong-value",
-        f"{asked}: the weights moved by {moved.tolist()}, the gradients add up to "
-        f"{sums[0].tolist()}",
-    )
+    raise WrongAnswer("wrong-value", asked=asked, moved=moved.tolist(), wanted=sums[0].tolist())
 
 
 # ---- bytes through the master -----------------------------------------------------------------
@@ -404,35 +282,27 @@ def judge_master_bytes(master_bytes: Callable) -> str:
 def _judge_bytes(given, net: nn.Module, inputs, outputs, p: int) -> None:
     asked = f"p = {p}, {next(net.parameters()).dtype}".replace("torch.", "")
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise WrongAnswer(
-            "not-two-numbers", f"it returned {given!r}, not two numbers: `return out, in_`"
-        )
+        raise WrongAnswer("not-two-numbers", given=repr(given))
     wanted = _wanted_bytes(net, inputs, outputs, p)
     out, into = given
     if (out, into) == wanted:
         return
     if (into, out) == wanted:
-        raise WrongAnswer("out-and-in-swapped", f"{asked}: the bytes that leave come first")
+        raise WrongAnswer("out-and-in-swapped", asked=asked)
     ring = 2 * (p - 1) * sum(t.nbytes for t in net.parameters()) // p
     if (out, into) == (ring, ring):
-        raise WrongAnswer(
-            "that-of-a-ring",
-            f"{asked}: this is the ring all-reduce of the gradients. There is no ring here: "
-            "everything passes through the master",
-        )
+        raise WrongAnswer("that-of-a-ring", asked=asked)
     mistakes = _mistakes((out, into), net, inputs, outputs, p)
     if mistakes:
-        told = "; and ".join(_BYTES_MISTAKES[name] for name in mistakes)
-        raise WrongAnswer(mistakes[0], f"{asked}: {told}")
+        wrong = WrongAnswer(mistakes[0], asked=f"{asked}: ")
+        wrong.further = [WrongAnswer(name, asked="") for name in mistakes[1:]]
+        raise wrong
     if out == wanted[0] or into == wanted[1]:
         which, number = ("in", into) if out == wanted[0] else ("out", out)
-        raise WrongAnswer(
-            "one-of-two-is-wrong",
-            f"{asked}: {number} bytes that go {which} are wrong, the other number is right",
-        )
+        raise WrongAnswer("one-of-two-is-wrong", asked=asked, number=number, which=which)
     if p != 4:
-        raise WrongAnswer("wrong-for-other-p", f"{asked}: {given} is not {wanted}; use `p`")
-    raise WrongAnswer("wrong-value", f"{asked}: it returned {given}, not {wanted}")
+        raise WrongAnswer("wrong-for-other-p", asked=asked, given=given, wanted=wanted)
+    raise WrongAnswer("wrong-value", asked=asked, given=given, wanted=wanted)
 
 
 def _wanted_bytes(net: nn.Module, inputs, outputs, p: int) -> tuple[int, int]:
@@ -441,30 +311,6 @@ def _wanted_bytes(net: nn.Module, inputs, outputs, p: int) -> tuple[int, int]:
     x, y = (t.nbytes * (p - 1) // p for t in (inputs, outputs))
     return (p - 1) * weights + x + y, y + (p - 1) * trained
 
-
-_BYTES_MISTAKES = {
-    "always-four-bytes": "a number has 4 bytes in float32 and 8 in float64; `tensor.nbytes` knows",
-    "numbers-not-bytes": "this is how many numbers travel. Each has 4 bytes in float32 and 8 in "
-    "float64",
-    "counts-itself": "the master is counted too. It is one of the p devices, and sends nothing to "
-    "itself",
-    "one-replica": "only one replica is counted. There are p - 1 beside the master",
-    "one-shard": "only one shard is counted. The others have p - 1 of p",
-    "whole-batch-to-everyone": "every device is sent the whole batch. It needs its shard only",
-    "forgets-the-buffers": "the buffers are missing, here those of the batch normalisation: a "
-    "replica needs them",
-    "forgets-the-frozen": "the frozen parameters are missing on their way out: a replica needs "
-    "them, too",
-    "forgets-the-replicas": "the parameters are missing: every step copies them to all replicas",
-    "forgets-the-inputs": "the other devices' shards of the inputs are missing",
-    "forgets-the-way-back": "the gradient of the outputs is missing: it is worked out on the "
-    "master, and every device needs its part of it to go back through its replica",
-    "forgets-the-outputs": "the outputs of the other devices are missing: they reach the master",
-    "forgets-the-gradients": "the replicas' gradients are missing: they reach the master",
-    "gradient-of-the-frozen": "a frozen parameter has no gradient, so none arrives",
-    "gradients-of-buffers": "buffers have no gradients",
-    "inputs-come-back": "the inputs are counted on the way back. Only their shards go out",
-}
 
 # What a part of a sum may be: so many bytes, and the mistakes that make it so.
 _Options = list[tuple[int, tuple[str, ...]]]

@@ -112,89 +112,39 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
     found = everyone[0]
     steps, rounds = found["steps"], found["rounds"]
     if steps != 2:
-        raise WrongAnswer(
-            "steps-each-time" if steps > 2 else "never-steps",
-            f"one call made {steps / 2:g} optimizer steps. It should make one, after the last "
-            "micro-batch",
-        )
+        if steps > 2:
+            raise WrongAnswer("steps-each-time", steps=steps / 2)
+        raise WrongAnswer("never-steps", steps=steps / 2)
     if rounds[0] == 0:
-        raise WrongAnswer(
-            "never-synchronises",
-            "no all-reduce at all. The last backward must run outside of `no_sync()`: "
-            "then DDP averages what has been added up",
-        )
+        raise WrongAnswer("never-synchronises")
     if rounds[0] > 1 and found["own"][0]:
-        raise WrongAnswer(
-            "own-all-reduces",
-            f"it calls `dist.all_reduce` itself, {found['own'][0]} times in a step: once for each "
-            "parameter, or more. DDP does it in buckets, if the last backward runs outside of "
-            "`no_sync()`",
-        )
+        raise WrongAnswer("own-all-reduces", count=found["own"][0])
     if rounds[0] > 1 and found["no_sync"] and not found["entered"]:
-        raise WrongAnswer(
-            "no-sync-not-entered",
-            f"{rounds[0]} all-reduces for {MICRO_BATCHES} micro-batches: to call `ddp.no_sync()` "
-            "does nothing yet. It works inside of `with ddp.no_sync():`",
-        )
+        raise WrongAnswer("no-sync-not-entered", rounds=rounds[0], micro_batches=MICRO_BATCHES)
     if rounds[0] > 1 and found["no_sync"]:
-        raise WrongAnswer(
-            "forward-outside-no-sync",
-            f"{rounds[0]} all-reduces for {MICRO_BATCHES} micro-batches, although `no_sync()` is "
-            "used. DDP decides at *forward* whether the next backward will synchronise: put the "
-            "forward inside too",
-        )
+        raise WrongAnswer("forward-outside-no-sync", rounds=rounds[0], micro_batches=MICRO_BATCHES)
     if rounds[0] > 1:
-        raise WrongAnswer(
-            "a-round-per-micro-batch",
-            f"{rounds[0]} rounds of all-reduce for {MICRO_BATCHES} micro-batches. The budget is "
-            "one: the gradients add up on each rank first",
-        )
+        raise WrongAnswer("a-round-per-micro-batch", rounds=rounds[0], micro_batches=MICRO_BATCHES)
     if found["largest"] > SAMPLES:
-        raise WrongAnswer(
-            "all-at-once",
-            f"the model was given {found['largest']} samples at once. Micro-batches are there "
-            f"because the memory does not suffice for more than {SAMPLES}",
-        )
+        raise WrongAnswer("all-at-once", largest=found["largest"], samples=SAMPLES)
     weights = [f["weights"] for f in everyone]
     if any(not torch.equal(w[0], weights[0][0]) for w in weights):
-        raise WrongAnswer(
-            "synchronises-too-early",
-            "after the step the replicas differ. The all-reduce came before the last micro-batch, "
-            "so what was added after it stayed local",
-        )
+        raise WrongAnswer("synchronises-too-early")
     gradient = sum(_gradient(micro_batches(rank, 0)) for rank in range(p)) / p
     got = -weights[0][0]
     if _equal(got, MICRO_BATCHES * gradient):
-        raise WrongAnswer(
-            "gradient-too-large",
-            f"the step is {MICRO_BATCHES} times too long: `backward()` adds up, and each loss is "
-            "already a mean. Divide by the number of micro-batches",
-        )
+        raise WrongAnswer("gradient-too-large", micro_batches=MICRO_BATCHES)
     last = sum(_gradient(micro_batches(rank, 0)[-1:]) for rank in range(p)) / p
     if _equal(got, last) or _equal(got, last / MICRO_BATCHES):
-        raise WrongAnswer(
-            "zeroes-each-time",
-            "only the last micro-batch counts: `zero_grad()` throws away what the others added",
-        )
+        raise WrongAnswer("zeroes-each-time")
     if not _equal(got, gradient):
         _name_the_step(got, gradient, p)
-        raise WrongAnswer(
-            "wrong-value", f"the weights moved by {got.tolist()}, not by {gradient.tolist()}"
-        )
+        raise WrongAnswer("wrong-value", given=got.tolist(), wanted=gradient.tolist())
     second = sum(_gradient(micro_batches(rank, 1)) for rank in range(p)) / p
     if not _equal(weights[0][0] - weights[0][1], second):
-        raise WrongAnswer(
-            "never-zeroes",
-            "the first call is right, the second is not: the gradients of the step before are "
-            "still in it. Call `zero_grad()` once per step",
-        )
+        raise WrongAnswer("never-zeroes")
     if found["graphs"] > 1:
-        raise WrongAnswer(
-            "keeps-all-graphs",
-            f"the step is right, but one `backward` goes back through {found['graphs']} "
-            "micro-batches, so what each of them computed is kept until then: as much memory as "
-            "for one large batch. Call `backward` after each",
-        )
+        raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])
 
 
 def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
@@ -204,32 +154,19 @@ def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
         for index in range(MICRO_BATCHES)
     ]
     if _equal(got, gradient / p):
-        raise WrongAnswer(
-            "divides-by-the-ranks",
-            f"the step is {p} times too short: DDP averages over the ranks by itself. Divide by "
-            "the number of micro-batches alone",
-        )
+        raise WrongAnswer("divides-by-the-ranks", p=p)
     if _equal(got, gradient + of_each[-1] * (1 - 1 / MICRO_BATCHES)):
-        raise WrongAnswer(
-            "last-not-divided",
-            f"the last micro-batch counts {MICRO_BATCHES} times: its loss has to be divided, too",
-        )
+        raise WrongAnswer("last-not-divided", micro_batches=MICRO_BATCHES)
     for many in range(1, MICRO_BATCHES):
         for chosen in itertools.combinations(range(MICRO_BATCHES), many):
             if _equal(got, sum(of_each[index] for index in chosen) / MICRO_BATCHES):
                 numbers = ", ".join(str(index + 1) for index in chosen)
                 raise WrongAnswer(
-                    "micro-batches-missing",
-                    f"of micro-batches 1 to {MICRO_BATCHES} only {numbers} are in the step. "
-                    "`zero_grad()` belongs before the first; each needs a backward",
+                    "micro-batches-missing", micro_batches=MICRO_BATCHES, numbers=numbers
                 )
     factor = (got[0] / gradient[0]).item()
     if _equal(got, factor * gradient):
-        raise WrongAnswer(
-            "wrong-length",
-            f"the step has the right direction, but is {factor:.4g} times as long as it should "
-            f"be. There are {MICRO_BATCHES} micro-batches, and each loss is a mean",
-        )
+        raise WrongAnswer("wrong-length", factor=factor, micro_batches=MICRO_BATCHES)
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

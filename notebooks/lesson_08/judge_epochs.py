@@ -34,26 +34,17 @@ def epochs_of(train_epochs, rank: int) -> list[list[int]]:
 
     def step(batch: torch.Tensor) -> None:
         if not isinstance(batch, torch.Tensor):
-            raise WrongAnswer(
-                "not-a-batch",
-                f"`step` was given {batch!r}. Give it what comes out of `loader`: batches",
-            )
+            raise WrongAnswer("not-a-batch", batch=repr(batch))
         seen.extend(batch.tolist())
 
     train_epochs(loader, sampler, EPOCHS, step)
     per_rank = SAMPLES // REPLICAS
     if len(seen) != EPOCHS * per_rank:
         raise WrongAnswer(
-            "not-every-batch",
-            f"{EPOCHS} epochs have {EPOCHS * per_rank} samples per rank; `step` was given "
-            f"{len(seen)}. Call `step(batch)` once for each batch of each epoch",
+            "not-every-batch", epochs=EPOCHS, wanted=EPOCHS * per_rank, given=len(seen)
         )
     if sampler.begun < EPOCHS:
-        raise WrongAnswer(
-            "goes-through-once",
-            f"all {EPOCHS} epochs get the batches of {sampler.begun}: the loader asks its sampler "
-            "for an order when a loop over it begins. Begin one in each epoch",
-        )
+        raise WrongAnswer("goes-through-once", epochs=EPOCHS, begun=sampler.begun)
     return [seen[i : i + per_rank] for i in range(0, len(seen), per_rank)]
 
 
@@ -62,31 +53,15 @@ def judge_epochs(everyone: list[list[list[int]]]) -> None:
         together = sorted(sample for seen in everyone for sample in seen[epoch])
         if together != list(range(SAMPLES)):
             twice = len(together) - len(set(together))
-            raise WrongAnswer(
-                "ranks-shuffle-apart",
-                f"in epoch {epoch} {twice} samples come twice and as many never. The ranks "
-                "must shuffle alike, so all of them give `set_epoch` the same number",
-            )
+            raise WrongAnswer("ranks-shuffle-apart", epoch=epoch, twice=twice)
     if all(len({frozenset(epoch) for epoch in seen}) == 1 for seen in everyone) and any(
         len({*map(tuple, seen)}) > 1 for seen in everyone
     ):
-        raise WrongAnswer(
-            "keeps-its-share",
-            "each rank has the same samples in every epoch, only their order changes. "
-            "`sampler.set_epoch(epoch)` deals all samples out anew",
-        )
+        raise WrongAnswer("keeps-its-share")
     first, second, third = everyone[0]
     if first == second == third:
-        raise WrongAnswer(
-            "same-order-every-epoch",
-            "the order is the same in every epoch. The sampler shuffles by seed + epoch, and only "
-            "`sampler.set_epoch(epoch)` tells it which epoch it is",
-        )
+        raise WrongAnswer("same-order-every-epoch")
     if first == second:
-        raise WrongAnswer(
-            "set-epoch-too-late",
-            "epochs 0 and 1 have the same order. `set_epoch` counts from the next `iter(loader)` "
-            "on: call it before the loop over the batches, not after it",
-        )
+        raise WrongAnswer("set-epoch-too-late")
     if len({tuple(first), tuple(second), tuple(third)}) < EPOCHS:
-        raise WrongAnswer("orders-repeat", "two of the three epochs have the same order")
+        raise WrongAnswer("orders-repeat")

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group
+from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 from course_lib.teaching.message_log import portable
@@ -92,71 +93,43 @@ def judge_hook(everyone: Findings, p: int) -> None:
     for rank, found in enumerate(everyone[:p]):
         calls = found["calls"]
         if not calls:
-            raise WrongAnswer("no-communication", "the hook calls nothing of `dist`")
+            raise WrongAnswer("no-communication")
         need_group(calls)
         for value in found["values"]:
             _judge_hook_value(rank, value, mean, p)
         if len(calls) > 1 and sum(call.nbytes for call in calls) == 2 * 16:
-            raise WrongAnswer(
-                "too-many-collectives",
-                f"the mean is right, but a bucket took {len(calls)} calls. `bucket.buffer()` holds "
-                "all its gradients in one tensor, for one all-reduce",
-            )
+            raise WrongAnswer("too-many-collectives", count=len(calls))
         if calls[0].nbytes != 2 * 16 or len(calls) != 1:
             names = ", ".join(f"{event.call} of {event.nbytes} bytes" for event in calls)
-            raise WrongAnswer(
-                "not-compressed",
-                f"the mean is right, but a bucket of 16 numbers took {names}. In bfloat16 it is "
-                "one all_reduce of 32 bytes",
-            )
+            raise WrongAnswer("not-compressed", names=names)
         if found["waited"]:
-            raise WrongAnswer(
-                "waits-in-the-hook",
-                "the mean is right, but the hook waits for the all-reduce. Backward stands still "
-                "until it is done, and nothing overlaps. Use `async_op=True` and return a future",
-            )
+            raise WrongAnswer("waits-in-the-hook")
 
 
 def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> None:
     if isinstance(value, str):
-        raise WrongAnswer(
-            "no-future", f"the hook has to return a future of one tensor; it returned {value}"
-        )
+        raise WrongAnswer("no-future", value=value)
     dtype, fits, numbers = value
     if not fits:
-        raise WrongAnswer("wrong-shape", "the future's tensor has not the shape of the bucket")
+        raise WrongAnswer("wrong-shape")
     numbers, expected = numbers.float(), torch.cat([mean, mean])
     if not numbers.isfinite().all():
         raise WrongAnswer(
-            "overflows",
-            f"rank {rank}'s gradient begins {numbers[:3].tolist()}, the mean is "
-            f"{expected[:3].tolist()}. float16 ends at 65,504; bfloat16 has the exponents of "
-            "float32, at the price of digits",
+            "overflows", rank=rank, given=numbers[:3].tolist(), wanted=expected[:3].tolist()
         )
-    for name, factor, text in (
-        ("sum-not-mean", p, "the sum over the ranks. Who divides by the number of ranks?"),
-        ("divides-twice", 1 / p, "the mean divided by the number of ranks once more"),
-    ):
-        if torch.allclose(numbers, factor * expected, rtol=0.02) and p > 1:
-            raise WrongAnswer(name, f"the gradient on rank {rank} is {text}")
+    if p > 1:
+        mistakes = {"sum-not-mean": p * expected, "divides-twice": expected / p}
+        name_the_mistake(
+            mistakes, lambda wrong: torch.allclose(numbers, wrong, rtol=0.02), rank=rank
+        )
     if dtype != torch.float32:
-        raise WrongAnswer(
-            "stays-compressed",
-            f"the future's tensor is {str(dtype).removeprefix('torch.')}. DDP puts it into float32 "
-            "gradients: turn it back at the end",
-        )
+        raise WrongAnswer("stays-compressed", dtype=str(dtype).removeprefix("torch."))
     if not _close(numbers, expected):
         own = torch.cat([gradient_of(rank)] * 2)
         if any(_close(numbers, gradient) for gradient in (own, own / p)):
-            raise WrongAnswer(
-                "own-gradient",
-                f"the future on rank {rank} holds that rank's own gradient. The result of the "
-                "all-reduce is in the tensor that was sent, and in `done.value()[0]`",
-            )
+            raise WrongAnswer("own-gradient", rank=rank)
         raise WrongAnswer(
-            "wrong-value",
-            f"rank {rank}'s gradient begins {numbers[:3].tolist()}, the mean is "
-            f"{expected[:3].tolist()}",
+            "wrong-value", rank=rank, given=numbers[:3].tolist(), wanted=expected[:3].tolist()
         )
 
 

@@ -23,6 +23,7 @@ from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
 from course_lib.teaching.judges.failures import in_one_line, was_kept_waiting
+from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
 from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 from course_lib.teaching.message_log import portable
@@ -59,70 +60,54 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
         result, calls = found["result"], found["calls"]
         need_group(calls)
         if isinstance(result, int) and result == round(truth * samples):
-            raise WrongAnswer(
-                "count-not-fraction",
-                f"rank {rank} returned {result}: so many are right. Divide by the {samples} there "
-                "are",
-            )
+            raise WrongAnswer("count-not-fraction", rank=rank, result=result, samples=samples)
         if not isinstance(result, float):
-            raise WrongAnswer(
-                "not-a-float", f"rank {rank} returned {result!r}, which is no Python float"
-            )
+            raise WrongAnswer("not-a-float", rank=rank, result=repr(result))
         if not calls:
-            raise WrongAnswer(
-                "no-communication",
-                f"rank {rank} returned {result:.4g}, and asked nobody. Its own samples are only a "
-                "part of the test set",
-            )
+            raise WrongAnswer("no-communication", rank=rank, result=result)
         if not found["waited"]:
-            raise WrongAnswer(
-                "never-waits",
-                "the all-reduce is asked for with `async_op=True`, and nobody waits for it: its "
-                "tensor may still hold this rank's own number when it is read",
-            )
+            raise WrongAnswer("never-waits")
         if _is(result, truth):
             continue
         if samples > 100 and calls[0].nbytes <= 2:  # with fewer samples it was right
             raise WrongAnswer(
                 "too-few-bits",
-                f"with {samples} samples rank {rank} returned {result:.4g}, not {truth:.4g}: so "
-                f"large a count does not fit into the {8 * calls[0].nbytes} bits of a number that "
-                "is added up",
+                samples=samples,
+                rank=rank,
+                result=result,
+                truth=truth,
+                bits=8 * calls[0].nbytes,
             )
         if calls[0].call == "reduce" and _is(everyone[0]["result"], truth):
-            raise WrongAnswer(
-                "only-rank-0",
-                f"rank 0 returned the right fraction, but rank {rank} {result:.4g}. `dist.reduce` "
-                "leaves the sum with one rank, `dist.all_reduce` with all of them",
-            )
+            raise WrongAnswer("only-rank-0", rank=rank, result=result)
         if _is(result, sum(rights) / padded):
             raise WrongAnswer(
                 "counts-duplicates",
-                f"rank {rank} returned {result:.4g}; the test set has {truth:.4g}. The sampler "
-                f"filled up {samples} samples to {padded}, so {padded - samples} count twice",
+                rank=rank,
+                result=result,
+                truth=truth,
+                samples=samples,
+                padded=padded,
+                repeats=padded - samples,
             )
         if _is(result, sum(rights) / samples):
             raise WrongAnswer(
                 "duplicates-in-the-numerator",
-                f"rank {rank} returned {result:.4g}, not {truth:.4g}: it divides by the {samples} "
-                f"samples there are, but counts the right ones among {padded}",
+                rank=rank,
+                result=result,
+                truth=truth,
+                samples=samples,
+                padded=padded,
             )
         _name_the_accuracy(rank, result, truth, samples, shares)
         whole = sum(int(share[: samples // p].sum()) for share in shares)
         if _is(result, whole / samples) or _is(result, whole / (samples // p * p)):
-            raise WrongAnswer(
-                "drops-real-samples",
-                f"rank {rank} returned {result:.4g}, not {truth:.4g}: it leaves out the last entry "
-                "of every rank. Only some of those are padding",
-            )
-        raise WrongAnswer("wrong-value", f"rank {rank} returned {result!r}, not {truth!r}")
+            raise WrongAnswer("drops-real-samples", rank=rank, result=result, truth=truth)
+        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), truth=repr(truth))
     calls = everyone[0]["calls"]
-    need_one_all_reduce(calls, "moves every rank's list. The sum of a single number is enough")
+    need_one_all_reduce(calls)
     if calls[0].nbytes > 16:
-        raise WrongAnswer(
-            "gathers-everything",
-            f"right, but the all_reduce moves {calls[0].nbytes} bytes. A single number is enough",
-        )
+        raise WrongAnswer("gathers-everything: by an all-reduce", nbytes=calls[0].nbytes)
 
 
 def _is(result: float, fraction: float) -> bool:
@@ -135,12 +120,15 @@ def _name_the_accuracy(rank: int, result: float, truth: float, samples: int, sha
     """Raise the mistake that gives ``result``, if it is one of these."""
     p, entries = len(shares), len(shares[0])
     padded, right = p * entries, round(truth * samples)
-    told = f"rank {rank} returned {result:.4g}, not {truth:.4g}"
     more = round(result * samples) - right
     if 0 < more < padded - samples and _is(result, (right + more) / samples):
         raise WrongAnswer(
-            "counts-duplicates",
-            f"{told}: of the {padded - samples} repeats it still counts {more}",
+            "counts-duplicates: of some",
+            rank=rank,
+            result=result,
+            truth=truth,
+            repeats=padded - samples,
+            more=more,
         )
     in_blocks = sum(
         int(share[: max(0, min(entries, samples - r * entries))].sum())
@@ -149,31 +137,15 @@ def _name_the_accuracy(rank: int, result: float, truth: float, samples: int, sha
     own = [share[: -(-(samples - r) // p)] for r, share in enumerate(shares)]
     any_rank = int(torch.stack(shares).any(dim=0).sum())
     names = {
-        "per-cent": (100 * truth, "it is in per cent. Return a fraction, between 0 and 1"),
-        "duplicates-in-the-denominator": (
-            right / padded,
-            f"it counts the right ones without repeats, but divides by {padded} entries instead of "
-            f"{samples} samples",
-        ),
-        "mean-of-means": (
-            sum(float(share.double().mean()) for share in own) / p,
-            "it is the mean of the ranks' own fractions. Without repeats not all ranks have "
-            "equally many samples: add up counts, and divide once",
-        ),
-        "in-blocks": (
-            in_blocks / samples,
-            f"it takes rank r for the one with the samples from r * {entries} on. The sampler "
-            "deals them out in turn: entry k of rank r is sample r + k * p",
-        ),
-        "adds-booleans": (
-            any_rank / samples,
-            "added up, booleans say only whether *any* rank is right. Count first, then add up "
-            "numbers",
-        ),
+        "per-cent": 100 * truth,
+        "duplicates-in-the-denominator": right / padded,
+        "mean-of-means": sum(float(share.double().mean()) for share in own) / p,
+        "in-blocks": in_blocks / samples,
+        "adds-booleans": any_rank / samples,
     }
-    for name, (fraction, explanation) in names.items():
-        if _is(result, fraction):
-            raise WrongAnswer(name, f"{told}: {explanation}")
+    told = {"rank": rank, "result": result, "truth": truth}
+    told |= {"padded": padded, "samples": samples, "entries": entries}
+    name_the_mistake(names, lambda fraction: _is(result, fraction), **told)
 
 
 # ---- resume -----------------------------------------------------------------------------------
@@ -277,107 +249,67 @@ def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
 
 def _judge_going_on(saved: tuple, resumed: tuple) -> None:
     """Raise unless both runs make the same steps from here on, to the bit."""
-    ends, difference = [], ""
+    ends: list[list[torch.Tensor]] = []
+    mistake: WrongAnswer | None = None
     for ddp, optimizer, state in (saved, resumed):
         torch.set_rng_state(state)
         try:
             with _short_deadline():
                 _train(ddp, optimizer, range(SAVED_AT, SAVED_AT + GOES_ON))
         except Exception as error:  # in what the learner's function has left behind
-            difference = f"the next step raises {in_one_line(error)}"
+            told = in_one_line(error)
+            mistake = WrongAnswer("goes-on-differently: with an exception", error=told)
         ends.append([parameter.detach().clone() for parameter in ddp.parameters()])
-    if not difference and not all(map(torch.equal, *ends)):
-        difference = f"{GOES_ON} steps later the weights are not those of the run that went on"
-    for found in world().allgather(difference):
-        if found:
-            raise WrongAnswer(
-                "goes-on-differently",
-                f"all numbers are back, but {found}. Is the model in training mode, and does the "
-                "optimizer know its momentum as that of its parameters? "
-                "`optimizer.load_state_dict` sees to it",
-            )
+    if mistake is None and not all(map(torch.equal, *ends)):
+        mistake = WrongAnswer("goes-on-differently", steps=GOES_ON)
+    for found in world().allgather(mistake):
+        if found is not None:
+            raise found
 
 
 def _judge_restored(everyone: Findings) -> None:
     for found in everyone:
         text = str(found.get("error"))
         if "Missing key" in text and "module." in text:
-            raise WrongAnswer(
-                "module-prefix",
-                "the names do not fit: DDP's own `state_dict` has `module.` before each name, the "
-                "checkpoint has not. Load into `ddp.module`",
-            ) from found["error"]
+            raise WrongAnswer("module-prefix") from found["error"]
     waiting = [r for r, found in enumerate(everyone) if was_kept_waiting(found.get("error"))]
     done = [r for r, found in enumerate(everyone) if "error" not in found]
     if waiting and len(waiting) + len(done) == len(everyone):
         raise WrongAnswer(
             "it-hangs",
-            f"rank {waiting[0]} waits in a collective call, {_waits_in(everyone[waiting[0]])}, for "
-            f"ranks that never make it: on {len(done)} of {len(everyone)} ranks, {done[0]} among "
-            "them, `resume` ended without it. What one rank calls, all must call",
+            rank=waiting[0],
+            call=_waits_in(everyone[waiting[0]]),
+            count=len(done),
+            p=len(everyone),
+            other=done[0],
         )
     judge_findings(everyone)
     lacking = [rank for rank, found in enumerate(everyone) if not found["weights"]]
     if lacking and 0 not in lacking:
-        raise WrongAnswer(
-            "only-rank-0-loads",
-            f"rank {lacking[0]} still has its fresh weights. DDP broadcast them when it was built, "
-            "and does not again: every rank has to load",
-        )
+        raise WrongAnswer("only-rank-0-loads", rank=lacking[0])
     if lacking:
-        raise WrongAnswer(
-            "weights-not-restored",
-            "the weights are not those of the checkpoint. (With `strict=False` names that do not "
-            "fit are skipped without a word.)",
-        )
+        raise WrongAnswer("weights-not-restored")
     if not all(found["momentum"] for found in everyone):
-        raise WrongAnswer(
-            "forgets-the-optimizer",
-            "the weights are back, but the optimizer begins without its momentum, and its first "
-            "steps will differ. Load its state too",
-        )
+        raise WrongAnswer("forgets-the-optimizer")
     for rank, found in enumerate(everyone):
         if found["rng"] == "untouched":
-            raise WrongAnswer(
-                "forgets-the-generator",
-                "weights and momentum are back, but dropout will draw other masks than the run "
-                "that was not interrupted: restore the random state",
-            )
+            raise WrongAnswer("forgets-the-generator")
         if found["rng"] == "another":
-            raise WrongAnswer(
-                "another-generator",
-                f"rank {rank} set its random state, but not to what was saved; or something has "
-                "drawn from it since. `torch.manual_seed` begins anew, `torch.set_rng_state` goes "
-                "on",
-            )
+            raise WrongAnswer("another-generator", rank=rank)
     whose = [found["rng"] for found in everyone]
     if whose[1:] and set(whose) == {0}:
-        raise WrongAnswer(
-            "same-masks-everywhere",
-            "every rank took rank 0's random state, so all will drop the same units. Rank r's "
-            'own state is `checkpoint["rng"][r]`',
-        )
+        raise WrongAnswer("same-masks-everywhere")
     for rank, found in enumerate(whose):
         if found != rank:
-            raise WrongAnswer(
-                "another-ranks-generator",
-                f"rank {rank} took the random state of rank {found}. Its own is "
-                f'`checkpoint["rng"][{rank}]`',
-            )
+            raise WrongAnswer("another-ranks-generator", rank=rank, found=found)
     for rank, found in enumerate(everyone):
         if found["step"] is None:
-            raise WrongAnswer("wrong-step", f"it returned nothing on rank {rank}: return the step")
+            raise WrongAnswer("wrong-step: none at all", rank=rank)
         if not isinstance(found["step"], int):
             kind = type(found["step"]).__name__
-            raise WrongAnswer(
-                "wrong-step", f"it returned a {kind}. Return the number of the next step"
-            )
+            raise WrongAnswer("wrong-step: of another kind", kind=kind)
         if found["step"] != SAVED_AT:
-            raise WrongAnswer(
-                "wrong-step",
-                f"it returned {found['step']}. The checkpoint counts the steps that were *done*, "
-                f"{SAVED_AT}, which is also the number of the next one, counted from 0",
-            )
+            raise WrongAnswer("wrong-step", step=found["step"], saved_at=SAVED_AT)
 
 
 def _waits_in(found: dict[str, Any]) -> str:

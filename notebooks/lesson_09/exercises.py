@@ -112,41 +112,15 @@ def _own_updates(order: list[int]) -> list[int]:
 
 
 STALENESS_MISTAKES = (
-    Mistake(
-        "counts-its-own-update",
-        lambda order: _staleness(order, at_end=0),
-        "it counts the worker's own update too. The worker fetches after that update, so the "
-        "version that it gets is one higher",
-    ),
-    Mistake(
-        "counts-itself",
-        lambda order: [s + 1 for s in _staleness(order)],
-        "every number is too large by one: the update that the gradient itself makes does not "
-        "count, it comes after",
-    ),
-    Mistake(
-        "first-is-fresh",
-        lambda order: _staleness(order, first_is_fresh=True),
-        "a worker's first gradient is taken for fresh. It was computed at version 0, and others "
-        "may have updated since",
-    ),
-    Mistake(
-        "never-fetches",
-        lambda order: _staleness(order, forget=True),
-        "it counts from version 0 every time. A worker fetches anew after each of its updates",
-    ),
+    Mistake("counts-its-own-update", lambda order: _staleness(order, at_end=0)),
+    Mistake("counts-itself", lambda order: [s + 1 for s in _staleness(order)]),
+    Mistake("first-is-fresh", lambda order: _staleness(order, first_is_fresh=True)),
+    Mistake("never-fetches", lambda order: _staleness(order, forget=True)),
     Mistake(
         "counts-workers",
         lambda order: [len(set(order[v - s : v])) for v, s in enumerate(_staleness(order))],
-        "it counts how many *workers* have updated in between. One that updates twice makes two "
-        "versions",
     ),
-    Mistake(
-        "counts-own-updates",
-        _own_updates,
-        "it counts how often this worker has updated; what makes a gradient stale is how often "
-        "the *others* have",
-    ),
+    Mistake("counts-own-updates", _own_updates),
 )
 
 
@@ -155,11 +129,9 @@ def check_staleness(staleness) -> str:
     orders = _orders()
     first = staleness(orders[0])
     if isinstance(first, (int, float)):
-        raise WrongAnswer(
-            "one-number", f"it returned {first!r}; return a list, with a number for each gradient"
-        )
+        raise WrongAnswer("one-number", first=repr(first))
     if orders != _orders():
-        raise WrongAnswer("changes-its-input", "`order` was changed; only read it")
+        raise WrongAnswer("changes-its-input")
     judge_formula(staleness, _staleness, STALENESS_MISTAKES, [(order,) for order in orders])
     return "And the mean of a long list is just below the number of workers, minus one."
 
@@ -179,38 +151,15 @@ def _rate(base: float, staleness: int) -> float:
     return base / max(1, staleness)
 
 
-STABILITY_BOUND = (
-    "it uses the largest stable rate of the section above, which is for one weight and one "
-    "curvature. The rule to write is simpler: the base rate divided by the staleness"
-)
 RATE_MISTAKES = (
-    Mistake("stability-bound", lambda base, s: base * sin(pi / (4 * s + 2)), STABILITY_BOUND),
-    Mistake("stability-bound", lambda base, s: base * 2 * sin(pi / (4 * s + 2)), STABILITY_BOUND),
-    Mistake(
-        "stability-bound", lambda base, s: min(base, 2 * sin(pi / (4 * s + 2))), STABILITY_BOUND
-    ),
-    Mistake(
-        "plus-one",
-        lambda base, s: base / (s + 1),
-        "it divides by staleness + 1, so a gradient of staleness 1 gets half the rate. The rule "
-        "divides by the staleness itself; only 0 is special",
-    ),
-    Mistake(
-        "multiplies",
-        lambda base, s: base * max(1, s),
-        "the rate grows with the staleness. The older a gradient, the less it counts",
-    ),
-    Mistake(
-        "square-root",
-        lambda base, s: base / max(1, s) ** 0.5,
-        "it divides by the square root of the staleness",
-    ),
-    Mistake(
-        "whole-numbers",
-        lambda base, s: base // max(1, s),
-        "`//` rounds down to a whole number, which is 0 for a learning rate",
-    ),
-    Mistake("constant", lambda base, s: base, "the rate is the same whatever the staleness"),
+    Mistake("stability-bound", lambda base, s: base * sin(pi / (4 * s + 2))),
+    Mistake("stability-bound", lambda base, s: base * 2 * sin(pi / (4 * s + 2))),
+    Mistake("stability-bound", lambda base, s: min(base, 2 * sin(pi / (4 * s + 2)))),
+    Mistake("plus-one", lambda base, s: base / (s + 1)),
+    Mistake("multiplies", lambda base, s: base * max(1, s)),
+    Mistake("square-root", lambda base, s: base / max(1, s) ** 0.5),
+    Mistake("whole-numbers", lambda base, s: base // max(1, s)),
+    Mistake("constant", lambda base, s: base),
 )
 
 
@@ -219,19 +168,11 @@ def check_rate_for(rate_for) -> str:
     try:
         fresh = rate_for(0.5, 0)
     except ZeroDivisionError as error:
-        raise WrongAnswer(
-            "division-by-zero",
-            "a fresh gradient has staleness 0, and it divides by that. It would be the first "
-            "gradient of all that stops the training",
-        ) from error
+        raise WrongAnswer("division-by-zero") from error
     cases = [(0.5, age) for age in (0, 1, 2, 4, 10)]
     if any(rate_for(*case) is None for case in cases):
-        raise WrongAnswer("returns-nothing", "it returned None for some staleness; return a number")
-    only_fresh = Mistake(
-        "fresh-is-special",
-        lambda base, s: _rate(base, s) if s else fresh,
-        "a fresh gradient, of staleness 0, gets the base rate",
-    )
+        raise WrongAnswer("returns-nothing")
+    only_fresh = Mistake("fresh-is-special", lambda base, s: _rate(base, s) if s else fresh)
     judge_formula(rate_for, _rate, [*RATE_MISTAKES, only_fresh], cases)
     return "Fresh gradients keep the full rate, and the older one is, the less it counts."
 

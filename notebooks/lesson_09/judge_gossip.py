@@ -48,17 +48,9 @@ def judge_gossip(seen: Observation) -> None:
     judge_first(seen)
     logs = [log for log in seen.logs if log]
     if seen.hung and logs and all_stuck_in_first_send(logs):
-        raise WrongAnswer(
-            "both-send-first",
-            f"both ranks of a pair are stuck in {_first(logs)}. A large message leaves only when "
-            "somebody receives it, and neither has got that far: a deadlock. Start the send with "
-            "`dist.isend` and wait for it after the receive, or let the lower rank send first",
-        )
+        raise WrongAnswer("both-send-first", call=_first(logs))
     if seen.hung and logs and all(event.kind == "recv" for log in logs for event in log):
-        raise WrongAnswer(
-            "both-receive-first",
-            f"both ranks of a pair wait in {_first(logs)}, and nobody has sent: a deadlock",
-        )
+        raise WrongAnswer("both-receive-first", call=_first(logs))
     judge_hang(seen)
     pairs = [(rank, rank + 1) for rank in range(0, len(seen.results) - 1, 2)]
     for pair in pairs:
@@ -80,37 +72,39 @@ def _judge_pair(seen: Observation, low: int, high: int) -> None:
         if number == [mean]:
             pass
         elif number in ([own + theirs / 2], [own / 2 + theirs]):
-            raise WrongAnswer(
-                "half-of-one",
-                f"rank {rank} held {own:g} and its partner {theirs:g}. It returned {number[0]:g}: "
-                "only one of the two is halved. `a + b / 2` is a + (b / 2), the mean (a + b) / 2",
-            )
+            raise WrongAnswer("half-of-one", rank=rank, own=own, theirs=theirs, given=number[0])
         elif isinstance(number, list) and len(number) == 1 and number[0] in what:
             raise WrongAnswer(
                 what[number[0]],
-                f"rank {rank} held {own:g} and its partner {theirs:g}. It returned "
-                f"{number[0]:g}, not the mean, {mean:g}",
+                rank=rank,
+                own=own,
+                theirs=theirs,
+                given=number[0],
+                mean=mean,
             )
         elif isinstance(number, list):
             kept = [seen.results[r][0] for r in (low, high)]
-            told = (
-                f"ranks {low} and {high} held {one:g} and {other:g} and returned "
-                f"{kept[0]} and {kept[1]}"
-            )
             if number == [(own + mean) / 2]:
                 raise WrongAnswer(
                     "mean-not-kept",
-                    f"{told}: not the mean of what both held *before*. Send the old value, never "
-                    "one that is averaged already",
+                    low=low,
+                    high=high,
+                    one=one,
+                    other=other,
+                    kept_low=kept[0],
+                    kept_high=kept[1],
                 )
-            raise WrongAnswer("wrong-value", f"{told}; their mean is {mean:g}")
+            raise WrongAnswer(
+                "wrong-value",
+                low=low,
+                high=high,
+                one=one,
+                other=other,
+                kept_low=kept[0],
+                kept_high=kept[1],
+                mean=mean,
+            )
         else:
-            raise WrongAnswer(
-                "returns-no-tensor", f"rank {rank} returned {number}, not a tensor like `value`"
-            )
+            raise WrongAnswer("returns-no-tensor", rank=rank, number=number)
         if after != [own]:
-            raise WrongAnswer(
-                "changes-its-own",
-                f"right, but rank {rank}'s `value` was changed in place, from {own:g} to "
-                f"{after[0]:g}. While it is being sent nobody may write to it: make a new tensor",
-            )
+            raise WrongAnswer("changes-its-own", rank=rank, own=own, after=after[0])

@@ -35,16 +35,8 @@ def judge_first(seen: Observation) -> None:
     not_attempted(seen.errors)
     for error in seen.errors:
         if type(error).__name__ == "OutsideTheGroupError" or "OutsideTheGroupError" in str(error):
-            raise WrongAnswer(
-                "forgets-the-group",
-                "a message was about to go to the whole world. The function is given a `group`: "
-                "pass `group=group` on with every call",
-            )
-    no_collective(
-        seen,
-        "it calls `dist.{}`, a collective, in which all ranks have to take part. Here two ranks "
-        "talk, and the others are busy: use send and receive",
-    )
+            raise WrongAnswer("forgets-the-group")
+    no_collective(seen)
 
 
 def _judge_tags(log: list, who: str, tags: dict[str, tuple[int, int]]) -> None:
@@ -54,9 +46,7 @@ def _judge_tags(log: list, who: str, tags: dict[str, tuple[int, int]]) -> None:
             first, second = (f"{tag} ({WORDS[tag]})" for tag in tags[event.kind])
             does = "sends" if event.kind == "send" else "receives"
             raise WrongAnswer(
-                "wrong-tag",
-                f"{who} {does} with tag {event.tag}. What it {does} has the tags {first} and "
-                f"{second}; a message waits for a receive of its own tag",
+                "wrong-tag", who=who, does=does, tag=event.tag, first=first, second=second
             )
 
 
@@ -128,15 +118,9 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
     who = f"worker {worker}"
     _judge_tags(log, who, {"send": (HELLO, GRADIENT), "recv": (READY, PARAMETERS)})
     if GRADIENT in said and HELLO not in said[: said.index(GRADIENT)]:
-        raise WrongAnswer(
-            "no-hello",
-            f"{who} sends its gradient without a hello, so the server never learns that it is "
-            "there: it listens for hellos (tag 1) and serves whoever knocks",
-        )
+        raise WrongAnswer("no-hello", who=who)
     if any(event.kind == "recv" and event.any_source for event in log):
-        raise WrongAnswer(
-            "from-anyone", f"{who} receives from any source; only the server, rank 0, answers it"
-        )
+        raise WrongAnswer("from-anyone", who=who)
     hello_open = False  # said, and not answered yet
     for event in log:
         if event.tag == READY:
@@ -144,76 +128,40 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
         elif event.tag == HELLO:
             hello_open = True
         elif event.tag == GRADIENT and hello_open:
-            raise WrongAnswer(
-                "does-not-wait-for-ready",
-                f"{who} sends its gradient before it has heard that the server is ready for it",
-            )
+            raise WrongAnswer("does-not-wait-for-ready", who=who)
     for event in log:
         if event.kind == "send" and event.tag == HELLO and event.content != [1.0]:
-            raise WrongAnswer(
-                "wrong-words", f"{who} says {event.content}; a hello is the tensor `[1.0]`"
-            )
+            raise WrongAnswer("wrong-words", who=who, content=event.content)
         if event.kind == "send" and event.tag == GRADIENT and event.nbytes == BYTES - 4:
-            raise WrongAnswer(
-                "forgets-the-loss",
-                f"{who} sends {N} numbers, the gradient alone. Gradient and loss travel in one "
-                f"message of {N + 1} numbers, just as `compute` returns them",
-            )
+            raise WrongAnswer("forgets-the-loss", who=who, n=N, together=N + 1)
     rounds = said.count(GRADIENT)
     fetched = sum(event.kind == "recv" and event.tag == PARAMETERS for event in log)
     if rounds and not fetched:
-        raise WrongAnswer(
-            "never-fetches", f"{who} hands gradients in, but never receives the new parameters"
-        )
+        raise WrongAnswer("never-fetches", who=who)
     hellos = said.count(HELLO)
-    if hellos > ROUNDS or (seen.hung and seen.errors[worker] is None and hellos < ROUNDS):
-        raise WrongAnswer(
-            "wrong-number-of-rounds",
-            f"{who} says hello {hellos} times in {ROUNDS} rounds, so "
-            + ("nobody answers the last one" if hellos > ROUNDS else "the server waits for more"),
-        )
+    if hellos > ROUNDS:
+        raise WrongAnswer("wrong-number-of-rounds", who=who, hellos=hellos, rounds=ROUNDS)
+    if seen.hung and seen.errors[worker] is None and hellos < ROUNDS:
+        raise WrongAnswer("wrong-number-of-rounds: too few", who=who, hellos=hellos, rounds=ROUNDS)
 
 
 def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
     losses, inputs, times, parameters = seen.results[worker]
     log, who = seen.logs[worker], f"worker {worker}"
     if len(inputs) != ROUNDS:
-        raise WrongAnswer(
-            "wrong-number-of-gradients",
-            f"{who} calls `compute` {len(inputs)} times in {ROUNDS} rounds. Every round needs a "
-            "gradient of its own, at the parameters that came last",
-        )
+        raise WrongAnswer("wrong-number-of-gradients", who=who, count=len(inputs), rounds=ROUNDS)
     if inputs[1:] != sent[:-1]:
-        raise WrongAnswer(
-            "computes-at-old-parameters",
-            f"{who} computes its second gradient at {inputs[1]}, but the server had sent "
-            f"{sent[0]}. Receive into the tensor `parameters`, and compute at it",
-        )
+        raise WrongAnswer("computes-at-old-parameters", who=who, given=inputs[1], wanted=sent[0])
     if parameters != sent[-1]:
-        raise WrongAnswer(
-            "another-tensor",
-            f"{who} ends with {parameters} in `parameters`, but the server had sent {sent[-1]}. "
-            "`parameters = other` only gives the name to another tensor; receive into the one that "
-            "was given, or copy into it with `parameters.copy_(other)`",
-        )
+        raise WrongAnswer("another-tensor", who=who, parameters=parameters, wanted=sent[-1])
     hellos = [event.start for event in log if event.kind == "send" and event.tag == HELLO]
     if any(computed > hello for computed, hello in zip(times, hellos, strict=False)):
-        raise WrongAnswer(
-            "keeps-the-server-waiting",
-            f"right, but {who} knocks first and computes then. The server is ready for this worker "
-            "alone, and everybody else waits until it has computed. Compute before the hello",
-        )
+        raise WrongAnswer("keeps-the-server-waiting", who=who)
     expected = [sum(at) + 100 * worker for at in inputs]
     if not isinstance(losses, list) or [_number(loss) for loss in losses] != expected:
-        raise WrongAnswer(
-            "wrong-losses",
-            f"{who} returns {losses!r} instead of the losses {expected}: the last number of what "
-            "`compute` returned in each round",
-        )
+        raise WrongAnswer("wrong-losses", who=who, losses=repr(losses), expected=expected)
     if any(not isinstance(loss, float) for loss in losses):
-        raise WrongAnswer(
-            "wrong-losses", f"{who} returns {losses!r}; make Python floats with `.item()`"
-        )
+        raise WrongAnswer("wrong-losses: as tensors", who=who, losses=repr(losses))
 
 
 def _number(value) -> float | None:
@@ -277,17 +225,11 @@ def judge_serve(seen: Observation) -> None:
     judge_hang(seen)
     served, lengths, parameters = seen.results[0]
     if any(length == N + 1 for length in lengths):
-        raise WrongAnswer(
-            "loss-in-the-gradient",
-            f"`update` was given {N + 1} numbers for {N} parameters: the last one is the loss. "
-            "Give it the gradient alone, `message[:-1]`",
-        )
+        raise WrongAnswer("loss-in-the-gradient", together=N + 1, n=N)
     _judge_parameters(seen, log, lengths, parameters)
     order = [event.peer for event in log if event.kind == "recv" and event.tag == GRADIENT]
     if served != order:
-        raise WrongAnswer(
-            "wrong-order", f"it returned {served!r}, but the workers were served as {order}"
-        )
+        raise WrongAnswer("wrong-order", served=repr(served), order=order)
 
 
 def _judge_listening(seen: Observation, log: list) -> None:
@@ -295,32 +237,17 @@ def _judge_listening(seen: Observation, log: list) -> None:
     if any(event.any_source for event in heard):
         _judge_tags(log, "the server", {"recv": (HELLO, GRADIENT), "send": (READY, PARAMETERS)})
     if not heard:
-        raise WrongAnswer("nobody-listens", "the server never receives a hello (tag 1)")
+        raise WrongAnswer("nobody-listens")
     if not any(event.any_source for event in heard):
-        raise WrongAnswer(
-            "fixed-order",
-            f"the server waits for a hello of worker {heard[0].peer or 1} by name. In this check "
-            "worker 1 does not come before the others are done, so everybody waits for it, for "
-            "ever. Name no source, and ask `dist.recv` who it was: it returns the rank",
-        )
+        raise WrongAnswer("fixed-order", worker=heard[0].peer or 1)
     if any(e.kind == "recv" and e.tag == GRADIENT and e.any_source for e in log):
-        raise WrongAnswer(
-            "gradient-from-anyone",
-            "the server takes a gradient from any source. It has just told one worker that it is "
-            "ready for *that one*: receive from it by name",
-        )
+        raise WrongAnswer("gradient-from-anyone")
     _judge_answers(seen, log)
     if not any(event.kind == "send" and event.tag == READY for event in log):
-        raise WrongAnswer(
-            "no-answer", "a worker says hello and never hears that the server is ready (tag 2)"
-        )
+        raise WrongAnswer("no-answer")
     finished = all(seen.errors[worker] is None for worker in range(1, len(seen.logs)))
     if seen.hung and finished:
-        raise WrongAnswer(
-            "serves-too-many",
-            "all gradients are in, and the server still waits for a hello. `rounds` counts the "
-            "gradients of all workers together",
-        )
+        raise WrongAnswer("serves-too-many")
 
 
 def _judge_answers(seen: Observation, log: list) -> None:
@@ -328,20 +255,11 @@ def _judge_answers(seen: Observation, log: list) -> None:
     unanswered = None
     for event in log:
         if event.tag == HELLO and unanswered is not None and seen.hung:
-            raise WrongAnswer(
-                "collects-hellos",
-                f"the server has heard worker {unanswered}'s hello and listens for the next one "
-                "before it answers. So all wait for the straggler, who comes only when the others "
-                "are done. Serve each worker to the end before you listen again",
-            )
+            raise WrongAnswer("collects-hellos", unanswered=unanswered)
         if event.tag == HELLO and event.finished:
             unanswered = event.peer
         elif event.tag == READY and unanswered not in (None, event.peer):
-            raise WrongAnswer(
-                "answers-another",
-                f"worker {unanswered} says hello, and the server is ready for worker {event.peer}. "
-                "The hello is always `[1.0]`; who said it is what `dist.recv` returns",
-            )
+            raise WrongAnswer("answers-another", unanswered=unanswered, peer=event.peer)
         elif event.tag == READY:
             unanswered = None
 
@@ -349,22 +267,14 @@ def _judge_answers(seen: Observation, log: list) -> None:
 def _judge_parameters(seen: Observation, log, lengths: list[int], parameters: list) -> None:
     total = sum(2 * 10.0**worker for worker in range(1, len(seen.logs)))
     if not lengths:
-        raise WrongAnswer("never-updates", "`update` was never called")
+        raise WrongAnswer("never-updates")
     if parameters != [total] * N:
-        raise WrongAnswer(
-            "wrong-parameters",
-            f"after all gradients the parameters are {parameters}, not {[total] * N}. Every "
-            "gradient has to be applied once, in place",
-        )
+        raise WrongAnswer("wrong-parameters", parameters=parameters, wanted=[total] * N)
     so_far, heard = 0.0, 0.0
     for event in log:
         if event.kind == "recv" and event.tag == GRADIENT:
             heard = 10.0**event.peer
         elif event.kind == "send" and event.tag == PARAMETERS:
             if event.content == [so_far] * N:
-                raise WrongAnswer(
-                    "sends-before-updating",
-                    f"worker {event.peer} is sent the parameters as they were before its own "
-                    "gradient. Update first, then send",
-                )
+                raise WrongAnswer("sends-before-updating", peer=event.peer)
             so_far += heard

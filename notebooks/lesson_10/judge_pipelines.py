@@ -34,49 +34,32 @@ def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
     numbers_found: list[int] = []
     given = [plain(function(stages, most)) for stages, most in _PLANS]
     if None in given:
-        raise WrongAnswer("returns-nothing", "it returned nothing. Is there a `return`?")
+        raise WrongAnswer("returns-nothing")
     for (stages, most), found in zip(_PLANS, given, strict=True):
         if isinstance(found, bool) or not isinstance(found, numbers.Real) or not _finite(found):
-            raise WrongAnswer("not-a-number", f"{stages} stages, {most}: it returned {found!r}")
+            raise WrongAnswer("not-a-number", stages=stages, most=most, found=repr(found))
         if found != int(found) and given == [_bubble(k, _needed(k, m)) for k, m in _PLANS]:
-            raise WrongAnswer(
-                "the-bubble",
-                f"{stages} stages, {most}: it returned {found:g}, which is the bubble; the number "
-                "of micro-batches is asked for",
-            )
+            raise WrongAnswer("the-bubble", stages=stages, most=most, found=found)
         if found != int(found):
-            raise WrongAnswer(
-                "not-whole",
-                f"{stages} stages, {most}: there are no {found:g} micro-batches; round up",
-            )
+            raise WrongAnswer("not-whole", stages=stages, most=most, found=found)
         if found < 1:
-            raise WrongAnswer(
-                "none-at-all",
-                f"{stages} stages, {most}: {found:g} micro-batches are no batch; at least 1",
-            )
+            raise WrongAnswer("none-at-all", stages=stages, most=most, found=found)
         numbers_found.append(int(found))
     for _, formula in _OTHER_FORMULAS:
         if numbers_found == [formula(stages, most) for stages, most in _PLANS]:
-            raise WrongAnswer(
-                "other-formula",
-                "these are more micro-batches than needed. The bubble is (K - 1)/(M + K - 1): with "
-                "K - 1, not K, and of the whole time, not of the useful one",
-            )
+            raise WrongAnswer("other-formula")
     for (stages, most), count in zip(_PLANS, numbers_found, strict=True):
         right = _needed(stages, most)
         if count < right:
             raise WrongAnswer(
-                "too-few",
-                f"{stages} stages, {most}: with {count} the bubble is "
-                f"{_bubble(stages, count):.4f}, which is more",
+                "too-few", stages=stages, most=most, count=count, bubble=_bubble(stages, count)
             )
         if count > right:
-            equal = _bubble(stages, right) == most
-            raise WrongAnswer(
-                "too-many",
-                f"{stages} stages, {most}: {right} are enough, not {count}"
-                + f". With {right} the bubble is {most}: at most {most} allows that" * equal,
-            )
+            if _bubble(stages, right) == most:
+                raise WrongAnswer(
+                    "too-many: by one", stages=stages, most=most, right=right, count=count
+                )
+            raise WrongAnswer("too-many", stages=stages, most=most, right=right, count=count)
 
 
 def _finite(number: numbers.Real) -> bool:
@@ -109,37 +92,26 @@ def judge_order(order: Callable[[int, int, int], list[tuple[str, int]]]) -> None
         if found == right:
             continue
         if found == right[::-1]:
-            raise WrongAnswer(
-                "from-the-other-end",
-                f"K = {stages}, M = {count}: stage 0 does what stage {stages - 1} should. The "
-                "first stage runs ahead furthest, as its gradient has the longest way back",
-            )
+            raise WrongAnswer("from-the-other-end", stages=stages, count=count, last=stages - 1)
         try:
             times(found, {"F": 1, "B": 2})
         except ValueError:
-            raise WrongAnswer("waits-for-ever", _standstill(found, stages, count)) from None
+            stuck = _standstill(found, stages)
+            raise WrongAnswer("waits-for-ever", stages=stages, count=count, stuck=stuck) from None
         for number, (own, wanted) in enumerate(zip(found, right, strict=True)):
             where = f"K = {stages}, M = {count}, stage {number}"
             if in_flight(own) > in_flight(wanted):
                 raise WrongAnswer(
-                    "holds-too-many",
-                    f"{where} holds {in_flight(own)} micro-batches at once; 1F1B begins backward "
-                    f"as early as it can and holds {in_flight(wanted)}",
+                    "holds-too-many", where=where, holds=in_flight(own), enough=in_flight(wanted)
                 )
             if in_flight(own) < in_flight(wanted):
                 raise WrongAnswer(
-                    "runs-not-ahead",
-                    f"{where} holds {in_flight(own)} micro-batch(es) at once, so the stages after "
-                    f"it wait; it should run {in_flight(wanted) - 1} ahead",
+                    "runs-not-ahead", where=where, holds=in_flight(own), ahead=in_flight(wanted) - 1
                 )
-        raise WrongAnswer(
-            "another-order",
-            f"K = {stages}, M = {count}: every stage holds as many as it should, but in another "
-            "order: forwards and backwards each by rising numbers, a forward first",
-        )
+        raise WrongAnswer("another-order", stages=stages, count=count)
 
 
-def _standstill(found: list[list[Task]], stages: int, count: int) -> str:
+def _standstill(found: list[list[Task]], stages: int) -> str:
     """Say of a schedule that never ends what each stage waits to do."""
     done: set[tuple[str, int, int]] = set()  # kind, micro-batch, stage
     left = [list(tasks) for tasks in found]
@@ -151,12 +123,11 @@ def _standstill(found: list[list[Task]], stages: int, count: int) -> str:
                 done.add((tasks[0].kind, tasks[0].micro_batch, stage))
                 del tasks[0]
                 moved = True
-    stuck = "; ".join(
+    return "; ".join(
         f'stage {stage} before ("{tasks[0].kind}", {tasks[0].micro_batch})'
         for stage, tasks in enumerate(left)
         if tasks
     )
-    return f"K = {stages}, M = {count}: the stages wait for each other for ever: {stuck}"
 
 
 def _needs(task: Task, stage: int, stages: int) -> set[tuple[str, int, int]]:
@@ -169,29 +140,38 @@ def _needs(task: Task, stage: int, stages: int) -> set[tuple[str, int, int]]:
 def _tasks(pairs: object, number: int, stages: int, count: int) -> list[Task]:
     where = f"stage {number} of {stages}, {count} micro-batches"
     if pairs is None:
-        raise WrongAnswer("returns-nothing", f"{where}: it returned nothing. Is there a `return`?")
+        raise WrongAnswer("returns-nothing", where=where)
     if not isinstance(pairs, list | tuple):
-        raise WrongAnswer("no-list", f"{where}: it returned {pairs!r}, not a list of pairs")
+        raise WrongAnswer("no-list", where=where, pairs=repr(pairs))
     tasks = []
     for pair in pairs:
         try:
             kind, m = pair
             tasks.append(Task(str(kind), operator.index(m)))
         except (TypeError, ValueError):
-            raise WrongAnswer(
-                "no-pairs", f'{where}: each item is a pair such as ("F", 0), not {pair!r}'
-            ) from None
+            raise WrongAnswer("no-pairs", where=where, pair=repr(pair)) from None
         if kind not in ("F", "B"):
-            raise WrongAnswer("no-such-task", f'{where}: {pair!r} has neither "F" nor "B" in front')
+            raise WrongAnswer("no-such-task", where=where, pair=repr(pair))
     wanted = Counter(Task(kind, m) for kind in "FB" for m in range(count))
     missing, extra = wanted - Counter(tasks), Counter(tasks) - wanted
     if missing or extra:
         first = next(iter(missing or extra))
-        what = "is missing" if missing else "is there twice"
         if extra and not 0 <= next(iter(extra)).micro_batch < count:
             first = next(iter(extra))
-            what = f"is there, but micro-batches are counted from 0 to {count - 1}"
-        raise WrongAnswer("not-each-once", f'{where}: ("{first.kind}", {first.micro_batch}) {what}')
+            raise WrongAnswer(
+                "not-each-once: of other numbers",
+                where=where,
+                kind=first.kind,
+                micro_batch=first.micro_batch,
+                largest=count - 1,
+            )
+        if missing:
+            raise WrongAnswer(
+                "not-each-once", where=where, kind=first.kind, micro_batch=first.micro_batch
+            )
+        raise WrongAnswer(
+            "not-each-once: but twice", where=where, kind=first.kind, micro_batch=first.micro_batch
+        )
     return tasks
 
 
@@ -202,7 +182,7 @@ def judge_cut(cut: Callable[[list[float], int], list[int]]) -> None:
         given = list(costs)
         found = plain(returned(cut, given, stages))
         if given != costs:
-            raise WrongAnswer("changes-costs", "it changes `costs`, which the caller still needs")
+            raise WrongAnswer("changes-costs")
         _require_a_cut(found, costs, stages)
         ends = [sum(found[:i]) for i in range(stages + 1)]
         cuts.append((costs, found, max(sum(costs[a:b]) for a, b in pairwise(ends))))
@@ -210,35 +190,44 @@ def judge_cut(cut: Callable[[list[float], int], list[int]]) -> None:
     for costs, found, slowest in cuts:
         best = _best(costs, len(found))
         if slowest > best + 1e-9:
+            if equal:
+                raise WrongAnswer(
+                    "equal-numbers",
+                    costs=costs,
+                    count=len(found),
+                    found=list(found),
+                    slowest=slowest,
+                    best=best,
+                )
             raise WrongAnswer(
-                "equal-numbers" if equal else "not-the-best",
-                f"{costs} in {len(found)} stages: {list(found)} layers make a stage of "
-                f"{slowest:g}; the best cut has {best:g}"
-                + (". Equal numbers of layers are not equal costs" if equal else ""),
+                "not-the-best",
+                costs=costs,
+                count=len(found),
+                found=list(found),
+                slowest=slowest,
+                best=best,
             )
 
 
 def _require_a_cut(found: object, costs: Sequence[float], stages: int) -> None:
     if found is None:
-        raise WrongAnswer("returns-nothing", "it returned nothing. Is there a `return`?")
+        raise WrongAnswer("returns-nothing")
     if not isinstance(found, list | tuple) or not all(isinstance(n, int) for n in found):
-        raise WrongAnswer(
-            "no-list",
-            f"{costs} in {stages} stages: it returned {found!r}, not a list of whole numbers, the "
-            "number of layers of each stage",
-        )
+        raise WrongAnswer("no-list", costs=costs, stages=stages, found=repr(found))
     if len(found) != stages:
         raise WrongAnswer(
-            "other-number-of-stages", f"{len(found)} numbers for {stages} stages: {list(found)}"
+            "other-number-of-stages", count=len(found), stages=stages, found=list(found)
         )
     if min(found) < 1:
-        raise WrongAnswer("empty-stage", f"{list(found)}: every stage gets at least one layer")
+        raise WrongAnswer("empty-stage", found=list(found))
     if sum(found) != len(costs):
         raise WrongAnswer(
             "not-all-layers",
-            f"{costs} in {stages} stages: {list(found)} are {sum(found)} layers, but there are "
-            f"{len(costs)}. How many layers each stage gets is asked for, not where it ends or "
-            "what it costs",
+            costs=costs,
+            stages=stages,
+            found=list(found),
+            sum=sum(found),
+            layers=len(costs),
         )
 
 

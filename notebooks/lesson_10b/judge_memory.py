@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.formulas import plain
+from course_lib.teaching.judges.formulas import name_the_mistake, plain
 
 WEIGHTS, GRADIENTS, OPTIMIZER = 2, 2, 12  # bytes a parameter
 STAGES = (0, 1, 2, 3)
@@ -34,23 +34,25 @@ def judge_bytes_per_rank(bytes_per_rank: Callable[[int, int, int], float]) -> No
         for stage in STAGES:
             value = plain(bytes_per_rank(stage, parameters, ranks))
             if value is None:
-                raise WrongAnswer(
-                    "returns-nothing",
-                    f"stage {stage} gave nothing. Is there a `return` on every path?",
-                )
+                raise WrongAnswer("returns-nothing", stage=stage)
             if not isinstance(value, numbers.Real | Decimal) or isinstance(value, bool):
-                raise WrongAnswer("not-a-number", f"stage {stage} gave {value!r}, no number")
+                raise WrongAnswer("not-a-number", stage=stage, value=repr(value))
             found[stage, parameters, ranks] = float(value)
-    for name, wrong, text in _MISTAKES:
-        if all(_close(value, wrong(*case)) for case, value in found.items()):
-            raise WrongAnswer(name, text)
+
+    def gives_the_same(wrong: Callable[[int, int, int], float]) -> bool:
+        return all(_close(value, wrong(*case)) for case, value in found.items())
+
+    name_the_mistake(_MISTAKES, gives_the_same)
     for (stage, parameters, ranks), value in found.items():
         right = expected(stage, parameters, ranks)
         if not _close(value, right):
             raise WrongAnswer(
                 "wrong-number",
-                f"stage {stage} of {parameters:,} parameters on {ranks} rank(s) takes "
-                f"{right:,.0f} bytes on each, not {value:,.0f}",
+                stage=stage,
+                parameters=parameters,
+                ranks=ranks,
+                right=right,
+                value=value,
             )
 
 
@@ -60,53 +62,19 @@ def _close(one: float, other: float) -> bool:
 
 
 _FROM = ((WEIGHTS, 3), (GRADIENTS, 2), (OPTIMIZER, 1))  # bytes, and the stage that divides them
-_MISTAKES: tuple[tuple[str, Callable[[int, int, int], float], str], ...] = (
-    (
-        "forgets-the-master-copy",
-        lambda stage, n, p: expected(stage, n, p, optimizer=8),
-        "the optimizer has 12 bytes a parameter, not 8: beside Adam's two running means there is "
-        "a copy of the weights in float32, to which small updates can be added",
-    ),
-    (
-        "off-by-one-stage",
-        lambda stage, n, p: expected(stage + 1, n, p),
-        "each stage divides what the next one should: stage 0 is plain data parallelism",
-    ),
-    (
-        "shards-everything",
-        lambda stage, n, p: expected(3 if stage else 0, n, p),
-        "from stage 1 on all is divided; stage 1 divides the optimizer's state only",
-    ),
-    (
-        "nothing-divided",
-        lambda stage, n, p: expected(0, n, p),
-        "no stage divides anything by the number of ranks",
-    ),
+_MISTAKES: tuple[tuple[str, Callable[[int, int, int], float]], ...] = (
+    ("forgets-the-master-copy", lambda stage, n, p: expected(stage, n, p, optimizer=8)),
+    ("off-by-one-stage", lambda stage, n, p: expected(stage + 1, n, p)),
+    ("shards-everything", lambda stage, n, p: expected(3 if stage else 0, n, p)),
+    ("nothing-divided", lambda stage, n, p: expected(0, n, p)),
     (
         "weights-first",
         lambda stage, n, p: (
             n * sum(b / p if stage >= s else b for b, s in ((2, 1), (2, 2), (12, 3)))
         ),
-        "the order is the other way round: the optimizer's state, the largest part, comes first",
     ),
-    (
-        "only-one-kind",
-        lambda stage, n, p: n * sum(b / p if stage == s else b for b, s in _FROM),
-        "each stage divides what the one before divided, and one kind more: stage 3 divides all",
-    ),
-    (
-        "all-ranks-together",
-        lambda stage, n, p: p * expected(stage, n, p),
-        "that is what all ranks hold together; the bytes on one rank are asked for",
-    ),
-    (
-        "for-one-parameter",
-        lambda stage, n, p: expected(stage, 1, p),
-        "those are the bytes for one parameter: multiply by `parameters`",
-    ),
-    (
-        "in-gigabytes",
-        lambda stage, n, p: expected(stage, n, p) / 1e9,
-        "that is in gigabytes; bytes are asked for",
-    ),
+    ("only-one-kind", lambda stage, n, p: n * sum(b / p if stage == s else b for b, s in _FROM)),
+    ("all-ranks-together", lambda stage, n, p: p * expected(stage, n, p)),
+    ("for-one-parameter", lambda stage, n, p: expected(stage, 1, p)),
+    ("in-gigabytes", lambda stage, n, p: expected(stage, n, p) / 1e9),
 )

@@ -58,15 +58,9 @@ def judge_sharded_step(everyone: Findings, p: int) -> None:
         need_group(found["calls"])
         late = [call.call for call in found["calls"] if not call.waited]
         if late:
-            raise WrongAnswer(
-                "does-not-wait",
-                f"rank {rank} never waits for its `{late[0]}`: until `wait()` has returned, the "
-                "numbers may not be there",
-            )
+            raise WrongAnswer("does-not-wait", rank=rank, late=late[0])
     if not all(found["calls"] for found in members):
-        raise WrongAnswer(
-            "no-communication", "it calls nothing of `dist`: each rank knows its gradient only"
-        )
+        raise WrongAnswer("no-communication")
     for rank, found in enumerate(members):
         _judge_velocity(rank, found["velocity"], velocity.chunk(p)[rank], p)
     for rank, found in enumerate(members):
@@ -80,110 +74,62 @@ def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: i
     if _close(found, expected):
         return
     if not found.any():
-        raise WrongAnswer(
-            "velocity-not-kept",
-            f"after two steps rank {rank}'s velocity is still zero. `velocity = ...` names another "
-            "tensor; change the one that was given, by `mul_` and `add_` or `velocity[:] = ...`",
-        )
+        raise WrongAnswer("velocity-not-kept", rank=rank)
     if _close(found, p * expected):
-        raise WrongAnswer(
-            "sum-not-mean",
-            f"rank {rank}'s velocity is {p} times too large: that is the sum of the gradients "
-            "over the ranks. Who divides?",
-        )
+        raise WrongAnswer("sum-not-mean", rank=rank, p=p)
     last = sum(gradient_of(other, STEPS - 1, p) for other in range(p)) / p
     if _close(found, last.chunk(p)[rank]):
-        raise WrongAnswer(
-            "no-momentum",
-            f"rank {rank}'s velocity is the mean gradient of the last step alone: nine tenths of "
-            "the velocity before it are missing",
-        )
+        raise WrongAnswer("no-momentum", rank=rank)
     own = torch.zeros_like(expected)
     for step in range(STEPS):
         own = MOMENTUM * own + gradient_of(rank, step, p).chunk(p)[rank]
     if _close(found, own):
-        raise WrongAnswer(
-            "own-gradient",
-            f"rank {rank}'s velocity has seen that rank's own gradient only, not the mean",
-        )
+        raise WrongAnswer("own-gradient", rank=rank)
     raise WrongAnswer(
-        "wrong-velocity",
-        f"rank {rank}'s velocity begins {found[:2].tolist()}, that of one process, in this part, "
-        f"{expected[:2].tolist()}",
+        "wrong-velocity", rank=rank, given=found[:2].tolist(), wanted=expected[:2].tolist()
     )
 
 
 def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:
     if _close(found, torch.arange(PART * p).double()):
-        raise WrongAnswer(
-            "weights-not-changed",
-            f"rank {rank}'s weights are where they were: change the given tensor in place",
-        )
+        raise WrongAnswer("weights-not-changed", rank=rank)
     own = slice(PART * rank, PART * (rank + 1))
     before = torch.arange(PART * p).double()
     others = torch.ones(PART * p, dtype=torch.bool)
     others[own] = False
     if _close(found[own], expected[own]) and _close(found[others], before[others]):
-        raise WrongAnswer(
-            "does-not-gather",
-            f"rank {rank} has the new weights in its own part, but not in the others': every rank "
-            "needs all of them for its next forward",
-        )
+        raise WrongAnswer("does-not-gather", rank=rank)
     if _close(found - before, before - expected):
-        raise WrongAnswer(
-            "uphill", "the weights move by the right amount in the wrong direction: minus 0.1 * v"
-        )
+        raise WrongAnswer("uphill")
     right = [_close(*pair) for pair in zip(found.chunk(p), expected.chunk(p), strict=True)]
     if any(right):
         wrong = right.index(False)
         raise WrongAnswer(
             "wrong-part",
-            f"part {wrong} of rank {rank}'s weights is wrong, the part that rank {wrong} updates: "
-            f"it should begin {expected.chunk(p)[wrong][:2].tolist()}, and begins "
-            f"{found.chunk(p)[wrong][:2].tolist()}. Which part of the weights does each rank take?",
+            wrong=wrong,
+            rank=rank,
+            wanted=expected.chunk(p)[wrong][:2].tolist(),
+            given=found.chunk(p)[wrong][:2].tolist(),
         )
     raise WrongAnswer(
-        "wrong-weights",
-        f"rank {rank}'s weights begin {found[:2].tolist()}, those of one process "
-        f"{expected[:2].tolist()}",
+        "wrong-weights", rank=rank, given=found[:2].tolist(), wanted=expected[:2].tolist()
     )
 
 
 def _judge_calls(calls: list, p: int) -> None:
     names = [call.call for call in calls]
     if "all_reduce" in names and any(name in _REDUCE_SCATTERS for name in names):
-        raise WrongAnswer(
-            "all-reduces-weights",
-            "weights and velocity are right, but the new weights come by an all-reduce, mostly of "
-            "zeros: twice the bytes of an all-gather of the parts",
-        )
+        raise WrongAnswer("all-reduces-weights")
     if "all_reduce" in names:
-        raise WrongAnswer(
-            "all-reduces",
-            "weights and velocity are right, but an all-reduce brings every rank the whole mean "
-            "gradient, of which it uses one part: 3/2 of the bytes that are needed",
-        )
+        raise WrongAnswer("all-reduces")
     sums = [call for call in calls if call.call in (*_REDUCE_SCATTERS, *_EXCHANGES)]
     gathers = [call for call in calls if call.call.startswith("all_gather")]
     if len(calls) != 2 * STEPS or len(sums) != STEPS or len(gathers) != STEPS:
-        raise WrongAnswer(
-            "too-many-collectives",
-            f"weights and velocity are right, but {STEPS} steps took {', '.join(names)}; one "
-            "reduce-scatter and one all-gather each are enough",
-        )
+        raise WrongAnswer("too-many-collectives", steps=STEPS, calls=", ".join(names))
     if any(call.nbytes != 8 * PART for call in gathers):
-        raise WrongAnswer(
-            "gathers-too-much",
-            f"weights and velocity are right, but a rank hands {gathers[0].nbytes} bytes to the "
-            f"all-gather; its own part of the weights has {8 * PART}",
-        )
+        raise WrongAnswer("gathers-too-much", nbytes=gathers[0].nbytes, part_bytes=8 * PART)
     if any(call.nbytes < 8 * PART * p for call in sums):
-        raise WrongAnswer(
-            "loses-digits",
-            f"weights and velocity are right, as they have few digits here, but a rank hands only "
-            f"{sums[0].nbytes} bytes of gradient to the reduce-scatter; in float64 it has "
-            f"{8 * PART * p}",
-        )
+        raise WrongAnswer("loses-digits", nbytes=sums[0].nbytes, all_bytes=8 * PART * p)
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
+from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 _SAMPLES, _OUTPUTS, _PART = 3, 5, 2
@@ -52,61 +53,33 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
         result, calls = found["result"], found["calls"]
         need_group(calls)
         if not all(call.waited for call in calls):
-            raise WrongAnswer(
-                "does-not-wait",
-                f"rank {rank} never waits for its `{calls[0].call}`: until `wait()` has returned, "
-                "the sum may not be there",
-            )
+            raise WrongAnswer("does-not-wait", rank=rank, call=calls[0].call)
         if not isinstance(result, torch.Tensor):
-            raise WrongAnswer(
-                "no-tensor", f"rank {rank} returned {type(result).__name__}. Is there a `return`?"
-            )
+            raise WrongAnswer("no-tensor", rank=rank, kind=type(result).__name__)
         if result.shape != whole.shape:
             raise WrongAnswer(
                 "wrong-shape",
-                f"rank {rank} returned the shape {tuple(result.shape)}; {_SAMPLES} samples with "
-                f"{_OUTPUTS} outputs have {tuple(whole.shape)}",
+                rank=rank,
+                shape=tuple(result.shape),
+                samples=_SAMPLES,
+                outputs=_OUTPUTS,
+                wanted=tuple(whole.shape),
             )
         if not calls and _equal(result, whole):
-            raise WrongAnswer(
-                "not-by-dist",
-                "the output is right, but no call of `dist` was seen. Use `dist` directly, so that "
-                "the check can count what you send",
-            )
+            raise WrongAnswer("not-by-dist")
         if not calls:
-            raise WrongAnswer(
-                "no-communication",
-                f"rank {rank} returned the product of its own parts: one term of the sum. The "
-                "others' terms are on the others",
-            )
+            raise WrongAnswer("no-communication", rank=rank)
     right = [_equal(found["result"], whole) for found in everyone[:p]]
     if any(right) and not all(right):
-        raise WrongAnswer(
-            "not-on-every-rank",
-            f"rank {right.index(True)} has the whole output, but rank {right.index(False)} has "
-            "not, and its next layer needs it",
-        )
+        raise WrongAnswer("not-on-every-rank", rank=right.index(True), other=right.index(False))
     for rank, found in enumerate(everyone[:p]):
         calls = found["calls"]
         _judge_numbers(rank, found["result"], whole, bias, p)
         if found["changed"]:
-            raise WrongAnswer(
-                "changes-its-inputs",
-                f"the output is right, but rank {rank}'s inputs, weight or bias are not what they "
-                "were; backward, and the next step, need them unchanged",
-            )
-        need_one_all_reduce(
-            calls,
-            "brings every rank more than the sum: all ranks' terms, or the layer that was cut on "
-            "purpose",
-        )
+            raise WrongAnswer("changes-its-inputs", rank=rank)
+        need_one_all_reduce(calls)
         if calls[0].nbytes < whole.nbytes:
-            raise WrongAnswer(
-                "loses-digits",
-                f"the output is right, as it has few digits here, but the sum is made of "
-                f"{calls[0].nbytes} bytes, half of them or fewer. In float64 it has "
-                f"{whole.nbytes}; rounded terms would train another model than the uncut layer",
-            )
+            raise WrongAnswer("loses-digits", nbytes=calls[0].nbytes, needed=whole.nbytes)
 
 
 def _judge_numbers(
@@ -115,27 +88,13 @@ def _judge_numbers(
     if _equal(result, whole):
         return
     mistakes = (
-        (
-            "bias-on-every-rank",
-            whole + (p - 1) * bias,
-            f"every output has its bias {p} times: each of {p} ranks added it before the sum",
-        ),
-        ("forgets-the-bias", whole - bias, "the bias is missing"),
-        (
-            "mean-not-sum",
-            (whole - bias) / p + bias,
-            f"the product is a {p}th of what it should be. The parts are terms of a sum: there "
-            "is nothing to average",
-        ),
+        ("bias-on-every-rank", whole + (p - 1) * bias),
+        ("forgets-the-bias", whole - bias),
+        ("mean-not-sum", (whole - bias) / p + bias),
     )
-    for name, wrong, text in mistakes:
-        if p > 1 and _equal(result, wrong):
-            raise WrongAnswer(name, f"on rank {rank} {text}")
-    raise WrongAnswer(
-        "wrong-value",
-        f"rank {rank}'s first sample is {result[0].tolist()}, in one piece it is "
-        f"{whole[0].tolist()}",
-    )
+    if p > 1:
+        name_the_mistake(mistakes, lambda wrong: _equal(result, wrong), rank=rank, p=p)
+    raise WrongAnswer("wrong-value", rank=rank, given=result[0].tolist(), wanted=whole[0].tolist())
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

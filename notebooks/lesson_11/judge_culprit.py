@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import name_the_mistake
 
 from .traces import self_seconds
 
@@ -39,26 +40,22 @@ def judge_culprit(culprit: Callable) -> None:
     wanted = [expected(case) for case in cases]
     for answer in given:
         if answer is None:
-            raise WrongAnswer("returns-nothing", "it returned None. Is there a `return`?")
+            raise WrongAnswer("returns-nothing")
         if not _is_pair(answer):
-            raise WrongAnswer(
-                "not-a-pair", f"it returned {answer!r}; a rank and a name are asked for, as a tuple"
-            )
-    for name, makes, text in _MISTAKES:
-        if given != wanted and given == [makes(case) for case in cases]:
-            raise WrongAnswer(name, text)
+            raise WrongAnswer("not-a-pair", answer=repr(answer))
+    if given == wanted:
+        return
+    name_the_mistake(_CULPRIT_MISTAKES, lambda makes: given == [makes(case) for case in cases])
     for label, answer, right in zip(made_up(), given, wanted, strict=True):
         if answer[0] != right[0]:
-            raise WrongAnswer(
-                "wrong-rank",
-                f"where {label} it returned rank {answer[0]}; all wait for rank {right[0]}, "
-                "which is in `sync` for the least time in all",
-            )
+            raise WrongAnswer("wrong-rank", label=label, given=answer[0], rank=right[0])
         if answer[1] != right[1]:
             raise WrongAnswer(
                 "wrong-name",
-                f"where {label} it found the right rank, {right[0]}, but named {answer[1]!r}; the "
-                f"largest self time is that of {right[1]!r}",
+                label=label,
+                rank=right[0],
+                given=repr(answer[1]),
+                wanted=repr(right[1]),
             )
 
 
@@ -287,63 +284,15 @@ def _first_step_only(traces: Traces) -> tuple[int, str]:
     return _answer(traces, rank)
 
 
-_MISTAKES: tuple[tuple[str, Callable[[Traces], tuple[int, str]], str], ...] = (
-    (
-        "blames-the-one-that-waits",
-        _victim,
-        "it returned the rank that waits longest. It was early, and waits for somebody: the rank "
-        "that all wait for is the one that waits *least*",
-    ),
-    (
-        "blames-the-collective",
-        _blames_sync,
-        "it returned the rank and the name with the longest time of all, and that is the waiting "
-        "itself. In `sync` a rank waits for the last one; look what the last one did instead",
-    ),
-    (
-        "total-not-self-time",
-        _total_time,
-        "the rank is right, but the name has the largest *total* time. A span that contains "
-        "others always has; take off the time of those inside",
-    ),
-    (
-        "longest-single-span",
-        _longest_span,
-        "the rank is right, but it took the longest single operator. A short one that is called "
-        "very often can cost more: add up by name. And time that no operator explains is a "
-        "section's own",
-    ),
-    (
-        "most-calls",
-        _most_calls,
-        "the rank is right, but it took the name that occurs most often. What counts is seconds",
-    ),
-    (
-        "counts-what-is-inside-sync",
-        _counts_inside_sync,
-        "the rank is right, but spans inside of `sync` were counted: they belong to the collective",
-    ),
-    (
-        "sync-left-in-what-surrounds-it",
-        _sync_not_taken_out,
-        "the rank is right. But with `sync` simply left out, its time became self time of the span "
-        "around it: take it off there, and only then leave it out",
-    ),
-    (
-        "operators-only",
-        _operators_only,
-        "the rank is right, but only operators were looked at. A section in which Python itself "
-        "is slow has no operator for it: its self time is large",
-    ),
-    (
-        "first-step-only",
-        _first_step_only,
-        "it compared single spans of `sync`. Add up all of a rank: in one step anybody may be late",
-    ),
-    (
-        "longest-or-last-sync",
-        lambda traces: _answer(traces, _by_sync(traces, max)),
-        "it compared one `sync` of each rank, the longest or the last. Add up all of a rank: in "
-        "one step anybody may be late",
-    ),
+_CULPRIT_MISTAKES: tuple[tuple[str, Callable[[Traces], tuple[int, str]]], ...] = (
+    ("blames-the-one-that-waits", _victim),
+    ("blames-the-collective", _blames_sync),
+    ("total-not-self-time", _total_time),
+    ("longest-single-span", _longest_span),
+    ("most-calls", _most_calls),
+    ("counts-what-is-inside-sync", _counts_inside_sync),
+    ("sync-left-in-what-surrounds-it", _sync_not_taken_out),
+    ("operators-only", _operators_only),
+    ("first-step-only", _first_step_only),
+    ("longest-or-last-sync", lambda traces: _answer(traces, _by_sync(traces, max))),
 )

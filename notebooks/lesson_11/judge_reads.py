@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.formulas import name_the_mistake
 
 # Samples of different lengths, none a multiple of another; 11 do not divide by 2, 3 or 4.
 _LENGTHS = (5, 9, 2, 7, 11, 3, 8, 1, 6, 4, 10)
@@ -84,26 +85,23 @@ def _judge_samples(given: list[Any], samples: list[bytes], size: int) -> None:
         return
     rank = next(rank for rank in range(size) if pieces[rank] != shares[rank])
     who = f"rank {rank} of {size}"
-    for name, makes, text in _MISTAKES:
-        if pieces == [makes(samples, other, size) for other in range(size)]:
-            raise WrongAnswer(name, f"{who} {text}")
+
+    def gives_the_same(makes: Callable[[list[bytes], int, int], list[bytes]]) -> bool:
+        return pieces == [makes(samples, other, size) for other in range(size)]
+
+    name_the_mistake(_READ_MISTAKES, gives_the_same, who=who)
     _explain(pieces[rank], shares[rank], who)
 
 
 def _pieces(found: Any, who: str) -> list[bytes]:
     if found is None:
-        raise WrongAnswer("returns-nothing", f"{who} got None. Is there a `return`?")
+        raise WrongAnswer("returns-nothing", who=who)
     if isinstance(found, (bytes, bytearray, memoryview)):
-        raise WrongAnswer(
-            "one-piece-not-a-list",
-            f"{who} got {len(found)} bytes in one piece: cut them into samples, at `starts`",
-        )
+        raise WrongAnswer("one-piece-not-a-list", who=who, nbytes=len(found))
     try:
         return [bytes(piece) for piece in found]
     except (TypeError, ValueError):
-        raise WrongAnswer(
-            "not-bytes", f"{who} got {type(found).__name__}, not a list of bytes"
-        ) from None
+        raise WrongAnswer("not-bytes", who=who, kind=type(found).__name__) from None
 
 
 def _equal_shares(samples: list[bytes], rank: int, size: int) -> list[bytes]:
@@ -120,39 +118,15 @@ def _of_the_starts(samples: list[bytes], rank: int, size: int) -> list[bytes]:
     return samples[slice(*_share(len(samples) + 1, rank, size))]
 
 
-_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]], str], ...] = (
-    (
-        "every-size-th-sample",
-        lambda samples, rank, size: samples[rank::size],
-        "got every so many-th sample. Those are no neighbours in the file: one read cannot fetch "
-        "them alone. A share is contiguous",
-    ),
-    (
-        "drops-the-remainder",
-        _equal_shares,
-        "got `n // world_size` samples. Where n does not divide the last ones belong to nobody: "
-        "use the formula of the text",
-    ),
-    (
-        "remainder-to-the-last",
-        _remainder_to_the_last,
-        "got another share than the text's: the last rank takes the whole remainder, and all "
-        "others wait for it. Use the formula of the text",
-    ),
-    (
-        "takes-starts-for-samples",
-        _of_the_starts,
-        "got a share of n + 1 samples: `starts` has one number more than there are samples",
-    ),
-    (
-        "everything",
-        lambda samples, rank, size: samples,
-        "got all samples, and not only its share",
-    ),
+_READ_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]]], ...] = (
+    ("every-size-th-sample", lambda samples, rank, size: samples[rank::size]),
+    ("drops-the-remainder", _equal_shares),
+    ("remainder-to-the-last", _remainder_to_the_last),
+    ("takes-starts-for-samples", _of_the_starts),
+    ("everything", lambda samples, rank, size: samples),
     (
         "one-sample-too-few",
         lambda samples, rank, size: samples[slice(*_share(len(samples), rank, size))][:-1],
-        "misses the last sample of its share. It ends where the next one begins, at `starts[last]`",
     ),
 )
 
@@ -161,19 +135,15 @@ def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
     """Raise what explains the wrong pieces of one rank."""
     joined, right = b"".join(pieces), b"".join(share)
     if b"#" in joined or (len(joined) == len(right) and joined != right):
-        raise WrongAnswer(
-            "wrong-place-in-the-file",
-            f"{who} got bytes from another place than its share. `starts` counts from the "
-            "beginning of the file: `seek` there, wherever the file stands",
-        )
+        raise WrongAnswer("wrong-place-in-the-file", who=who)
     if joined == right or [len(p) for p in pieces] != [len(s) for s in share]:
         raise WrongAnswer(
             "cut-in-wrong-places",
-            f"{who} got pieces of {[len(p) for p in pieces][:6]} bytes; its samples have "
-            f"{[len(s) for s in share][:6]}. In a block that begins at `starts[first]`, sample i "
-            "begins at `starts[i] - starts[first]`",
+            who=who,
+            given=[len(p) for p in pieces][:6],
+            wanted=[len(s) for s in share][:6],
         )
-    raise WrongAnswer("wrong-samples", f"{who} got {pieces[:2]}, not {share[:2]}")
+    raise WrongAnswer("wrong-samples", who=who, given=pieces[:2], wanted=share[:2])
 
 
 def _judge_reads(
@@ -184,26 +154,10 @@ def _judge_reads(
     # At the end of a file a read of nothing may follow; it costs nothing to speak of.
     count = sum(length > 0 for _, length in reads)
     if total < end - begin:
-        raise WrongAnswer(
-            "not-by-read",
-            f"the samples are right, but {who} has read {total} bytes of its {end - begin} from "
-            "`file`. Use `file.read`, so that the check can count what you fetch",
-        )
+        raise WrongAnswer("not-by-read", who=who, total=total, needed=end - begin)
     if total >= whole and size > 1:
-        raise WrongAnswer(
-            "reads-the-whole-file",
-            f"the samples are right, but {who} has read {total} bytes for {end - begin}: all ranks "
-            "together would read the file as many times as there are ranks",
-        )
+        raise WrongAnswer("reads-the-whole-file", who=who, total=total, needed=end - begin)
     if count > 1:
-        raise WrongAnswer(
-            "a-read-for-each-sample",
-            f"the samples are right, but {who} has read {count} times. Its share lies in one "
-            "piece: one `read`, then cut it",
-        )
+        raise WrongAnswer("a-read-for-each-sample", who=who, count=count)
     if total > end - begin:
-        raise WrongAnswer(
-            "reads-too-much",
-            f"the samples are right, but {who} has read {total} bytes; its share has "
-            f"{end - begin}, from `starts[first]` to `starts[last]`",
-        )
+        raise WrongAnswer("reads-too-much", who=who, total=total, needed=end - begin)

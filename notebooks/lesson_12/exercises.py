@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.judges.formulas import name_the_mistake
 
 # ---- reading hang reports ---------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ def check_rest_of_epoch(rest_of_epoch) -> str:
         given = list(order)
         shares = [_as_list(rest_of_epoch(given, done, rank, now)) for rank in range(now)]
         if given != order:
-            raise WrongAnswer("changes-its-input", "`order` was changed; only read it")
+            raise WrongAnswer("changes-its-input")
         _judge_shares(shares, order, done, before, now)
     return "Every sample that was left comes once, in the batches that would have come anyway."
 
@@ -58,88 +59,44 @@ def _as_list(share) -> list[int]:
     try:
         return list(share.tolist() if hasattr(share, "tolist") else share)
     except TypeError:
-        raise WrongAnswer(
-            "not-a-list", f"return a list of samples, not {type(share).__name__}"
-        ) from None
+        raise WrongAnswer("not-a-list", kind=type(share).__name__) from None
 
 
 def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: int, now: int):
     rest, left = order[done:], len(order) - done
     together = sorted(sample for share in shares for sample in share)
     if together == sorted(order):
-        raise WrongAnswer(
-            "starts-the-epoch-again",
-            f"the {now} survivors go through all {len(order)} samples; {done} of them were done "
-            "before the death, and would count twice in this epoch",
-        )
+        raise WrongAnswer("starts-the-epoch-again", now=now, count=len(order), done=done)
     if shares == [order[rank::before][done // before :] for rank in range(now)] or shares == [
         rest[rank::before] for rank in range(now)
     ]:
-        raise WrongAnswer(
-            "leaves-out-the-dead-ones-share",
-            f"each survivor goes on in steps of {before} through the order, so nobody sees the "
-            f"samples of the dead: share out among the {now} that there are now",
-        )
+        raise WrongAnswer("leaves-out-the-dead-ones-share", before=before, now=now)
     if shares == [order[rank::now][done:] for rank in range(now)]:
-        raise WrongAnswer(
-            "counts-done-per-rank",
-            f"`done` counts the samples of all ranks together, {done} here. You leave out so many "
-            "on each rank",
-        )
+        raise WrongAnswer("counts-done-per-rank", done=done)
     if shares == [order[rank::now][done // now :] for rank in range(now)] and done % now:
-        raise WrongAnswer(
-            "done-by-more-ranks",
-            f"of the {done} samples that are done you leave out {done // now} on each rank, as if "
-            f"the {now} ranks that there are now had done them. There were {before}: first take "
-            "away what is done, then share out the rest",
-        )
+        raise WrongAnswer("done-by-more-ranks", done=done, each=done // now, now=now, before=before)
     if shares == [list(range(done, len(order)))[rank::now] for rank in range(now)]:
-        raise WrongAnswer(
-            "places-not-samples",
-            f"it returns places in `order`, such as {done}; the sample there is `order[{done}]`, "
-            f"{order[done]}",
-        )
+        raise WrongAnswer("places-not-samples", done=done, sample=order[done])
     twice = sorted(sample for sample in set(together) if together.count(sample) > 1)
     if twice and set(together) == set(rest):
-        raise WrongAnswer(
-            "given-twice",
-            f"sample {twice[0]} comes {together.count(twice[0])} times, so it counts more "
-            "than the others. Shares need not be equally long: nothing is to be padded",
-        )
+        raise WrongAnswer("given-twice", sample=twice[0], count=together.count(twice[0]))
     even = left // now * now
     if left % now and together == sorted(rest[:even]):
-        raise WrongAnswer(
-            "drops-the-last",
-            f"{left} samples are left, and the {now} ranks take {even} of them: nobody has the "
-            f"{left - even} at the end. Shares need not be equally long",
-        )
+        raise WrongAnswer("drops-the-last", left=left, now=now, even=even, rest=left - even)
     if together != sorted(rest):
         missing = sorted(set(rest) - set(together))
-        text = (
-            f"sample {missing[0]} is left to do, and nobody has it"
-            if missing
-            else (f"the shares have {len(together)} samples, and {len(rest)} are left")
-        )
-        raise WrongAnswer("not-what-is-left", text)
+        if missing:
+            raise WrongAnswer("not-what-is-left", sample=missing[0])
+        raise WrongAnswer("not-what-is-left: but more", count=len(together), left=len(rest))
     if [sample for share in shares for sample in share] == rest and all(shares):
-        raise WrongAnswer(
-            "one-piece-each",
-            f"rank 0 has the first {len(shares[0])} samples of what is left in one piece, rank 1 "
-            f"those after them. Then the first batch is not made of the next {now} samples of the "
-            "order: deal them out like cards",
-        )
+        raise WrongAnswer("one-piece-each", count=len(shares[0]), now=now)
     sizes = [len(share) for share in shares]
     if max(sizes) - min(sizes) > 1:
-        raise WrongAnswer("unfair", f"the shares have {sizes} samples: not even within one")
+        raise WrongAnswer("unfair", sizes=sizes)
     for step in range(min(sizes)):
         batch = {share[step] for share in shares}
         if batch != set(rest[step * now : (step + 1) * now]):
-            raise WrongAnswer(
-                "other-batches",
-                "each sample is there once, but the ranks' next samples together are not the next "
-                "ones of the order. The batches would be others than without the death, and the "
-                "loss curve could not be compared with any",
-            )
+            raise WrongAnswer("other-batches")
 
 
 # ---- go on with the survivors -----------------------------------------------------------------
@@ -222,79 +179,31 @@ def _judge_interval(found: object, save: float, life: float, ranks: int) -> None
     try:
         found = float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise WrongAnswer(
-            "not-a-number", f"it returned a {type(found).__name__}, not seconds"
-        ) from None
+        raise WrongAnswer("not-a-number", kind=type(found).__name__) from None
 
     def lost(interval: float) -> float:
         return save / interval + interval / (2 * between)
 
     usual = [
-        (
-            math.sqrt(2 * save * life),
-            "forgets-the-other-ranks",
-            f"that would be right for a single rank. Of {ranks} ranks some one fails {ranks} "
-            "times as often",
-        ),
-        (
-            math.sqrt(2 * save * life * ranks),
-            "more-ranks-live-longer",
-            "the mean time to the next failure shrinks with the number of ranks; yours grows",
-        ),
-        (
-            math.sqrt(save * life / ranks),
-            "forgets-the-two",
-            "a failure costs *half* an interval on average, not a whole one: the factor 2 belongs "
-            "under the root",
-        ),
-        (
-            2 * save * life / ranks,
-            "forgets-the-root",
-            f"{found:g} would be square seconds: a time times a time. The root is missing",
-        ),
-        (
-            right / 60,
-            "minutes-not-seconds",
-            "these are minutes; the function's name for its result is seconds",
-        ),
-        (
-            save * between,
-            "half-not-root",
-            "`x ** 1 / 2` is half of x: the power comes first. Write `x ** 0.5` or `math.sqrt(x)`",
-        ),
-        (
-            2 * math.sqrt(save * between),
-            "two-outside-the-root",
-            "the factor 2 belongs under the root, together with the two times",
-        ),
-        (lost(right), "share-not-seconds", "this is the share of time that is lost at the best t"),
-        (
-            right - save,
-            "another-formula",
-            "that is Young's interval less the time of a save, as in Daly's first correction; "
-            "Young's is asked for",
-        ),
-        (
-            between / 2,
-            "forgets-the-save",
-            "that is half of the mean time between failures, however long a save takes. The "
-            "shorter a save, the oftener it pays",
-        ),
+        ("forgets-the-other-ranks", math.sqrt(2 * save * life)),
+        ("more-ranks-live-longer", math.sqrt(2 * save * life * ranks)),
+        ("forgets-the-two", math.sqrt(save * life / ranks)),
+        ("forgets-the-root", 2 * save * life / ranks),
+        ("minutes-not-seconds", right / 60),
+        ("half-not-root", save * between),
+        ("two-outside-the-root", 2 * math.sqrt(save * between)),
+        ("share-not-seconds", lost(right)),
+        ("another-formula", right - save),
+        ("forgets-the-save", between / 2),
     ]
     # A search for the smallest loss finds its place to about 1e-8, the root of rounding; single
     # precision gives 1e-7; the nearest mistake, whole seconds, is 5e-4 off.
     if math.isclose(found, right, rel_tol=1e-6):
         return
-    for value, mistake, explanation in usual:
-        if math.isclose(found, value, rel_tol=1e-6):
-            raise WrongAnswer(mistake, explanation)
-    told = f"for a save of {save:g} s, {ranks} ranks and a life of {life:g} s each, it returned"
+    told = {"save": save, "ranks": ranks, "life": life, "found": found}
+    name_the_mistake(usual, lambda value: math.isclose(found, value, rel_tol=1e-6), **told)
     if abs(found - right) < 1:
-        raise WrongAnswer("rounded", f"{told} {found:g} s: right, but rounded. Return all digits")
+        raise WrongAnswer("rounded", **told)
     if not found > 0:
-        raise WrongAnswer("wrong-value", f"{told} {found:g} s, which is no time at all")
-    raise WrongAnswer(
-        "wrong-value",
-        f"{told} {found:g} s. With that {100 * lost(found):.3g}% of the time is lost, with the "
-        f"best {100 * lost(right):.3g}%",
-    )
+        raise WrongAnswer("wrong-value: no time", **told)
+    raise WrongAnswer("wrong-value", lost=100 * lost(found), best=100 * lost(right), **told)

@@ -60,14 +60,11 @@ def judge_saving(save_whole) -> None:
         seen = Seen()
         _watch(save_whole, path, NEW, seen)
         if not path.exists() or path.read_bytes() != NEW:
-            raise WrongAnswer(
-                "nothing-is-there",
-                "after a call that nobody disturbed, the file is not there, or not complete",
-            )
+            raise WrongAnswer("nothing-is-there")
         _judge_way(seen, path)
         left = sorted(entry.name for entry in Path(folder).iterdir() if entry != path)
         if left:
-            raise WrongAnswer("leaves-files-behind", f"besides run.pt there is now {left[0]}")
+            raise WrongAnswer("leaves-files-behind", name=left[0])
     _judge_gap(save_whole)
     _judge_death(save_whole)
 
@@ -80,12 +77,7 @@ def _judge_gap(save_whole) -> None:
         seen = Seen()
         _watch(save_whole, path, NEW, seen)
         if any(not rename.over_old for rename in seen.renames):
-            raise WrongAnswer(
-                "removes-the-old-one-first",
-                "the old run.pt is gone before the new file gets its name. Whoever dies in between "
-                "has no run.pt at all. `os.replace` puts the new one in the old one's place in one "
-                "step",
-            )
+            raise WrongAnswer("removes-the-old-one-first")
 
 
 def _judge_death(save_whole) -> None:
@@ -98,90 +90,42 @@ def _judge_death(save_whole) -> None:
         except Died:
             died = True
         if not path.exists():
-            raise WrongAnswer(
-                "removes-the-old-one-first",
-                "a death in the middle of writing left no file at all: the old one was gone, and "
-                "the new one not yet there",
-            )
+            raise WrongAnswer("removes-the-old-one-first: while it writes")
         if path.read_bytes() != OLD and seen.renames:
-            raise WrongAnswer(
-                "renames-the-half",
-                "`write` failed in the middle, and the half that was written got the name run.pt "
-                "all the same. Rename only what is complete, so not in a `finally`",
-            )
+            raise WrongAnswer("renames-the-half")
         if path.read_bytes() != OLD:
-            raise WrongAnswer(
-                "writes-in-place",
-                f"a death in the middle of writing left {path.read_bytes()!r} in run.pt: the old "
-                "checkpoint is lost, and this is none",
-            )
+            raise WrongAnswer("writes-in-place: and dies", left=repr(path.read_bytes()))
         if not died:
-            raise WrongAnswer(
-                "swallows-the-error",
-                "`write` failed, and `save_whole` returned as if all were well. Nobody would learn "
-                "that checkpoints are no longer written",
-            )
+            raise WrongAnswer("swallows-the-error")
 
 
 def _judge_way(seen: Seen, path: Path) -> None:
     if seen.in_place or (seen.inode is None and not seen.renames):
-        raise WrongAnswer(
-            "writes-in-place",
-            "it writes into run.pt itself. Whoever dies in the middle of that has lost the old "
-            "checkpoint, and has no new one",
-        )
+        raise WrongAnswer("writes-in-place")
     if any(rename.folder != path.parent for rename in seen.renames):
-        raise WrongAnswer(
-            "on-another-disk",
-            "it writes into another folder than that of run.pt. That may be another disk, and "
-            "then a rename is no rename but a copy, which can be cut in the middle",
-        )
+        raise WrongAnswer("on-another-disk")
     if not seen.renames and path.stat().st_ino != seen.inode:
-        raise WrongAnswer(
-            "copies-instead",
-            "the bytes get into run.pt by being copied: a death in the middle of copying leaves "
-            "half a checkpoint. `os.replace` changes the name in one step",
-        )
+        raise WrongAnswer("copies-instead")
     if not seen.renames:
         return  # renamed by a function that nobody watches, so the rest is not known
     rename = seen.renames[0]
     if rename.size != len(NEW):
-        raise WrongAnswer(
-            "not-flushed",
-            f"when the file got its name, {rename.size} of {len(NEW)} bytes were in it; the rest "
-            "was still in Python's buffer",
-        )
+        raise WrongAnswer("not-flushed", size=rename.size, whole=len(NEW))
     if rename.size in rename.synced:
         return
     if rename.synced:
-        raise WrongAnswer(
-            "fsync-too-early",
-            f"when `os.fsync` was called, {max(rename.synced)} of {len(NEW)} bytes were in the "
-            "file, the others not written yet or still in Python's buffer: `write(file)`, "
-            "`file.flush()`, `os.fsync(file.fileno())`, in this order, and then the rename",
-        )
+        raise WrongAnswer("fsync-too-early", size=max(rename.synced), whole=len(NEW))
     if any(inode == rename.inode for inode, _ in seen.synced):
-        raise WrongAnswer(
-            "fsync-too-late",
-            "the file gets its name first, and `os.fsync` comes after it. If the power fails in "
-            "between, the name is on the disk and the bytes are not: first the bytes, then the "
-            "name",
-        )
-    raise WrongAnswer(
-        "no-fsync",
-        "it never calls `os.fsync`: after a power cut the new name may be on the disk, and the "
-        "bytes not. Call `file.flush()` and `os.fsync(file.fileno())` before the rename",
-    )
+        raise WrongAnswer("fsync-too-late")
+    raise WrongAnswer("no-fsync")
 
 
 def _watch(save_whole, path: Path, data: bytes, seen: Seen, then_die: bool = False) -> None:
     def write(file) -> None:
         if not hasattr(file, "write"):
-            raise WrongAnswer(
-                "not-a-file", f"`write` has to be given an open file, not a {type(file).__name__}"
-            )
+            raise WrongAnswer("not-a-file", kind=type(file).__name__)
         if isinstance(file, io.TextIOBase):
-            raise WrongAnswer("not-binary", 'the file is open for text; open it with "wb"')
+            raise WrongAnswer("not-binary")
         seen.written = True
         try:
             seen.inode = os.fstat(file.fileno()).st_ino
@@ -196,7 +140,7 @@ def _watch(save_whole, path: Path, data: bytes, seen: Seen, then_die: bool = Fal
     with _noted(save_whole, seen, path):
         save_whole(path, write)
     if not seen.written:
-        raise WrongAnswer("never-writes", "it never called `write(file)`")
+        raise WrongAnswer("never-writes")
 
 
 _RENAMES, _SYNCS = ("replace", "rename"), ("fsync", "fdatasync")

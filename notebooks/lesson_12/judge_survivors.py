@@ -45,17 +45,14 @@ def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
     with _only(group) as sources:
         answer = go_on(model, optimizer, done, group)
     if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise WrongAnswer("not-a-pair", f"it returned {_kind(answer)}, not `(ddp, step)`")
+        raise WrongAnswer("not-a-pair", answer=_kind(answer))
     ddp, step = answer
     if not isinstance(ddp, DistributedDataParallel):
-        raise WrongAnswer("not-wrapped", f"the first value is {_kind(ddp)}, not a DDP of the model")
+        raise WrongAnswer("not-wrapped", ddp=_kind(ddp))
     if ddp.process_group is not group:
         raise _dead_included("DistributedDataParallel(...)")
     if ddp.module is not model:
-        raise WrongAnswer(
-            "another-model",
-            "the DDP holds another model than it was given; the optimizer still moves the old one",
-        )
+        raise WrongAnswer("another-model")
     return {
         "step": step,
         "weights": _which(_weights(model)),
@@ -72,64 +69,29 @@ def judge_survivors(everyone: Findings) -> None:
     steps = [found["step"] for found in survivors]
     if AHEAD not in weights and any(len(survivors) - 1 in found["sources"] for found in survivors):
         last = len(survivors) - 1
-        raise WrongAnswer(
-            "a-rank-of-the-world",
-            f"`src={last}` names rank {last} of the *world*, which is not rank {last} of the group "
-            f"and not the one furthest on. `group_src={last}` names the rank in the group",
-        )
+        raise WrongAnswer("a-rank-of-the-world", last=last)
     if set(weights) == {None}:
-        raise WrongAnswer(
-            "weights-of-no-step",
-            "the survivors' weights are those of no step of the training: a mean, say, of replicas "
-            "that are a step apart. Take the whole state of the one furthest on",
-        )
+        raise WrongAnswer("weights-of-no-step")
     if len(set(weights)) > 1:
-        raise WrongAnswer(
-            "replicas-differ", f"the survivors' weights are those of steps {_told(weights)}"
-        )
+        raise WrongAnswer("replicas-differ", weights=_told(weights))
     if set(momenta) == {None}:
-        raise WrongAnswer(
-            "forgets-the-optimizer",
-            f"all have the weights of step {weights[0]}, and a momentum that no step had: it was "
-            "lost or mixed. The optimizer's state belongs to the weights, and comes from the same "
-            "rank",
-        )
+        raise WrongAnswer("forgets-the-optimizer", weights=weights[0])
     if len(set(momenta)) > 1 or momenta[0] != weights[0]:
         raise WrongAnswer(
-            "forgets-the-optimizer",
-            f"all have the weights of step {weights[0]}, but the momentum of steps "
-            f"{_told(momenta)}. DDP broadcasts parameters, never what an optimizer remembers: "
-            "replicas that are equal now would drift apart from the next step on",
+            "forgets-the-optimizer: of another step", weights=weights[0], momenta=_told(momenta)
         )
     if len(set(steps)) > 1:
-        raise WrongAnswer(
-            "steps-differ",
-            f"the replicas are equal, but return steps {_told(steps)}: each rank goes on with the "
-            "number it had itself, so they would take their samples from different batches",
-        )
+        raise WrongAnswer("steps-differ", steps=_told(steps))
     if steps[0] == AHEAD + 1 and weights[0] == AHEAD:
+        raise WrongAnswer("counts-from-one", step=steps[0], ahead=AHEAD)
+    if weights[0] > steps[0]:
+        raise WrongAnswer("step-and-state-do-not-fit", step=steps[0], weights=weights[0])
+    if weights[0] < steps[0]:
         raise WrongAnswer(
-            "counts-from-one",
-            f"all return step {steps[0]} after {AHEAD} steps. The first step has the number 0, so "
-            f"the next one has the number {AHEAD}",
-        )
-    if steps[0] != weights[0]:
-        raise WrongAnswer(
-            "step-and-state-do-not-fit",
-            f"all return step {steps[0]}, with weights after {weights[0]} steps. "
-            + (
-                "A batch would count twice"
-                if weights[0] > steps[0]
-                else "The batch of a step would be left out: rank 0 is not the one that has done "
-                "most"
-            ),
+            "step-and-state-do-not-fit: with a batch left out", step=steps[0], weights=weights[0]
         )
     if steps[0] == BEHIND:
-        raise WrongAnswer(
-            "throws-a-step-away",
-            f"all go on correctly, but from step {BEHIND}. One of them had done {AHEAD} already: "
-            "take the state of who is furthest on",
-        )
+        raise WrongAnswer("throws-a-step-away", behind=BEHIND, ahead=AHEAD)
 
 
 # ---- what the replicas are --------------------------------------------------------------------
@@ -216,11 +178,7 @@ def _guarded(name: str, original, group: dist.ProcessGroup, sources: list[int]):
 
 
 def _dead_included(call: str) -> WrongAnswer:
-    return WrongAnswer(
-        "waits-for-the-dead",
-        f"`{call}` is not told the group, so it asks the world, in which rank {DEAD} is dead, and "
-        "would never end. Give it the survivors' group",
-    )
+    return WrongAnswer("waits-for-the-dead", call=call, dead=DEAD)
 
 
 def _kind(value: object) -> str:

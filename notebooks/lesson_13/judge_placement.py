@@ -8,9 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.formulas import Mistake, plain, returned
+from course_lib.teaching.judges.formulas import Mistake, name_the_mistake, plain, returned
 
 __all__ = ["expanded", "judge_devices", "judge_job_request", "judge_node_names", "request"]
+
+
+Reason = tuple[str, dict[str, Any]]
+"""A mistake's name, and further fields for what is told of it."""
 
 
 def _judge(
@@ -18,11 +22,12 @@ def _judge(
     right: Callable,
     mistakes: Sequence[Mistake],
     cases: Sequence[tuple],
-    why: Callable[[tuple, Any], tuple[str, str] | None] = lambda case, given: None,
+    why: Callable[[tuple, Any], Reason | None] = lambda case, given: None,
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases.
 
-    Of a value that no mistake explains, ``why(case, given)`` may tell name and explanation.
+    Of a value that no mistake explains, ``why(case, given)`` may tell the mistake and
+    further fields.
     """
     given = [_listed(returned(function, *copy.deepcopy(case))) for case in cases]
     wanted = [_listed(right(*case)) for case in cases]
@@ -30,17 +35,19 @@ def _judge(
     if not wrong:
         return
     first = wrong[0]
-    arguments = ", ".join(map(repr, cases[first]))
+    told = {"case": ", ".join(map(repr, cases[first])), "given": repr(given[first])}
     if given[first] is None:
-        raise WrongAnswer("returns-nothing", f"for {arguments} it returned nothing")
-    told = f"for {arguments} it returned {given[first]!r}"
-    for name, makes, explanation in mistakes:
-        if all(g == _listed(makes(*case)) for g, case in zip(given, cases, strict=True)):
-            raise WrongAnswer(name, f"{told}: {explanation}")
+        raise WrongAnswer("returns-nothing", **told)
+
+    def gives_the_same(makes: Callable) -> bool:
+        return all(g == _listed(makes(*case)) for g, case in zip(given, cases, strict=True))
+
+    name_the_mistake(mistakes, gives_the_same, **told)
     reason = why(cases[first], given[first])
     if reason is not None:
-        raise WrongAnswer(reason[0], f"{told}: {reason[1]}")
-    raise WrongAnswer("wrong-value", f"{told}, not {wanted[first]!r}")
+        name, fields = reason
+        raise WrongAnswer(name, **told, **fields)
+    raise WrongAnswer("wrong-value", wanted=repr(wanted[first]), **told)
 
 
 def _listed(value: Any) -> Any:
@@ -94,46 +101,20 @@ _DEVICE_CASES = (
     (["a", "a", "a"], {"a": 1}),
 )
 _DEVICE_MISTAKES = (
-    Mistake(
-        "global-rank",
-        lambda hosts, gpus: _devices(hosts, gpus, _global, modulo=False),
-        "that is the rank in the world. The second host's GPUs begin at 0 again",
-    ),
-    Mistake(
-        "global-rank-modulo",
-        lambda hosts, gpus: _devices(hosts, gpus, _global),
-        "the rank in the world, modulo the host's GPUs, is right only by luck: with ranks spread "
-        "host by host in turn, two on one host share a GPU while another one is idle. Count the "
-        "ranks on the same host",
-    ),
-    Mistake(
-        "hosts-filled-in-order",
-        lambda hosts, gpus: _devices(hosts, gpus, _by_blocks),
-        "it counts from the first rank on the host, as if hosts were filled one after the other. "
-        "`--map-by node` deals ranks out in turn",
-    ),
-    Mistake(
-        "no-such-gpu",
-        lambda hosts, gpus: _devices(hosts, gpus, _local, modulo=False),
-        "the host has no GPU of that number: with more ranks than GPUs they have to share",
-    ),
+    Mistake("global-rank", lambda hosts, gpus: _devices(hosts, gpus, _global, modulo=False)),
+    Mistake("global-rank-modulo", lambda hosts, gpus: _devices(hosts, gpus, _global)),
+    Mistake("hosts-filled-in-order", lambda hosts, gpus: _devices(hosts, gpus, _by_blocks)),
+    Mistake("no-such-gpu", lambda hosts, gpus: _devices(hosts, gpus, _local, modulo=False)),
     Mistake(
         "no-gpu-at-all",
         lambda hosts, gpus: [
             f"cuda:{_local(hosts, rank, gpus) % max(gpus[host], 1)}"
             for rank, host in enumerate(hosts)
         ],
-        'a host without a GPU computes on its processor: "cpu"',
     ),
+    Mistake("counts-itself", lambda hosts, gpus: _devices(hosts, gpus, _counting_itself)),
     Mistake(
-        "counts-itself",
-        lambda hosts, gpus: _devices(hosts, gpus, _counting_itself),
-        "a host's first rank takes GPU 1: count the ranks before it, and not the rank itself",
-    ),
-    Mistake(
-        "counts-itself",
-        lambda hosts, gpus: _devices(hosts, gpus, _counting_itself, modulo=False),
-        "a host's first rank takes GPU 1: count the ranks before it, and not the rank itself",
+        "counts-itself", lambda hosts, gpus: _devices(hosts, gpus, _counting_itself, modulo=False)
     ),
     Mistake(
         "spare-ranks-on-the-processor",
@@ -141,7 +122,6 @@ _DEVICE_MISTAKES = (
             f"cuda:{_local(hosts, r, gpus)}" if _local(hosts, r, gpus) < gpus[h] else "cpu"
             for r, h in enumerate(hosts)
         ],
-        "ranks that find no GPU of their own share one here, in turn",
     ),
     Mistake(
         "all-others-on-the-last",
@@ -149,18 +129,9 @@ _DEVICE_MISTAKES = (
             f"cuda:{min(_local(hosts, r, gpus), gpus[h] - 1)}" if gpus[h] else "cpu"
             for r, h in enumerate(hosts)
         ],
-        "all ranks too many share the last GPU; they should take the GPUs in turn",
     ),
-    Mistake(
-        "gpu-0-for-all",
-        lambda hosts, gpus: ["cuda:0" if gpus[h] else "cpu" for h in hosts],
-        "all ranks of a host take its GPU 0, and the others are idle",
-    ),
-    Mistake(
-        "in-order-of-hosts",
-        _host_by_host,
-        "the devices are listed host by host; the list has to be in the order of the ranks",
-    ),
+    Mistake("gpu-0-for-all", lambda hosts, gpus: ["cuda:0" if gpus[h] else "cpu" for h in hosts]),
+    Mistake("in-order-of-hosts", _host_by_host),
 )
 
 
@@ -170,17 +141,15 @@ def judge_devices(devices: Callable) -> None:
             devices, lambda h, g: _devices(h, g, _local), _DEVICE_MISTAKES, _DEVICE_CASES, _no_names
         )
     except ZeroDivisionError as error:
-        raise WrongAnswer(
-            "divides-by-no-gpus", "a host may have no GPU, and nothing is left of x % 0"
-        ) from error
+        raise WrongAnswer("divides-by-no-gpus") from error
 
 
-def _no_names(case: tuple, given: Any) -> tuple[str, str] | None:
+def _no_names(case: tuple, given: Any) -> Reason | None:
     if not isinstance(given, list) or len(given) != len(case[0]):
-        return "not-a-list", f"a list is asked for, with a device for each of {len(case[0])} ranks"
+        return "not-a-list", {"ranks": len(case[0])}
     for device in given:
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:\d+", device):
-            return "no-device", f'{device!r} is no name of a device such as "cuda:0" or "cpu"'
+            return "no-device", {"device": repr(device)}
     return None
 
 
@@ -265,67 +234,24 @@ _NODE_CASES = (
     ("dgx-a[01-02],dgx-b3",),
 )
 _NODE_MISTAKES = (
-    Mistake(
-        "end-left-out",
-        lambda text: expanded(text, last=0),
-        "a range of Slurm's includes its last number, unlike Python's",
-    ),
-    Mistake(
-        "zeros-lost",
-        lambda text: expanded(text, pad=False),
-        "08 is a host of another name than 8: keep as many digits as the first number has",
-    ),
-    Mistake(
-        "single-numbers-lost",
-        lambda text: expanded(text, single=False),
-        "between the brackets there may also be numbers that are no range",
-    ),
-    Mistake(
-        "cut-at-every-comma",
-        _cut_at_every_comma,
-        "a comma between brackets does not end a name",
-    ),
-    Mistake(
-        "cut-at-every-comma",
-        lambda text: text.split(","),
-        "a comma between brackets does not end a name, and brackets have to be written out",
-    ),
-    Mistake(
-        "order-lost",
-        lambda text: sorted(expanded(text)),
-        "the order is that of the ranks, and of the first node, where ranks meet: keep it",
-    ),
+    Mistake("end-left-out", lambda text: expanded(text, last=0)),
+    Mistake("zeros-lost", lambda text: expanded(text, pad=False)),
+    Mistake("single-numbers-lost", lambda text: expanded(text, single=False)),
+    Mistake("cut-at-every-comma", _cut_at_every_comma),
+    Mistake("cut-at-every-comma: brackets left", lambda text: text.split(",")),
+    Mistake("order-lost", lambda text: sorted(expanded(text))),
     Mistake(
         "padded-as-the-last",
         lambda text: [name for part in _parts(text) for name in _padded_as_last(part)],
-        "the first number of a range says how many digits they have: after 9 comes 10, and 09 is "
-        "a host of another name",
     ),
     Mistake(
         "padded-as-the-first-of-all",
         lambda text: [name for part in _parts(text) for name in _padded_as_first_of_all(part)],
-        "between the brackets each range, and each single number, has digits of its own",
     ),
-    Mistake(
-        "plain-names-lost",
-        lambda text: expanded(text, alone=False),
-        "a name need not have brackets at all",
-    ),
-    Mistake(
-        "numbers-without-names",
-        lambda text: expanded(text, prefix=False),
-        "what stands before the bracket belongs to each of the names",
-    ),
-    Mistake(
-        "ends-only",
-        lambda text: [name for part in _parts(text) for name in _ends(part)],
-        "a range stands for all numbers from its first to its last",
-    ),
-    Mistake(
-        "brackets-not-written-out",
-        lambda text: _parts(text),
-        "the names are apart, and now the brackets have to be written out",
-    ),
+    Mistake("plain-names-lost", lambda text: expanded(text, alone=False)),
+    Mistake("numbers-without-names", lambda text: expanded(text, prefix=False)),
+    Mistake("ends-only", lambda text: [name for part in _parts(text) for name in _ends(part)]),
+    Mistake("brackets-not-written-out", lambda text: _parts(text)),
 )
 
 
@@ -333,11 +259,11 @@ def judge_node_names(node_names: Callable) -> None:
     _judge(node_names, expanded, _NODE_MISTAKES, _NODE_CASES, _no_list_of_names)
 
 
-def _no_list_of_names(case: tuple, given: Any) -> tuple[str, str] | None:
+def _no_list_of_names(case: tuple, given: Any) -> Reason | None:
     if isinstance(given, set):
-        return "order-lost", "a set has no order, and the first node is where ranks meet"
+        return "order-lost: in a set", {}
     if not isinstance(given, list):
-        return "not-a-list", "a list of names is asked for"
+        return "not-a-list", {}
     return None
 
 
@@ -386,74 +312,35 @@ def _unequal(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
 def judge_job_request(job_request: Callable) -> None:
     ways = _variations()
     mistakes = (
-        Mistake(
-            "too-many-ranks",
-            _full_nodes,
-            "nodes times ranks per node is not what was asked for: on every node all GPUs are "
-            "used, and the job has more ranks than it should",
-        ),
-        Mistake("too-few-ranks", _floor, "nodes times ranks per node has to give the ranks"),
-        Mistake(
-            "unequal-nodes",
-            _unequal,
-            "so few nodes cannot all have equally many ranks: nodes times ranks per node has to "
-            "give the ranks exactly",
-        ),
-        Mistake(
-            "one-rank-a-node",
-            lambda ranks, gpus, cores: (ranks, 1, cores),
-            "one rank a node takes the most nodes there could be. A node has several GPUs",
-        ),
-        Mistake(
-            "cores-of-unused-gpus",
-            ways["cores_by_gpus"],
-            "nodes and ranks are right. If a node runs fewer ranks than it has GPUs, each can "
-            "have more cores: divide by the ranks on the node",
-        ),
-        Mistake(
-            "all-cores-for-each-rank",
-            ways["all_cores"],
-            "nodes and ranks are right, but every rank gets all cores of the node: Slurm would "
-            "refuse the job, as cores times ranks per node is more than a node has",
-        ),
-        Mistake(
-            "ranks-of-the-job",
-            ways["total"],
-            "the second number is the ranks of one node (--ntasks-per-node), not of the job",
-        ),
+        Mistake("too-many-ranks", _full_nodes),
+        Mistake("too-few-ranks", _floor),
+        Mistake("unequal-nodes", _unequal),
+        Mistake("one-rank-a-node", lambda ranks, gpus, cores: (ranks, 1, cores)),
+        Mistake("cores-of-unused-gpus", ways["cores_by_gpus"]),
+        Mistake("all-cores-for-each-rank", ways["all_cores"]),
+        Mistake("ranks-of-the-job", ways["total"]),
     )
     _judge(_whole(job_request), request, mistakes, _REQUEST_CASES, _what_it_asks_for)
 
 
-def _what_it_asks_for(case: tuple, given: Any) -> tuple[str, str] | None:
+def _what_it_asks_for(case: tuple, given: Any) -> Reason | None:
     ranks, gpus, cores = case
     if not isinstance(given, list) or len(given) != 3 or not all(isinstance(n, int) for n in given):
-        return (
-            "not-three-numbers",
-            "nodes, ranks on a node and cores for a rank are asked for",
-        )
+        return "not-three-numbers", {}
     nodes, per_node, share = given
+    told = {"nodes": nodes, "per_node": per_node, "share": share}
+    told |= {"ranks": ranks, "gpus": gpus, "cores": cores}
     wanted = request(ranks, gpus, cores)
     if (per_node, nodes) == wanted[:2] != (nodes, per_node):
-        return "other-order", "the nodes come first, then the ranks on each of them"
+        return "other-order", {}
     if nodes * per_node != ranks:
-        return (
-            "other-number-of-ranks",
-            f"{nodes} times {per_node} is {nodes * per_node}, and {ranks} ranks are asked for",
-        )
+        return "other-number-of-ranks", {**told, "product": nodes * per_node}
     if per_node > gpus:
-        return "more-ranks-than-gpus", f"{per_node} ranks on a node with {gpus} GPUs: one each"
+        return "more-ranks-than-gpus", told
     if nodes > wanted[0]:
-        return (
-            "too-many-nodes",
-            f"{nodes} nodes, and {wanted[0]} are enough, with {wanted[1]} ranks on each. Which is "
-            "the largest number of ranks on a node that divides all ranks?",
-        )
+        return "too-many-nodes", {**told, "enough": wanted[0], "most": wanted[1]}
     if share * per_node > cores:
-        return (
-            "too-many-cores",
-            f"{per_node} ranks with {share} cores each are more than the node's {cores}",
-        )
+        return "too-many-cores", told
     return None
 
 
@@ -464,11 +351,7 @@ def _whole(job_request: Callable) -> Callable:
         given = plain(job_request(*case))
         numbers = [given] if not isinstance(given, tuple | list) else given
         if any(isinstance(number, float) for number in numbers):
-            raise WrongAnswer(
-                "not-whole",
-                f"for {', '.join(map(str, case))} it returned {given!r}: Slurm wants whole "
-                "numbers; divide by //",
-            )
+            raise WrongAnswer("not-whole", case=", ".join(map(str, case)), given=repr(given))
         return given
 
     return asked

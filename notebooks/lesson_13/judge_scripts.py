@@ -76,10 +76,7 @@ def read_job(script: str) -> Job:
         if (found := _SET.match(line)) and not job.launch:
             job.variables[found[1]] = found[2]
         if line.startswith("--"):
-            raise WrongAnswer(
-                "not-a-script",
-                f"`{line}` stands alone: the line above it has to end with a backslash",
-            )
+            raise WrongAnswer("not-a-script", line=line)
         if line.partition(" ")[0] == "wait":
             job.left_alone = False
         if "torchrun" in line or "torch.distributed.run" in line:
@@ -97,7 +94,7 @@ def _words(line: str) -> list[str]:
     try:
         return shlex.split(line, comments=True)
     except ValueError as error:
-        raise WrongAnswer("not-a-script", f"a shell could not read `{line}`: {error}") from error
+        raise WrongAnswer("not-a-script: of a shell", line=line, error=error) from error
 
 
 def _options(words: list[str]) -> dict[str, str]:
@@ -124,17 +121,14 @@ def judge_job_script(job_script: Callable) -> None:
     """Raise what would still go wrong with the job that ``job_script`` returns."""
     script = job_script()
     if script is None:
-        raise WrongAnswer("returns-nothing", "it returned nothing; return the script, a string")
+        raise WrongAnswer("returns-nothing")
     if not isinstance(script, str):
-        raise WrongAnswer("not-a-script", f"it returned {script!r}, not a string")
+        raise WrongAnswer("not-a-script: of another kind", script=repr(script))
     if not script.startswith("#!"):
-        raise WrongAnswer(
-            "not-a-script",
-            "sbatch refuses it: its first line has to be #!/bin/bash, with nothing before it",
-        )
+        raise WrongAnswer("not-a-script: of sbatch")
     job = read_job(script)
     if not job.launch:
-        raise WrongAnswer("no-torchrun", "nothing in it starts torchrun, one on each node")
+        raise WrongAnswer("no-torchrun")
     _judge_request(job)
     _judge_launch(job)
 
@@ -153,33 +147,18 @@ def _of_srun(job: Job) -> dict[str, str]:
 def _judge_request(job: Job) -> None:
     needed = {"--nodes", "--ntasks-per-node", "--ntasks", "--time"}
     if needed & job.ignored.keys():
-        raise WrongAnswer(
-            "below-a-command",
-            f"Slurm ignores {', '.join(sorted(needed & job.ignored.keys()))}: it reads #SBATCH "
-            "lines only above the first command, and `set -eu` is one. The job would get one "
-            "node and one task",
-        )
+        raise WrongAnswer("below-a-command", ignored=", ".join(sorted(needed & job.ignored.keys())))
     nodes = _number(job.asked.get("--nodes") or "1")
     if nodes != 2:
-        raise WrongAnswer("wrong-nodes", f"it asks for {nodes} node(s); the job is to have two")
+        raise WrongAnswer("wrong-nodes", nodes=nodes)
     of_srun = _number(_of_srun(job).get("--nodes") or str(nodes), nodes)
     if of_srun != nodes:
-        raise WrongAnswer(
-            "wrong-nodes",
-            f"the job has {nodes} nodes, but srun is told to use {of_srun}: a torchrun is to start "
-            "on each",
-        )
+        raise WrongAnswer("wrong-nodes: of srun", nodes=nodes, of_srun=of_srun)
     tasks = _tasks_per_node(job, nodes)
     if tasks < 1:
-        raise WrongAnswer(
-            "first-node-only", "Slurm starts one task only, so there is a torchrun on one node"
-        )
+        raise WrongAnswer("first-node-only")
     if tasks != 1:
-        raise WrongAnswer(
-            "a-torchrun-for-each-rank",
-            f"Slurm starts {tasks:g} tasks on each node, so `srun torchrun` starts {tasks:g} "
-            "torchruns there, and each of them several ranks. torchrun is one task a node",
-        )
+        raise WrongAnswer("a-torchrun-for-each-rank", tasks=tasks)
 
 
 def _tasks_per_node(job: Job, nodes: int) -> float:
@@ -208,29 +187,17 @@ def _number(text: str, nodes: int = 0) -> int:
 
 def _judge_launch(job: Job) -> None:
     if not any(word.rpartition("/")[2] == "srun" for word in job.launch):
-        raise WrongAnswer(
-            "first-node-only",
-            "without srun the script runs on the first node only, and its torchrun waits there "
-            "for another one",
-        )
+        raise WrongAnswer("first-node-only: without srun")
     together = (job.option("--nnodes") or "1", job.option("--nproc-per-node") or "1")
     nodes = _bare(together[0])
     each = 4 if together[1] in ("gpu", "auto") else _number(together[1])  # as many as GPUs
     if nodes not in ("2", *_NODES) or each != 4:
-        raise WrongAnswer(
-            "wrong-world",
-            f"torchrun is told --nnodes={together[0]} --nproc-per-node={together[1]}: eight ranks "
-            "on two nodes are 2 and 4",
-        )
+        raise WrongAnswer("wrong-world", nodes=together[0], each=together[1])
     if not any(word.endswith(".py") or word in ("-m", "--module") for word in _of_torchrun(job)):
-        raise WrongAnswer("no-program", "torchrun is not told which program to start")
+        raise WrongAnswer("no-program")
     _judge_meeting_place(job)
     if job.left_alone:
-        raise WrongAnswer(
-            "ends-at-once",
-            "with `&` the script does not wait for the training but ends, and Slurm ends the job "
-            "with it: leave it out, or write `wait` below",
-        )
+        raise WrongAnswer("ends-at-once")
 
 
 def _of_torchrun(job: Job) -> list[str]:
@@ -248,66 +215,40 @@ _OTHER_IDS = ("$RANDOM", *_OTHER_ON_EACH_NODE, *_OTHER_NUMBERS)
 
 def _judge_meeting_place(job: Job) -> None:
     if "--standalone" in job.launch:
-        raise WrongAnswer(
-            "no-meeting-place",
-            "--standalone makes a world of each node alone; the two have to meet",
-        )
+        raise WrongAnswer("no-meeting-place")
     point = job.option("--rdzv-endpoint")
     if (job.option("--rdzv-backend") or "static") == "static":
         point = point or job.option("--master-addr")  # which the other backends ignore
     if not point:
-        raise WrongAnswer(
-            "no-meeting-place",
-            "the torchruns are not told where to meet: --rdzv-endpoint names one node of the job, "
-            "and a port",
-        )
+        raise WrongAnswer("no-meeting-place: none is named")
     host = _bare(point.partition(":")[0])
-    if host in ("", "localhost", "127.0.0.1", "::1", "0.0.0.0"):
-        raise WrongAnswer(
-            "localhost",
-            f"the torchruns are to meet at {host or 'no host at all'}, which is another machine "
-            "on each node. Name one node of the job",
-        )
+    if not host:
+        raise WrongAnswer("localhost: no host")
+    if host in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+        raise WrongAnswer("localhost", host=host)
     if host in _OTHER_ON_EACH_NODE and job.on_each_node:
-        raise WrongAnswer("localhost", f"{host} is another machine on each node")
+        raise WrongAnswer("localhost: by a name", host=host)
     _judge_name(job, host)
     _judge_numbering(job)
     if job.on_each_node and (job.option("--rdzv-id") or "") in _OTHER_IDS:
-        raise WrongAnswer(
-            "no-meeting-place",
-            f"each node's shell makes another --rdzv-id of {job.option('--rdzv-id')}, and whoever "
-            "has another one is not waited for",
-        )
+        raise WrongAnswer("no-meeting-place: another id", id=job.option("--rdzv-id"))
 
 
 def _judge_name(job: Job, host: str) -> None:
     if re.match(r"\$SLURM_(JOB_)?NODELIST", host):
-        raise WrongAnswer(
-            "no-such-host",
-            f"{host} is a list of nodes, not the name of one; a piece of it, such as n[1-2], is "
-            "no name either. `scontrol show hostnames` writes the names out",
-        )
+        raise WrongAnswer("no-such-host", host=host)
     if not host.startswith("$") or host in _OTHER_ON_EACH_NODE:
         return
     name = re.sub(r"\[\d+\]", "", host.strip("$"))
     value = host if host.startswith("$(") else job.variables.get(name)
     if value is None:
-        raise WrongAnswer(
-            "no-such-variable",
-            f"{host} is not set above the command that uses it: `set -u` ends the job",
-        )
+        raise WrongAnswer("no-such-variable", host=host)
     if "NODELIST" in value and not re.search("scontrol|python|hostlist|nodeset", value):
-        raise WrongAnswer(
-            "no-such-host",
-            f"{value} cuts the list as Slurm writes it, and a piece such as n[1-2] is no name. "
-            "`scontrol show hostnames` writes the names out",
-        )
+        raise WrongAnswer("no-such-host: a piece of the list", value=value)
     if re.search(r"\|\s*head\b(?!\s+(-n\s*|-|--lines[= ])1\b)", value):
-        raise WrongAnswer("no-such-host", f"{host} is more than one name, {value}")
+        raise WrongAnswer("no-such-host: several names", host=host, value=value)
     if re.match(r"[\"]?\$\((scontrol|srun)\b", value) and "|" not in value:
-        raise WrongAnswer(
-            "no-such-host", f"{host} is the names of both nodes, {value}; the first one is enough"
-        )
+        raise WrongAnswer("no-such-host: both names", host=host, value=value)
 
 
 def _judge_numbering(job: Job) -> None:
@@ -316,13 +257,6 @@ def _judge_numbering(job: Job) -> None:
     number = _bare(job.option("--node-rank") or "0")
     if number in _OTHER_NUMBERS and job.on_each_node:
         return
-    raise WrongAnswer(
-        "same-node-number",
-        "without --rdzv-backend=c10d the torchruns do not agree on who is first: each needs a "
-        f"--node-rank of its own, and both get {number}"
-        + (
-            ", as the shell of the first node fills that in before srun starts anything"
-            if number.startswith("$")
-            else ""
-        ),
-    )
+    if number.startswith("$"):
+        raise WrongAnswer("same-node-number: by the shell", number=number)
+    raise WrongAnswer("same-node-number", number=number)

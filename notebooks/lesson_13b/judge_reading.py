@@ -60,29 +60,30 @@ def judge_reading(reading: Callable) -> None:
     """Raise the first answer that is wrong, with the words that tell."""
     given = reading()
     if given is None:
-        raise WrongAnswer("returns-nothing", "it returned nothing; return a dict")
+        raise WrongAnswer("returns-nothing")
     if not isinstance(given, dict) or {str(key).upper() for key in given} != set(ANSWERS):
-        raise WrongAnswer(
-            "not-all-paragraphs", "return a dict with the keys 'A' to 'E', and a triple for each"
-        )
+        raise WrongAnswer("not-all-paragraphs")
     given = {str(key).upper(): answer for key, answer in given.items()}
     for paragraph, wanted in ANSWERS.items():
         answer = given[paragraph]
         if not isinstance(answer, tuple | list) or len(answer) != 3:
-            raise WrongAnswer("not-a-triple", f"{paragraph}: {answer!r} is no triple")
+            raise WrongAnswer("not-a-triple", paragraph=paragraph, answer=repr(answer))
         told = [_SAME.get(word, word) for word in map(_plain, answer)]
         for number, (said, right) in enumerate(zip(told, wanted, strict=True)):
             if said not in _KNOWN[number]:
                 raise WrongAnswer(
                     "unknown-word",
-                    f"{paragraph}: {said!r} is none of {', '.join(sorted(_KNOWN[number]))}",
+                    paragraph=paragraph,
+                    said=repr(said),
+                    known=", ".join(sorted(_KNOWN[number])),
                 )
             if said != right:
-                name = _named(paragraph, number, said)
                 raise WrongAnswer(
-                    name,
-                    f"{paragraph}, {_QUESTIONS[number]}: {said!r} is not what it says. Look at "
-                    f"{_WORDS[paragraph, number]}",
+                    _named(paragraph, number, said),
+                    paragraph=paragraph,
+                    question=_QUESTIONS[number],
+                    said=repr(said),
+                    words=_WORDS[paragraph, number],
                 )
 
 
@@ -113,41 +114,15 @@ def _effective(setting: str, written: int, ranks: int, accumulate: int) -> int:
 
 
 _MISTAKES = (
-    Mistake(
-        "always-of-one-rank",
-        lambda s, w, r, a: w * r * a,
-        "it takes every number for one rank's. Keras, split_batches and DeepSpeed's "
-        "train_batch_size count all ranks",
-    ),
-    Mistake(
-        "always-of-all-ranks",
-        lambda s, w, r, a: w * (1 if s in _OF_STEP else a),
-        "it takes every number for that of all ranks. A DataLoader that you make yourself is made "
-        "on each rank: DDP, Fabric and Accelerate count one rank's samples",
-    ),
-    Mistake(
-        "forgets-accumulation",
-        lambda s, w, r, a: w * (r if s in _OF_ONE else 1),
-        "gradients of several backward passes are added up before a step, so the step has seen "
-        "more samples",
-    ),
-    Mistake(
-        "deepspeed-counts-all",
-        lambda s, w, r, a: w * (r * a if s in _OF_ONE else a),
-        "all is right but DeepSpeed: train_batch_size is already the product of samples a "
-        "backward, accumulation and ranks",
-    ),
+    Mistake("always-of-one-rank", lambda s, w, r, a: w * r * a),
+    Mistake("always-of-all-ranks", lambda s, w, r, a: w * (1 if s in _OF_STEP else a)),
+    Mistake("forgets-accumulation", lambda s, w, r, a: w * (r if s in _OF_ONE else 1)),
+    Mistake("deepspeed-counts-all", lambda s, w, r, a: w * (r * a if s in _OF_ONE else a)),
     Mistake(
         "split-batches",
         lambda s, w, r, a: w * (r * a if s in (*_OF_ONE, _OF_ALL[0]) else a if s == "keras" else 1),
-        "split_batches=True has Accelerate cut each batch into parts for the ranks: the number "
-        "counts all of them",
     ),
-    Mistake(
-        "ignores-setting",
-        lambda s, w, r, a: w,
-        "that is the number as it is written, which counts something else in each setting",
-    ),
+    Mistake("ignores-setting", lambda s, w, r, a: w),
 )
 
 

@@ -13,6 +13,7 @@ from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives
 from course_lib.teaching.judges.failures import judge_errors
+from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
 
@@ -106,9 +107,7 @@ def judge_wrapping(seen: Observation, p: int) -> None:
     judge_errors(seen.errors)
     given = seen.results[:p]
     if any(found and _NOTHING in found for found in given):
-        raise WrongAnswer(
-            "returns-nothing", "it has to return an optimizer: something with a method `step`"
-        )
+        raise WrongAnswer("returns-nothing")
     judge_collectives(seen)
     all_waited(seen)
     for number, optimizer_of in enumerate(_OPTIMIZERS):
@@ -118,61 +117,30 @@ def judge_wrapping(seen: Observation, p: int) -> None:
             continue
         if number == 0:
             _explain(found, serial, p)
-        raise WrongAnswer(
-            "not-the-gradients",
-            "with SGD it is right, and with Adam it is not, which divides by the size of the "
-            "gradients: average gradients *before* the step, not weights after it",
-        )
+        raise WrongAnswer("not-the-gradients")
 
 
 def _explain(given: list, serial: list, p: int) -> None:
     inputs, targets = _data(p)
     start = _weights(_model())
     if all(torch.equal(weights, start) for result in given for weights in result):
-        raise WrongAnswer(
-            "never-steps", "no weight has changed: the optimizer's own step is never called"
-        )
+        raise WrongAnswer("never-steps")
     alone = [_train(_sgd, inputs[rank::p], targets[rank::p]) for rank in range(p)]
     if all(_close(result, own) for result, own in zip(given, alone, strict=True)):
-        raise WrongAnswer(
-            "trains-alone",
-            "every rank trains on its own samples only, as if nothing had been wrapped: is the "
-            "average made, and made *before* the step?",
-        )
+        raise WrongAnswer("trains-alone")
     mistakes = (
-        (
-            "sum-not-mean",
-            _train(_sgd, inputs, targets, factor=p),
-            f"it adds the gradients up: divide by {p}",
-        ),
-        (
-            "one-rank-s-gradient",
-            alone[0],
-            "all ranks take rank 0's gradient; the others' samples count for nothing",
-        ),
-        (
-            "steps-twice",
-            _train(_sgd, inputs, targets, steps_each=2),
-            "each `step()` steps twice",
-        ),
+        ("sum-not-mean", _train(_sgd, inputs, targets, factor=p)),
+        ("one-rank-s-gradient", alone[0]),
+        ("steps-twice", _train(_sgd, inputs, targets, steps_each=2)),
     )
-    for name, wrong, text in mistakes:
-        if all(_close(result, wrong) for result in given):
-            raise WrongAnswer(name, text)
+
+    def all_give(wrong: list) -> bool:
+        return all(_close(result, wrong) for result in given)
+
+    name_the_mistake(mistakes, all_give, p=p)
     if all(_close(result[:1], serial[:1]) for result in given):
-        raise WrongAnswer(
-            "first-step-only", "the first step is right, and the next ones are not: average anew "
-            "each time",
-        )  # fmt: skip
+        raise WrongAnswer("first-step-only")
     spread = max(float((result[-1] - given[0][-1]).abs().max()) for result in given)
     if spread > 1e-9:
-        raise WrongAnswer(
-            "replicas-differ",
-            "after three steps the ranks have different weights: in each step every gradient has "
-            "to be averaged, on every rank, those of all `param_groups`",
-        )
-    raise WrongAnswer(
-        "not-the-serial-step",
-        "the ranks agree, but not on the weights of one process with the whole batch: is each "
-        "gradient the *mean* over the group when the optimizer steps?",
-    )
+        raise WrongAnswer("replicas-differ")
+    raise WrongAnswer("not-the-serial-step")

@@ -44,102 +44,44 @@ def _each(one: Callable[[float, int, float, float], float]) -> Callable:
 
 
 _SYNC_MISTAKES = (
-    Mistake(
-        "bits-for-bytes",
-        lambda b, p, a, m: sum(_cheaper(n, p, a, 1 / (m * 1e6)) for n in b),
-        "it takes the Mbit/s for MB/s. A byte has 8 bits, so the link carries megabits / 8 "
-        "million bytes a second, and each byte takes eight times as long",
-    ),
+    Mistake("bits-for-bytes", lambda b, p, a, m: sum(_cheaper(n, p, a, 1 / (m * 1e6)) for n in b)),
     Mistake(
         "bits-the-wrong-way",
         lambda b, p, a, m: sum(_cheaper(n, p, a, 1 / (8 * m * 1e6)) for n in b),
-        "it multiplies the bandwidth by 8 instead of dividing it: a link of 100 Mbit/s carries "
-        "12.5 MB a second, not 800",
     ),
+    Mistake("mebi-for-mega", lambda b, p, a, m: sum(_cheaper(n, p, a, 8 / (m * 2**20)) for n in b)),
+    Mistake("one-latency-for-all-buckets", lambda b, p, a, m: _cheaper(sum(b), p, a, _beta(m))),
     Mistake(
-        "mebi-for-mega",
-        lambda b, p, a, m: sum(_cheaper(n, p, a, 8 / (m * 2**20)) for n in b),
-        "it takes 1 Mbit for 2**20 bits. Links are sold in powers of ten: 10**6",
+        "one-bucket-s-latency", lambda b, p, a, m: sum(_cheaper(n, p, 0, _beta(m)) for n in b) + a
     ),
-    Mistake(
-        "one-latency-for-all-buckets",
-        lambda b, p, a, m: _cheaper(sum(b), p, a, _beta(m)),
-        "it adds up the bytes and pays for one message. Each bucket is an all-reduce of its own, "
-        "with latencies of its own",
-    ),
-    Mistake(
-        "one-bucket-s-latency",
-        lambda b, p, a, m: sum(_cheaper(n, p, 0, _beta(m)) for n in b) + a,
-        "it pays the latency once. It belongs to every message: lg p or 2 (p - 1) of them for "
-        "each bucket",
-    ),
-    Mistake(
-        "forgets-latency",
-        lambda b, p, a, m: sum(_cheaper(n, p, 0, _beta(m)) for n in b),
-        "the latency does not occur. On a slow link small buckets are almost nothing but latency",
-    ),
-    Mistake(
-        "forgets-bytes",
-        lambda b, p, a, m: sum(_cheaper(0, p, a, 0) for _ in b),
-        "the bytes do not occur: it counts latencies only",
-    ),
-    Mistake(
-        "only-ring",
-        _each(_ring),
-        "it always takes the ring. For small buckets recursive doubling has fewer latencies: take "
-        "the smaller of the two, for each bucket",
-    ),
-    Mistake(
-        "only-doubling",
-        _each(_doubling),
-        "it always takes recursive doubling (or a ring that sends all n bytes in each step, which "
-        "is never cheaper). For large buckets the ring sends fewer bytes: n / p in each step",
-    ),
+    Mistake("forgets-latency", lambda b, p, a, m: sum(_cheaper(n, p, 0, _beta(m)) for n in b)),
+    Mistake("forgets-bytes", lambda b, p, a, m: sum(_cheaper(0, p, a, 0) for _ in b)),
+    Mistake("only-ring", _each(_ring)),
+    Mistake("only-doubling", _each(_doubling)),
     Mistake(
         "one-algorithm-for-all-buckets",
         lambda b, p, a, m: min(_each(_doubling)(b, p, a, m), _each(_ring)(b, p, a, m)),
-        "it takes one algorithm for all buckets. Each bucket is an all-reduce of its own, and "
-        "takes whichever is faster for its size",
     ),
+    Mistake("the-dearer", _each(lambda n, p, a, b: max(_doubling(n, p, a, b), _ring(n, p, a, b)))),
     Mistake(
-        "the-dearer",
-        _each(lambda n, p, a, b: max(_doubling(n, p, a, b), _ring(n, p, a, b))),
-        "it takes the slower of the two algorithms. The faster one counts",
-    ),
-    Mistake(
-        "one-way-round",
-        _each(lambda n, p, a, b: min(_doubling(n, p, a, b), _ring(n, p, a, b) / 2)),
-        "it goes once round the ring: that is the reduce-scatter. The all-gather goes round once "
-        "more, so there are 2 (p - 1) steps",
+        "one-way-round", _each(lambda n, p, a, b: min(_doubling(n, p, a, b), _ring(n, p, a, b) / 2))
     ),
     Mistake(
         "p-for-p-minus-one",
         _each(lambda n, p, a, b: min(_doubling(n, p, a, b), 2 * p * (a + n / p * b))),
-        "its ring has 2 p steps. Nobody sends to itself: 2 (p - 1) steps, and 2 (p - 1) / p of "
-        "the bytes",
     ),
     Mistake(
         "chunks-of-p-minus-one",
         _each(lambda n, p, a, b: min(_doubling(n, p, a, b), 2 * (p - 1) * (a + n / (p - 1) * b))),
-        "it cuts the bucket into p - 1 chunks. There are p, one for each rank; p - 1 is the number "
-        "of steps in each round",
     ),
     Mistake(
         "natural-logarithm",
         _each(lambda n, p, a, b: min(math.log(p) * (a + n * b), 2 * (p - 1) * (a + n / p * b))),
-        "it takes the natural logarithm. lg is the logarithm to base 2: with each step of "
-        "recursive doubling the number of summands doubles",
     ),
-    Mistake(
-        "once-for-each-rank",
-        lambda b, p, a, m: p * costs.sync_seconds(b, p, a, m),
-        "it is right, times the number of ranks. All ranks send at the same time",
-    ),
+    Mistake("once-for-each-rank", lambda b, p, a, m: p * costs.sync_seconds(b, p, a, m)),
     Mistake(
         "both-directions-of-a-link",
         lambda b, p, a, m: sum(_cheaper(n, p, a, 2 * _beta(m)) for n in b),
-        "it halves the bandwidth, as if the two directions shared it. The link carries megabits "
-        "each way, at the same time",
     ),
 )
 
@@ -194,122 +136,58 @@ def _fixed_not_in_turns(one, many, x, f, s, c):
 
 
 _SPEED_MISTAKES = (
-    Mistake(
-        "forgets-communication",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, 0, c),
-        "communication does not occur. Each step of several ranks takes `sync` seconds more",
-    ),
+    Mistake("forgets-communication", lambda o, m, x, f, s, c: _ratio(o, m, x, f, 0, c)),
     Mistake(
         "hides-communication",
         lambda o, m, x, f, s, c: (
             o.steps * (f + o.batch * x) / (m.steps * max(-(-m.ranks // c) * (f + m.batch * x), s))
         ),
-        "it has ranks compute and synchronise at the same time. Here they synchronise when all "
-        "have computed: add the two",
     ),
     Mistake(
         "steps-divided-by-ranks",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, steps=o.steps / m.ranks),
-        "it hopes that R ranks need a step in R. A larger batch is worth less than that: take the "
-        "steps of `many`",
     ),
     Mistake(
-        "same-number-of-steps",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, steps=o.steps),
-        "it gives both as many steps, or compares the time of a single step. `many` has a "
-        "number of steps of its own, because its batch "
-        "is another one",
+        "same-number-of-steps", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, steps=o.steps)
     ),
     Mistake(
         "speed-up-of-an-epoch",
         lambda o, m, x, f, s, c: _ratio(
             o, m, x, f, s, c, steps=o.steps * o.batch / (m.batch * m.ranks)
         ),
-        "this is the speed-up of an epoch: both go through as many samples. Asked for is the time "
-        "to the target, and a larger batch needs more samples for that",
     ),
     Mistake(
-        "forgets-the-fixed-part",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, fixed=(0, 0)),
-        "the fixed seconds of a step do not occur. They are what Amdahl's law is about: no number "
-        "of ranks makes them shorter",
+        "forgets-the-fixed-part", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, fixed=(0, 0))
     ),
     Mistake(
         "divides-the-fixed-part",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, fixed=(f, f / m.ranks)),
-        "it divides the fixed seconds among the ranks. That is what Amdahl's law forbids: each "
-        "rank spends them in each of its steps",
     ),
     Mistake(
-        "fixed-part-of-one-only",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, fixed=(f, 0)),
-        "only the one rank spends the fixed seconds. Each of the many spends them too, in each "
-        "step",
+        "fixed-part-of-one-only", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, fixed=(f, 0))
     ),
+    Mistake("cores-for-all", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=1)),
     Mistake(
-        "cores-for-all",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=1),
-        "it has all ranks compute at the same time. With more ranks than cores they compute in "
-        "turns: ranks / cores, rounded up",
-    ),
-    Mistake(
-        "turns-not-whole",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=m.ranks / c),
-        "it takes ranks / cores as it is. Turns are whole: four ranks on three cores take two, "
-        "and two ranks on sixteen cores one",
+        "turns-not-whole", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=m.ranks / c)
     ),
     Mistake(
         "turns-rounded-down",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=max(1, m.ranks // c)),
-        "it rounds ranks / cores down. Four ranks on three cores take two turns",
     ),
     Mistake(
-        "batch-divided",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, batch=m.batch / m.ranks),
-        "it divides the batch among the ranks. `many.batch` is what *each* rank takes already",
+        "batch-divided", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, batch=m.batch / m.ranks)
     ),
     Mistake(
         "batch-of-all-ranks",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, batch=m.batch * m.ranks),
-        "each rank computes the samples of all. They do so side by side: a step takes the time of "
-        "one rank's batch",
     ),
-    Mistake(
-        "upside-down",
-        lambda *case: 1 / costs.speed_up(*case),
-        "it is upside down: a speed-up is the time of one divided by the time of many, above 1 "
-        "where many are faster",
-    ),
-    Mistake(
-        "sync-once",
-        _sync_once,
-        "it pays `sync` once. Ranks synchronise in every step",
-    ),
-    Mistake(
-        "one-rank-synchronises",
-        _one_synchronises,
-        "the one rank synchronises too. It has nobody to do that with",
-    ),
-    Mistake(
-        "sync-divided",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s / m.ranks, c),
-        "it divides `sync` among the ranks. `sync` is how long all of them take together",
-    ),
-    Mistake(
-        "sync-of-each-rank",
-        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s * m.ranks, c),
-        "it pays `sync` for each rank. `sync` is how long all of them take together",
-    ),
-    Mistake(
-        "sync-in-turns",
-        _sync_in_turns,
-        "it multiplies `sync` by the turns. Only computing needs a core; messages go on meanwhile",
-    ),
-    Mistake(
-        "fixed-part-not-in-turns",
-        _fixed_not_in_turns,
-        "the fixed seconds are computing, too: they need a core, so they are spent in turns",
-    ),
+    Mistake("upside-down", lambda *case: 1 / costs.speed_up(*case)),
+    Mistake("sync-once", _sync_once),
+    Mistake("one-rank-synchronises", _one_synchronises),
+    Mistake("sync-divided", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s / m.ranks, c)),
+    Mistake("sync-of-each-rank", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s * m.ranks, c)),
+    Mistake("sync-in-turns", _sync_in_turns),
+    Mistake("fixed-part-not-in-turns", _fixed_not_in_turns),
 )
 
 
@@ -357,86 +235,45 @@ def _best(looks, _=None):
 
 
 _LOOKS_MISTAKES = (
-    Mistake(
-        "above-only",
-        lambda looks, target: next((s for s, a in looks if a > target), None),
-        "an accuracy that equals the target has reached it: use `>=`",
-    ),
+    Mistake("above-only", lambda looks, target: next((s for s, a in looks if a > target), None)),
     Mistake(
         "rounds-the-accuracy",
         lambda looks, target: next((s for s, a in looks if round(a, 2) >= target), None),
-        "it rounds the accuracy: 0.896 is not yet 0.9",
     ),
-    Mistake(
-        "the-best",
-        _best,
-        "it looks for the best accuracy of the run. Asked for is the first that is good enough",
-    ),
+    Mistake("the-best", _best),
     Mistake(
         "the-best-if-reached",
         lambda looks, target: _best(looks) if _reaching(looks, target) else None,
-        "it gives the time of the best accuracy. The target was reached before that",
     ),
-    Mistake(
-        "the-last",
-        lambda looks, target: looks[-1][0],
-        "it gives the time of the last look, however the run went",
-    ),
+    Mistake("the-last", lambda looks, target: looks[-1][0]),
     Mistake(
         "the-last-if-reached",
         lambda looks, target: looks[-1][0] if _reaching(looks, target) else None,
-        "it gives the length of the whole run. The target was reached before that",
     ),
     Mistake(
         "the-last-that-reaches-it",
         lambda looks, target: _at(lambda found: found[-1], looks, target),
-        "it gives the last look at the target, not the first: stop at the first",
     ),
-    Mistake(
-        "stays-above",
-        _stays,
-        "it wants the accuracy to stay there. That is a stricter rule; here the first time counts",
-    ),
-    Mistake(
-        "interpolates",
-        _interpolated,
-        "it guesses when the target was passed between two looks. Nobody has seen that; the first "
-        "look at which it *was* seen counts",
-    ),
+    Mistake("stays-above", _stays),
+    Mistake("interpolates", _interpolated),
     Mistake(
         "one-look-early",
         lambda looks, target: _at(lambda found: max(0, found[0] - 1), looks, target),
-        "it gives the look before the one that reaches the target",
     ),
     Mistake(
-        "the-number-of-the-look",
-        lambda looks, target: next(iter(_reaching(looks, target)), None),
-        "this is the number of the look. Asked for are its seconds",
+        "the-number-of-the-look", lambda looks, target: next(iter(_reaching(looks, target)), None)
     ),
-    Mistake(
-        "the-accuracy",
-        lambda looks, target: next((a for _, a in looks if a >= target), None),
-        "this is the accuracy. Asked for are the seconds",
-    ),
+    Mistake("the-accuracy", lambda looks, target: next((a for _, a in looks if a >= target), None)),
     Mistake(
         "the-nearest-accuracy",
         lambda looks, target: min(((a, s) for s, a in looks if a >= target), default=(0.0, None))[
             1
         ],
-        "among the looks at the target it takes the one with the lowest accuracy. Asked for is "
-        "the first in time",
     ),
     Mistake(
-        "not-none",
-        lambda looks, target: next((s for s, a in looks if a >= target), looks[-1][0]),
-        "where the target is never reached it gives the end of the run. Return None",
+        "not-none", lambda looks, target: next((s for s, a in looks if a >= target), looks[-1][0])
     ),
-    Mistake(
-        "zero-for-none",
-        lambda looks, target: next((s for s, a in looks if a >= target), 0),
-        "where the target is never reached it gives 0, which would be the fastest run of all. "
-        "Return None",
-    ),
+    Mistake("zero-for-none", lambda looks, target: next((s for s, a in looks if a >= target), 0)),
 )
 
 
@@ -467,87 +304,36 @@ def _bytes(way, steps, p, n, every, *, ring=None, server=None, rounds=None):
 
 
 _BYTES_MISTAKES = (
-    Mistake(
-        "server-one-way",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, server=n),
-        "it counts one direction of the server's link. For each update parameters go one way and "
-        "a gradient comes the other",
-    ),
+    Mistake("server-one-way", lambda w, s, p, n, e: _bytes(w, s, p, n, e, server=n)),
     Mistake(
         "server-for-all-workers",
         lambda w, s, p, n, e: _bytes(w, s, p, n, e, server=2 * (p - 1) * n),
-        "it counts every update for all workers. An update is the work of *one* of them",
     ),
-    Mistake(
-        "server-as-a-worker",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, server=2 * p * n),
-        "it counts every update for all ranks. An update is the work of one worker",
-    ),
+    Mistake("server-as-a-worker", lambda w, s, p, n, e: _bytes(w, s, p, n, e, server=2 * p * n)),
     Mistake(
         "one-rank-of-the-ring",
         lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=2 * (p - 1) / p * n),
-        "2 (p - 1) / p is what *one* rank of the ring sends. There are p of them",
     ),
-    Mistake(
-        "p-for-p-minus-one",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=2 * p * n),
-        "its ring moves 2 p n bytes. Each rank sends 2 (p - 1) / p of the model, so all of them "
-        "2 (p - 1) times the model",
-    ),
-    Mistake(
-        "half-a-ring",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=(p - 1) * n),
-        "it goes round the ring once. Reduce-scatter *and* all-gather: twice",
-    ),
-    Mistake(
-        "every-pair",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=p * (p - 1) * n),
-        "it has every rank send its gradient to every other. The ring sends 2 (p - 1) / p of it "
-        "for each rank",
-    ),
+    Mistake("p-for-p-minus-one", lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=2 * p * n)),
+    Mistake("half-a-ring", lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=(p - 1) * n)),
+    Mistake("every-pair", lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=p * (p - 1) * n)),
     Mistake(
         "wrong-p-in-the-ring",
         lambda w, s, p, n, e: _bytes(w, s, p, n, e, ring=p * 2 * (p - 2) / (p - 1) * n),
-        "it puts p - 1 for p into 2 (p - 1) / p. All p ranks are in the ring, none serves",
+    ),
+    Mistake("local-in-every-step", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s)),
+    Mistake("local-multiplied", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s * e)),
+    Mistake("local-rounds-up", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=-(-s // e))),
+    Mistake(
+        "local-last-round-lost", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=(s - 1) // e)
     ),
     Mistake(
-        "local-in-every-step",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s),
-        "local SGD averages after every `every` steps only, not after each",
+        "local-to-the-nearest", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=round(s / e))
     ),
-    Mistake(
-        "local-multiplied",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s * e),
-        "it multiplies by `every`. Local SGD averages less often, not more often",
-    ),
-    Mistake(
-        "local-rounds-up",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=-(-s // e)),
-        "it counts a round for the steps that are left over. Weights are averaged after `every` "
-        "whole steps: round down",
-    ),
-    Mistake(
-        "local-last-round-lost",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=(s - 1) // e),
-        "where the last step fills a round, that round is missing",
-    ),
-    Mistake(
-        "local-to-the-nearest",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=round(s / e)),
-        "it rounds to the nearest number of rounds. Weights are averaged after `every` whole "
-        "steps: round down",
-    ),
-    Mistake(
-        "local-fractions",
-        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s / e),
-        "it counts a fraction of a round. Weights are averaged after `every` whole steps: round "
-        "down",
-    ),
+    Mistake("local-fractions", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s / e)),
     Mistake(
         "every-for-all",
         lambda w, s, p, n, e: _bytes("local SGD" if w == "synchronous" else w, s, p, n, e),
-        "it divides the steps of synchronous SGD too, which averages in each step whatever "
-        "`every` is",
     ),
 )
 

@@ -109,15 +109,16 @@ class Page:
 
 
 def _described(details: dict[str, Any]) -> str:
-    """Return what an uncaught exception says of itself, and where, if it is no Error, it came from.
+    """Return the text of an uncaught exception, and where it was thrown.
 
-    Any value may be thrown in JavaScript, and only an Error has a description.
+    JavaScript can throw any value. Only the description of an Error holds its text and its stack;
+    that of an object is the name of its class.
     """
     exception = details.get("exception", {})
-    if "description" in exception:
+    if exception.get("subtype") == "error":
         return exception["description"][:500]
     frames = details.get("stackTrace", {}).get("callFrames", [])
-    stack = [f"    at {f['functionName']} {f['url']}:{f['lineNumber']}" for f in frames]
+    stack = [f"    at {f['functionName']} {f['url']}:{f['lineNumber'] + 1}" for f in frames]
     return "\n".join([f"{details['text']}: {exception}", *stack])[:2000]
 
 

@@ -55,8 +55,8 @@ comm.allreduce(1)
 """
 ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
 SHIFT, CONTROL = 8, 2
-# JupyterLab 4.6 asks the kernel for a thread for widgets. If it lets go of the kernel before it has
-# the answer, as in a restart or when the page is left, this is thrown and nobody catches it.
+# JupyterLab 4.6 asks the kernel for a thread for widgets. If it drops the kernel before the answer
+# comes, as in a restart or when the page is left, it throws this error and never catches it.
 LABS_OWN = "Per comm-target subshell creation failed: Error: Canceled future"
 
 
@@ -142,7 +142,7 @@ class Learner:
         wait_until(lambda: written in notebooks.saved(self.lesson), 30, "a saved notebook")
 
     def errors(self) -> str:
-        """Return what scripts of the page have thrown and not caught, but for JupyterLab's own."""
+        """Return the uncaught exceptions of the page's scripts, except JupyterLab's own."""
         return "\n".join(error for error in self.page.errors if LABS_OWN not in error)
 
     def _cell(self, cell: int) -> str:

@@ -106,7 +106,7 @@ def test_no_ssh(traces, monkeypatch):
     traces.gone_within(GONE_S)
 
 
-def test_the_keeper_fails_once_all_is_started(break_processes):
+def test_the_keeper_fails_after_starting_everything(break_processes):
     break_processes("if 'cluster.keeper' in command: sys.modules['ipyparallel.util'] = None")
     assert "ModuleNotFoundError: import of ipyparallel.util halted" in failure()
 

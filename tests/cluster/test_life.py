@@ -69,14 +69,21 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     assert "variables are kept" in started.start_cluster(2)
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
 
-    # And on request a fresh one, of another size, on hosts that a restart takes again.
-    assert "3 ranks ready" in started.start_cluster(3, "replace=True, hosts='localhost:3'")
+    # And on request a new one, of another size.
+    assert "3 ranks ready" in started.start_cluster(3, "replace=True")
     assert started.run("%px x").error["evalue"] == "rank 0: NameError: name 'x' is not defined"
     assert not before & pids(traces)
+
+
+def test_a_cluster_found_again_restarts_on_its_hosts(new_kernel):
+    started = new_kernel()
+    started.start_cluster(2, "hosts='localhost:2'")
     started.restart()
-    assert "3 ranks found running" in started.start_cluster(3)
-    where = started.must("cluster.restart(); print(cluster.where)").text()
-    assert "{'hosts': {'localhost': 3}, 'slurm': None}" in where
+    assert "2 ranks found running" in started.start_cluster(2)
+    started.must("cluster.restart()")
+    for where in ("cluster.where", "cluster.status()['where']"):  # as asked, and of the new keeper
+        said = started.must(f"print({where})").text()
+        assert "{'hosts': {'localhost': 2}, 'slurm': None}" in said, where
 
 
 def test_a_killed_kernel_leaves_nothing_after_the_grace_time(started, traces):
@@ -249,7 +256,7 @@ def test_a_killed_script_leaves_nothing(traces):
     script = subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    # On a busy machine a start first says how far it is.
+    # On a busy machine a start prints its progress first.
     assert any("2 ranks ready" in line for line in iter(script.stdout.readline, ""))
     script.kill()
     script.communicate(timeout=40)

@@ -1,8 +1,8 @@
-"""An MPI that cannot free ranks gets the same reports, and all that wait outside it are freed.
+"""An MPI that cannot free ranks gets the same reports, and frees all that wait outside it.
 
-Those are ranks that wait for others to come to a collective, and for messages. A rank that waits
-inside it, as for a non-blocking collective, is lost: there one restart has to make everything as
-good as new.
+These are the ranks that wait for others to come to a collective, and for messages. A rank that
+waits inside MPI, as for a non-blocking collective, is lost: one restart at the end must repair
+everything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOST = "MPICH 5.0.2 cannot free a rank that is stuck inside of it"
 ADVICE = "cluster.restart() starts fresh ranks. Their variables are lost then"
 ENDS = "All ranks have left the cell, but they cannot communicate any more: cluster.restart()"
 LOOP = r"Rank 1 is still computing \[cell \d+, line [23]\]"
-# A cell, the ranks that wait, and what the diagnosis says.
+# A cell, the ranks that wait, and a pattern for the diagnosis.
 HANGS = {
     "skipped": (
         "if rank == 0: dist.all_reduce(t)",

@@ -3,7 +3,7 @@
 A plugin for the runs of nbval (``-p tests.lessons.nbval_guard``). By itself nbval passes a cell
 that was expected to raise and did not, if its output is ignored; a cell whose magic stands below
 a comment, so that nothing of it runs; and a cell that was never executed, whatever it prints.
-A run also ends with whoever has started it.
+A run also ends with the process that started it.
 """
 
 from __future__ import annotations

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import linecache
 import re
 import symtable
 
 import pytest
 
+from course_lib.teaching import mistakes
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
 from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
 from course_lib.teaching.solution_marks import blanked, unmarked
 
-
-def answers(kind: str) -> dict[str, dict[str, str]]:
-    """Return all right or wrong answers: exercise id -> style or mistake -> code."""
-    found: dict[str, dict[str, str]] = {}
-    for path in sorted(NOTEBOOKS.glob(f"lesson_*/{kind}_answers.py")):
-        module = importlib.import_module(f"notebooks.{path.parent.name}.{kind}_answers")
-        found.update(getattr(module, f"{kind.upper()}_ANSWERS"))
-    return found
-
-
-RIGHT_ANSWERS, WRONG_ANSWERS = answers("right"), answers("wrong")
+# Exercise id -> style or mistake -> code.
+RIGHT_ANSWERS: dict[str, dict[str, str]] = {}
+WRONG_ANSWERS: dict[str, dict[str, str]] = {}
+for path in sorted(NOTEBOOKS.glob("lesson_*/mistakes.md")):
+    RIGHT_ANSWERS |= mistakes.read(path).right
+    WRONG_ANSWERS |= mistakes.read(path).wrong
 
 
 def told(cluster, capsys, id: str, code: str) -> str:

@@ -98,6 +98,9 @@ def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     assert {name.split("/")[0] for name in inside} == {"course_lib", "notebooks"}
     assert modules_below(root / "course_lib") <= inside
     assert "course_lib/training/digits.npz" in inside  # lesson 00 needs it
+    assert "course_lib/teaching/judges/mistakes.md" in inside  # what checks tell
+    for room in (root / "notebooks").glob("lesson_*/exercises.py"):
+        assert f"notebooks/{room.parent.name}/mistakes.md" in inside
     rooms = [path for path in (root / "notebooks").glob("lesson_*") if path.is_dir()]
     assert len(rooms) > 10
     for room in rooms:

@@ -278,7 +278,7 @@ def test_an_unknown_exercise_is_named_with_its_neighbours() -> None:
         check("ring")
 
 
-def test_a_broken_room_breaks_its_own_exercises_alone(tmp_path, monkeypatch) -> None:
+def test_a_broken_room_breaks_only_its_own_exercises(tmp_path, monkeypatch) -> None:
     room = tmp_path / "rooms_one_broken" / "lesson_98"
     room.mkdir(parents=True)
     (room / "exercises.py").write_text("import no_such_module_98")

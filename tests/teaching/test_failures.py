@@ -6,6 +6,7 @@ import pytest
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake
 from course_lib.teaching.judges.failures import judge_errors, judge_failures
+from course_lib.teaching.mistakes import explain
 from course_lib.teaching.turns import StuckError
 
 
@@ -17,6 +18,7 @@ class MismatchError(Exception):
     pass
 
 
+TAGS = {"rank": 1, "tag": 3, "peer": 0, "sent": 4}
 MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
 
 
@@ -28,14 +30,15 @@ MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
         ([None, DeadlineError()], "it-hangs", "same collective call"),
         ([StuckError(), None], "it-hangs", "same collective call"),
         ([ValueError("one\ntwo"), None], "it-raises", "ValueError: one"),
-        ([DeadlineError(), WrongAnswer("known", "told")], "known", "told"),
+        ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "of tag 3 from"),
     ],
 )
 def test_the_cause_comes_before_its_consequences(errors, name, words):
     with pytest.raises(WrongAnswer) as wrong:
         judge_failures(errors)
-    assert (wrong.value.name, words in wrong.value.explanation) == (name, True)
-    assert "two" not in wrong.value.explanation
+    told = explain(wrong.value)
+    assert (wrong.value.mistake, words in told) == (name, True)
+    assert "two" not in told
 
 
 def test_the_stub_is_no_mistake():
@@ -49,10 +52,13 @@ def test_waiting_is_no_error_of_its_own():
 
 
 def test_an_exception_comes_before_what_the_check_makes_of_it() -> None:
-    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed", "not on 3 ranks"):
+    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed: of a group", p=4, last=3):
         judge_errors([None, IndexError("list index out of range")])
-    assert wrong.value.name == "size-is-fixed"
-    assert str(wrong.value) == "rank 1 raised IndexError: list index out of range (not on 3 ranks)"
-    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed", "not on 3 ranks"):
-        raise WrongAnswer("wrong-sum", "it is 7")
-    assert str(wrong.value) == "not on 3 ranks (it is 7)"
+    assert wrong.value.mistake == "size-is-fixed"
+    told = explain(wrong.value)
+    assert told.startswith("rank 1 raised IndexError: list index out of range (on 4 ranks it is")
+    with pytest.raises(WrongAnswer) as wrong, as_mistake("size-is-fixed: of a group", p=4, last=3):
+        raise WrongAnswer("no-communication: by dist")
+    told = explain(wrong.value)
+    assert told.startswith("on 4 ranks it is right, but on a group of ranks 1 to 3 it is not.")
+    assert told.endswith("(no call of `dist` was seen: the ranks did not exchange anything)")

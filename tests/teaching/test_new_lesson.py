@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.teaching import catalogue, lessons
+from course_lib.teaching import catalogue, lessons, mistakes
 from course_lib.teaching.checking import check
 from course_lib.teaching.solution_marks import blanked, unmarked
 from tools.lint_lessons import lint
@@ -22,12 +22,14 @@ ID = "99.mean"
 def room(root: Path, tmp_path_factory):
     """The room of lesson 99, in a folder of its own, known to the catalogue."""
     page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    page = page.partition("## Writing a new lesson\n")[2].partition("\n## ")[0]
+    page = page.partition("## Writing a new lesson\n")[2].partition("\n## Misjudged")[0]
     folder = tmp_path_factory.mktemp("example") / ROOMS / "lesson_99"
     folder.mkdir(parents=True)
     # A paragraph that begins with a heading and a file's name, and the code below it.
-    blocks = re.findall(r"^\*\*[^`\n]*`(\w+\.py)`.*?\n\n```python\n(.*?)^```", page, re.M | re.S)
-    for name, code in blocks:
+    blocks = re.findall(
+        r"^\*\*[^`\n]*`(\w+\.(?:py|md))`[^\n]*\n\n(````?)\w+\n(.*?)^\2\n", page, re.M | re.S
+    )
+    for name, _, code in blocks:
         (folder / name).write_text(code, encoding="utf-8")
     sys.path.insert(0, str(folder.parent.parent))
     catalogue.PACKAGES.append(ROOMS)
@@ -47,7 +49,7 @@ def test_the_page_has_all_files(room: Path) -> None:
         "99_means.py",
         "exercises.py",
         "figures.py",
-        "wrong_answers.py",
+        "mistakes.md",
     ]
 
 
@@ -64,7 +66,7 @@ def test_its_figure_has_words(room: Path) -> None:
 def test_its_check_knows_right_from_wrong(room: Path, cell: str, cluster, capsys) -> None:
     path = str(room.parent.parent)
     cluster.view.execute(f"import sys; sys.path.insert(0, {path!r})", silent=True)
-    answers = importlib.import_module(f"{ROOMS}.lesson_99.wrong_answers").WRONG_ANSWERS[ID]
+    found = mistakes.read(room / "mistakes.md")
 
     def told(code: str) -> str:
         capsys.readouterr()
@@ -74,6 +76,8 @@ def test_its_check_knows_right_from_wrong(room: Path, cell: str, cluster, capsys
 
     assert told(unmarked(cell)) == f"{ID}: right. Every rank has the mean of 2 numbers."
     assert told(blanked(cell)) == f"{ID}: not attempted yet."
-    assert len(answers) >= 3
-    for mistake, code in answers.items():
+    assert len(found.wrong[ID]) >= 3
+    for mistake, code in found.wrong[ID].items():
         assert told(code).endswith(f"({mistake})")
+    for code in found.right[ID].values():
+        assert told(code).startswith(f"{ID}: right.")

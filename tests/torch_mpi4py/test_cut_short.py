@@ -40,7 +40,7 @@ def gathers_to_all():
 
 comm = mpi.world()
 everyone = comm.allgather(comm.rank)  # leaves its memory to the next
-comm.stop_meeting()  # the others are to wait for rank 0 in MPI
+comm.stop_meeting()  # so that the others wait for rank 0 in MPI
 comm.timeout = 3 if comm.rank == 1 else 60
 if comm.rank != 0:
     ends("left alone", gathers_to_all, mpi.DeadlineError, mpi.RevokedError)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..exercise import WrongAnswer
 from ..message_log import LoggedCall, Observation
 from .failures import judge_errors, was_kept_waiting
@@ -11,16 +13,11 @@ def judge_collectives(seen: Observation) -> None:
     """Raise whatever kept the ranks from a result, or from exchanging anything for it."""
     judge_errors(seen.errors)
     if any(map(was_kept_waiting, seen.errors)):
-        raise WrongAnswer(
-            "it-hangs",
-            "not every rank of the group made the same collective call: "
-            + "; ".join(_where(rank, log) for rank, log in enumerate(seen.logs)),
-        )
+        where = "; ".join(_where(rank, log) for rank, log in enumerate(seen.logs))
+        raise WrongAnswer("it-hangs: in a collective", where=where)
     calls = [event for log in seen.logs for event in log]
     if not calls:
-        raise WrongAnswer(
-            "no-communication", "no call of `dist` was seen: the ranks did not exchange anything"
-        )
+        raise WrongAnswer("no-communication: by dist")
     need_group(calls)
 
 
@@ -36,26 +33,19 @@ def need_group(calls: list[LoggedCall]) -> None:
     """Raise if one of the calls was not on the group that the function was given."""
     for event in calls:
         if not event.on_group:
-            raise WrongAnswer(
-                "forgets-the-group",
-                f"`dist.{event.call}` is called without `group=group`, so it works on the whole "
-                "world, whatever group the caller meant",
-            )
+            raise WrongAnswer("forgets-the-group: by dist", call=event.call)
 
 
-def need_one_all_reduce(calls: list[LoggedCall], otherwise: str) -> None:
+def need_one_all_reduce(calls: list[LoggedCall], **fields: Any) -> None:
     """Raise unless the calls of one rank, with a right result, are a single all-reduce.
 
-    ``otherwise``: what any other collective does, as in "moves all numbers".
+    What any other collective does is told by the lesson's text for ``gathers-everything``, with
+    ``fields`` and the ``call``.
     """
     if len(calls) != 1:
         names = ", ".join(event.call for event in calls)
         raise WrongAnswer(
-            "too-many-collectives",
-            f"the result is right, but it took {len(calls)} calls ({names}); one all-reduce does",
+            "too-many-collectives: where one all-reduce does", count=len(calls), calls=names
         )
     if calls[0].call != "all_reduce":
-        raise WrongAnswer(
-            "gathers-everything",
-            f"the result is right, but `dist.{calls[0].call}` {otherwise}",
-        )
+        raise WrongAnswer("gathers-everything", call=calls[0].call, **fields)

@@ -51,21 +51,20 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
             raise error
         if type(error).__name__ == "MismatchError":
             calls = [line.strip() for line in str(error).splitlines() if " rank " in line]
-            raise WrongAnswer(
-                "ranks-disagree", f"the ranks' calls do not fit together: {'; '.join(calls)}"
-            )
+            raise WrongAnswer("ranks-disagree", calls="; ".join(calls))
     failed = own_error(errors)
     if failed is not None:
         rank, error = failed
-        explanation = f"{who.format(rank)} raised {in_one_line(error)}"
-        raise WrongAnswer("it-raises", explanation) from error
+        raise WrongAnswer(
+            "it-raises: on a rank", who=who.format(rank), error=in_one_line(error)
+        ) from error
 
 
 def judge_failures(errors: Errors) -> None:
     """Raise whatever kept a function that calls collectives from its result."""
     judge_errors(errors)
     if any(was_kept_waiting(error) for error in errors):
-        raise WrongAnswer("it-hangs", "not every rank of the group made the same collective call")
+        raise WrongAnswer("it-hangs: in different calls")
 
 
 def in_one_line(error: BaseException) -> str:

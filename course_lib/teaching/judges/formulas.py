@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ..exercise import WrongAnswer
 
 # A number in float32 has seven digits, and a difference of two of them one or two fewer.
 _SAME = 1e-5
 
+T = TypeVar("T")
+
 
 class Mistake(NamedTuple):
-    """A mistake's name, the function that makes it, and what to tell."""
+    """A mistake's name, and the function that makes it."""
 
     name: str
     makes: Callable
-    explanation: str
+
+
+def name_the_mistake(
+    would_give: Mapping[str, T] | Iterable[tuple[str, T]],
+    is_given: Callable[[T], bool],
+    **fields: Any,
+) -> None:
+    """Raise the first mistake that would give what the learner's function gave, if there is one.
+
+    Args:
+        would_give: what each usual mistake gives, by its name.
+        is_given: tells whether that is what was given.
+        fields: for what the learner is told; a text uses those that it needs.
+    """
+    for name, value in would_give.items() if isinstance(would_give, Mapping) else would_give:
+        if is_given(value):
+            raise WrongAnswer(name, **fields)
 
 
 def judge_formula(
@@ -26,13 +44,13 @@ def judge_formula(
     right: Callable,
     mistakes: Sequence[Mistake],
     cases: Sequence[tuple],
-    why: Callable[[tuple, Any], str] | None = None,
+    why: Callable[[tuple, Any], WrongAnswer | None] | None = None,
 ) -> None:
     """Raise the first mistake that gives what ``function`` gives in all cases, arguments each.
 
     Results are numbers, None, or tuples and lists of them; a list counts as the same tuple, and so
     does an array or a tensor. Of a wrong value that no mistake explains ``why(case, given)`` may
-    say what is wrong with it.
+    say what is wrong with it: a WrongAnswer whose text is told after the value.
     """
     # A copy for each call: a function that sorts or empties what it is given spoils nothing.
     given = [plain(function(*copy.deepcopy(case))) for case in cases]
@@ -41,25 +59,27 @@ def judge_formula(
     if not wrong:
         return
     first = wrong[0]
-    told = f"for {_written(cases[first])} it returned {_rounded(given[first])}"
-    for name, makes, explanation in mistakes:
-        # A mistake that gives the right answers in all cases would explain nothing.
-        if all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True)):
-            raise WrongAnswer(name, f"{told}: {explanation}")
+    told = {
+        "case": _written(cases[first]),
+        "given": _rounded(given[first]),
+        "wanted": _rounded(wanted[first]),
+    }
+
+    def gives_the_same(makes: Callable) -> bool:
+        return all(_same(g, makes(*case)) for g, case in zip(given, cases, strict=True))
+
+    # One that gives the right answers in all cases would explain nothing.
+    name_the_mistake(mistakes, gives_the_same, **told)
     # Where None may be right, one that is not says nothing of a forgotten `return`.
     if given[first] is None and (None not in wanted or all(g is None for g in given)):
-        raise WrongAnswer("returns-nothing", f"{told}. Is there a `return` on every path?")
+        raise WrongAnswer("returns-nothing: by a formula", **told)
     factor = _factor(given, wanted)
     if factor is not None:
-        raise WrongAnswer(
-            "off-by-a-factor",
-            f"{told}, not {_rounded(wanted[first])}: in every case {factor:.6g} times what is "
-            "asked for",
-        )
-    reason = why(cases[first], given[first]) if why else ""
+        raise WrongAnswer("off-by-a-factor", factor=factor, **told)
+    reason = why(cases[first], given[first]) if why else None
     if reason:
-        raise WrongAnswer("wrong-value", f"{told}: {reason}")
-    raise WrongAnswer("wrong-value", f"{told}, not {_rounded(wanted[first])}")
+        raise WrongAnswer("wrong-value: of a formula, and why", reason=reason, **told)
+    raise WrongAnswer("wrong-value: of a formula", **told)
 
 
 def _factor(given: list[Any], wanted: list[Any]) -> float | None:

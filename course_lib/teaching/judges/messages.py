@@ -17,18 +17,14 @@ def judge_hang(seen: Observation) -> None:
     for rank, event in stuck:
         _judge_tags(seen, rank, event)
     where = [f"rank {rank} in {_described(event)}" for rank, event in stuck]
-    done = next(
-        (
-            f". Rank {event.peer} is done and has sent rank {rank} nothing more"
-            for rank, event in stuck
-            if event.kind == "recv" and event.peer is not None and seen.errors[event.peer] is None
-        ),
-        "",
-    )
-    raise WrongAnswer(
-        "it-hangs",
-        f"it does not end on {p} ranks. Waiting: {', '.join(where) or 'none'}{done}",
-    )
+    waiting = ", ".join(where) or "none"
+    for rank, event in stuck:
+        peer = event.peer if event.kind == "recv" else None
+        if peer is not None and seen.errors[peer] is None:
+            raise WrongAnswer(
+                "it-hangs: for a rank that is done", p=p, where=waiting, peer=peer, rank=rank
+            )
+    raise WrongAnswer("it-hangs: in a message", p=p, where=waiting)
 
 
 def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
@@ -46,18 +42,16 @@ def _judge_tags(seen: Observation, rank: int, waiting: LoggedCall) -> None:
             sent.remove(event.tag)
     if sent and waiting.tag not in sent:
         raise WrongAnswer(
-            "tags-differ",
-            f"rank {rank} waits for a message of tag {waiting.tag} from rank {waiting.peer}, which "
-            f"has sent it one of tag {sent[0]}. A receive that names a tag takes no other",
+            "tags-differ", rank=rank, tag=waiting.tag, peer=waiting.peer, sent=sent[0]
         )
 
 
 def all_stuck_in_first_send(logs: list[list[LoggedCall]]) -> bool:
-    """Return whether every rank's first call was a long send for whose end it waited, in vain.
+    """Return whether every rank's first call was a long send that never ended.
 
-    Once a rank is freed, Open MPI may report to the next that its message has been sent. That one
-    goes on, and may even receive, so only the rank that was freed first is evidence: it has
-    received nothing.
+    Once one rank is freed, Open MPI may report the send of another as a success. That rank then
+    continues and may even receive. The evidence is the rank that was freed first: it has received
+    nothing.
     """
     nothing_received = [not any(e.kind == "recv" and e.finished for e in log) for log in logs]
     return all(map(_begins_with_blocking_send, logs)) and any(nothing_received)
@@ -80,11 +74,8 @@ def inside_the_world(seen: Observation) -> None:
     outside = [pair for pair in seen.sent() if pair[1] is not None and not 0 <= pair[1] < p]
     if outside:
         source, dest = outside[0]
-        raise WrongAnswer(
-            "falls-off-the-end",
-            f"rank {source} sends to rank {dest}, but the ranks are 0 to {p - 1}. The last rank's "
-            "case is a special one",
-        ) from seen.errors[source]
+        wrong = WrongAnswer("falls-off-the-end: to no rank", source=source, dest=dest, last=p - 1)
+        raise wrong from seen.errors[source]
 
 
 def _described(event: LoggedCall) -> str:
@@ -94,11 +85,11 @@ def _described(event: LoggedCall) -> str:
     return f"{event.call} {'to' if event.kind == 'send' else 'from'} {event.peer}{tag}"
 
 
-def no_collective(seen: Observation, explanation: str) -> None:
-    """Raise ``explanation``, with the call's name in place of {}, if a collective was called."""
+def no_collective(seen: Observation) -> None:
+    """Raise if a collective was called; the lesson has the text, for the ``call``."""
     used = [event.call for _, event in seen.events("collective")]
     if used:
-        raise WrongAnswer("uses-a-collective", explanation.format(used[0]))
+        raise WrongAnswer("uses-a-collective", call=used[0])
 
 
 def all_waited(seen: Observation) -> None:
@@ -106,9 +97,4 @@ def all_waited(seen: Observation) -> None:
     for rank, log in enumerate(seen.logs):
         for event in log:
             if not event.waited:
-                raise WrongAnswer(
-                    "does-not-wait",
-                    f"rank {rank} never waits for its `{event.call}`. Until `wait()` has "
-                    "returned, the message may not have left, or not have arrived, and its "
-                    "memory must not be used for anything else",
-                )
+                raise WrongAnswer("does-not-wait: for a call", rank=rank, call=event.call)

@@ -70,11 +70,7 @@ def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
     p = dist.get_world_size()
     judge(None, p)
     if p > 2:
-        with as_mistake(
-            "size-is-fixed",
-            f"on {p} ranks it is right, but on a group of ranks 1 to {p - 1} it is not. Ask "
-            "`dist.get_world_size(group)` and `dist.get_rank(group)`",
-        ):
+        with as_mistake("size-is-fixed: of a group", p=p, last=p - 1):
             judge(list(range(1, p)), p - 1)
 
 
@@ -86,18 +82,11 @@ def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) ->
     """
     judge(comm)
     few: Any = comm.Split(color=0 if comm.rank > 0 else MPI.UNDEFINED, key=comm.rank)
+    there = {"p": comm.size, "last": comm.size - 1, "last_there": comm.size - 2}
     mistake: Exception | None = None
     if few != MPI.COMM_NULL:
         try:
-            with (
-                as_mistake(
-                    "size-is-fixed",
-                    f"on all {comm.size} ranks it is right, but on a communicator of ranks 1 to "
-                    f"{comm.size - 1}, where they are ranks 0 to {comm.size - 2}, it is not. Ask "
-                    "`comm.size` and `comm.rank`",
-                ),
-                _without_process_group(),
-            ):
+            with as_mistake("size-is-fixed: of a communicator", **there), _without_process_group():
                 judge(few)
         except Exception as error:
             mistake = error
@@ -115,11 +104,7 @@ def _without_process_group() -> Iterator[None]:
     """
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> None:
-        raise WrongAnswer(
-            "forgets-the-comm",
-            f"it calls `dist.{name}`, which asks all ranks of the world, whatever `comm` the "
-            "caller meant",
-        )
+        raise WrongAnswer("forgets-the-comm: by dist", call=name)
 
     with ExitStack() as stack:
         for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier"):

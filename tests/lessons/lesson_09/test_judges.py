@@ -45,12 +45,12 @@ def test_who_waits_for_no_send_is_stuck_in_the_receive():
 
 
 @pytest.mark.parametrize("send", ["send", "isend"])
-def test_so_is_one_that_let_the_partner_receive_as_well(send):
+def test_a_rank_freed_second_may_have_received(send):
     swept_away = [call(send, 0, finished=True), call("recv", 0, finished=True)]
     logs = [[call(send, 1, finished=send == "isend")], swept_away]
     assert verdict(judge_gossip, *logs) == "both-send-first"
 
 
-def test_who_has_received_is_not_stuck_in_its_first_send():
+def test_ranks_that_have_all_received_are_not_stuck_in_the_first_send():
     received = [call("isend", 1, finished=True), call("recv", 1, finished=True), call("recv", 1)]
     assert verdict(judge_gossip, received, received) == "it-hangs"

@@ -12,7 +12,9 @@ from notebooks.lesson_11.judge_culprit import expected, made_up, waited
 def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> None:
     cases = list(made_up().values())
     answers = [tuple(expected(case) for case in cases)]
-    answers += [tuple(makes(case) for case in cases) for _, makes, _ in judge_culprit._MISTAKES]
+    answers += [
+        tuple(makes(case) for case in cases) for _, makes in judge_culprit._CULPRIT_MISTAKES
+    ]
     assert len(set(answers)) == len(answers)
 
 
@@ -43,7 +45,7 @@ def test_spans_are_apart_or_one_inside_the_other() -> None:
     ids=["intensity", "least"],
 )
 def test_mistakes_in_formulas_differ(mistakes, right, cases) -> None:
-    answers = [str([makes(*case) for case in cases]) for _, makes, _ in mistakes]
+    answers = [str([mistake.makes(*case) for case in cases]) for mistake in mistakes]
     answers.append(str([right(*case) for case in cases]))
     assert len(set(answers)) == len(answers)
 

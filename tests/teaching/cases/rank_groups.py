@@ -13,24 +13,26 @@ from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import with_fewer_ranks
 from course_lib.teaching.message_log import observe
+from course_lib.teaching.mistakes import explain
 
 
 def case_every_rank_learns_what_was_wrong_on_fewer(rank, size):
-    """Also the one that was left out: it would go on alone, and wait in vain."""
+    """Also the rank that was left out: it would continue alone, and wait indefinitely."""
     comm, sizes = world(), []
 
     def judge(comm):
         sizes.append(comm.size)
         if comm.size < size:
-            raise WrongAnswer("wrong-there", "three is not two")
+            raise WrongAnswer("forgets-the-comm: by dist", call="barrier")
 
     with pytest.raises(WrongAnswer) as wrong:
         with_fewer_ranks(comm, judge)
     assert sizes == ([size] if rank == 0 else [size, size - 1])
-    assert wrong.value.name == "size-is-fixed"
-    assert wrong.value.explanation.endswith("(three is not two)")
+    assert wrong.value.mistake == "size-is-fixed"
+    told = explain(wrong.value)
+    assert told.endswith("whatever `comm` the caller meant)")
     numbered = f"ranks 1 to {size - 1}, where they are ranks 0 to {size - 2}, it is not"
-    assert numbered in wrong.value.explanation, "the reason in brackets counts from 0"
+    assert numbered in told, "the reason in brackets counts from 0"
 
 
 def case_all_go_on_together_where_it_is_right(rank, size):
@@ -47,24 +49,28 @@ def case_all_go_on_together_where_it_is_right(rank, size):
     assert comm.allreduce(1) == size
 
 
-def case_a_deadlock_ends_before_its_deadline(rank, size):
-    """All wait in a receive; the communicator of the check is lost, and no other."""
+def all_are_freed_early(function, size):
+    """Raise AssertionError unless a function that hangs on all ranks ends before its deadline."""
     comm = world()
-
-    def all_receive(comm):
-        comm.recv(source=(comm.rank - 1) % comm.size)
-
     began = time.perf_counter()
-    seen = observe(all_receive, comm, timeout=40.0)
+    seen = observe(function, comm, timeout=40.0)
     assert seen.hung
     assert sorted(seen.stuck()) == list(range(size))
     assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
     assert comm.allreduce(1) == size
 
 
+def case_a_deadlock_ends_before_its_deadline(rank, size):
+    """All wait in a receive; the communicator of the check is lost, and no other."""
+
+    def all_receive(comm):
+        comm.recv(source=(comm.rank - 1) % comm.size)
+
+    all_are_freed_early(all_receive, size)
+
+
 def case_a_deadlock_of_ranks_that_sleep_ends_before_its_deadline(rank, size):
-    """Those in a barrier sleep until the one comes that waits for their message."""
-    comm = world()
+    """Ranks in a barrier sleep until rank 0 comes, which waits for a message from one of them."""
 
     def only_some_come(comm):
         if comm.rank:
@@ -72,16 +78,11 @@ def case_a_deadlock_of_ranks_that_sleep_ends_before_its_deadline(rank, size):
         else:
             comm.recv(source=1)
 
-    began = time.perf_counter()
-    seen = observe(only_some_come, comm, timeout=40.0)
-    assert seen.hung
-    assert sorted(seen.stuck()) == list(range(size))
-    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
-    assert comm.allreduce(1) == size
+    all_are_freed_early(only_some_come, size)
 
 
 def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
-    """Who has come to the end waits for the others in the check."""
+    """The ranks that have finished wait for the others in the check."""
     began = time.perf_counter()
 
     def only_some_call(group):

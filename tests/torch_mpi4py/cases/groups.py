@@ -222,7 +222,7 @@ def case_destroyed_groups_leave_nothing(rank, size):
                 for number in (1, 100_000):
                     dist.isend(torch.full((number,), -1.0), last, group=group)
             elif size > 1 and rank == last and turn % 10 == 9:
-                # Nobody sends, so this one's communicator stays.
+                # No rank sends, so the communicator of this group stays.
                 dist.irecv(values(0, 1), 0, tag=7, group=group)
             dist.destroy_process_group(group)
         del group

@@ -311,7 +311,7 @@ class Builder:
 
     def add_coalesced(self) -> None:
         group, kind = self.choose_group(), self.pick(COALESCED)
-        # Torch takes what a callback on another thread calls for one of those that are coalesced.
+        # Torch would coalesce the calls of a callback on another thread too.
         if any(e.kind == "callback" and e.group == group for e in self.pending.values()):
             return
         ranks = len(self.groups[group])
@@ -459,7 +459,7 @@ class Builder:
         # Torch names such a group after its ranks and the number of groups that a rank is in, which
         # has to be the same on all: gloo's waits for ever otherwise.
         counts = {sum(rank in self.groups[group] for group in self.alive) for rank in ranks}
-        # Once a group has ended, the number comes again, and torch refuses the name.
+        # Once a group has ended, its number is used again, and torch refuses the name.
         local = self.maybe(3) and len(counts) == 1 and not self.has_destroyed
         local = local and "local" not in known.KNOWN
         self.alive.append(len(self.groups))

@@ -53,8 +53,8 @@ def can(program: Program, step: Any) -> bool:
         # Two callbacks occupy the only two threads that could sum.
         return not step.nested and program.slots[step.slot].layout != "strided"
     if isinstance(step, Wrong):
-        # Gloo writes every element to the same place; it fails when it averages or combines, on
-        # one rank first, and now and then in the next call.
+        # Gloo writes every element to the same place. It fails on averages and on bitwise
+        # operations, on one rank first, and sometimes only in the next call.
         return step.kind not in ("expanded", "average_of_bool", "bitwise_of_floats")
     return True
 
@@ -91,7 +91,7 @@ def _collective(step: Collective, slot: Slot) -> bool:
 
 
 def _torch_may_write(slot: Slot, grad: str) -> bool:
-    """Return whether an ordinary copy into a slot works: gloo's of coalesced results is one."""
+    """Return whether torch may copy into a slot, as gloo does with coalesced results."""
     if slot.kind == "inference":
         return grad == "inference"
     return slot.kind == "plain" or grad != "enabled"

@@ -126,7 +126,7 @@ def search(
         test = hypothesis.seed(seed)(test)
     try:
         test()
-    except hypothesis.errors.Flaky:  # it does not go wrong each time: nothing to shrink by
+    except hypothesis.errors.Flaky:  # it fails only sometimes, so it can't be shrunk
         program = min(found, key=lambda program: len(program.steps))
         raise FoundError(program, found[program]) from None
     except FoundError as error:

@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import deadlines, futex
+from . import deadlines, futex, time_slice
 from .deaths import has_ulfm, is_broken
 from .errors import CommunicationError
 from .event_board import ARRIVAL_SLOTS, ASLEEP_AT, WORDS_A_SLOT
@@ -133,6 +133,7 @@ class Slot:
         has_come: Callable[[int], bool],
     ) -> None:
         """Return once all of ``missing`` have come, by the word that each has in place ``turn``."""
+        time_slice.shorten()
         operation.outside_mpi = True
         self._words[self._first + _ASLEEP] = 1
         with futex.barrier:
@@ -180,6 +181,7 @@ class Slot:
 
 def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
     """Look for a moment, without sleeping, who comes; return those who are still missing."""
+    time_slice.shorten()
     end = time.perf_counter() + futex.SPIN_SECONDS
     while missing and time.perf_counter() < end:
         os.sched_yield()
@@ -233,11 +235,15 @@ def open_slot(comm: MPI.Intracomm, seconds: float) -> tuple[int, list[Peer]] | N
 
 
 class Arrivals(Slot):
-    """Where the ranks of one communicator of the backend meet; :func:`open_arrivals` makes it."""
+    """Where the ranks of one communicator of the backend meet; :func:`open_arrivals` makes it.
+
+    Attributes:
+        meetings: how many this rank has come to, the same on all ranks that have come to the last.
+    """
 
     def __init__(self, comm: MPI.Intracomm, number: int, peers: list[Peer]) -> None:
         super().__init__(comm, number, peers)
-        self._number = 0
+        self.meetings = 0
         # By the last bit of a call's number.
         self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
 
@@ -251,7 +257,8 @@ class Arrivals(Slot):
         Raises:
             CommunicationError: if a rank will not come, or the time is over.
         """
-        self._number = number = (self._number + 1) & _NUMBER
+        self.meetings += 1
+        number = self.meetings & _NUMBER
         word, turn = signature | number, number & 1
         # From here on as in _show(), without another call of a function.
         self._words[self._first + turn] = word

@@ -311,7 +311,7 @@ def _parts(block: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tens
 
 
 def _flat(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the elements of ``tensor`` one behind the other, without a copy where it is so."""
+    """Return ``tensor`` in one dimension and as ``dtype``, without a copy where possible."""
     if tensor.dim() == 1 and tensor.dtype == dtype:
         return tensor
     return tensor.to(dtype).reshape(-1)

@@ -51,14 +51,15 @@ class Call:
     Attributes:
         digest: two int64: a number that is equal on ranks whose calls are equal, and its negative.
         message: the same, for mpi4py.
+        may_be_shared: whether shared memory may serve in place of MPI (:mod:`.shared_sums`).
         signature: 48 bits of that number, above 16 that are left free (:mod:`.arrivals`).
         places: where the event log has its texts, and its bytes; the log alone writes this, from
             any thread, and always the same.
     """
 
     __slots__ = (
-        *("counts", "digest", "dtype", "link", "message", "name", "op", "places", "root"),
-        "signature",
+        *("counts", "digest", "dtype", "link", "may_be_shared", "message", "name", "op"),
+        *("places", "root", "signature"),
     )
 
     layout = 0  # of the tensors: dense
@@ -73,6 +74,7 @@ class Call:
         link: tuple[float, ...] = (),
     ) -> None:
         self.name = name
+        self.may_be_shared = name == "all_reduce" and self.layout == 0
         self.counts = counts
         self.dtype = dtype
         self.op = op

@@ -27,6 +27,7 @@ from .futures import CallbackQueue
 from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
 from .runtime import MPI
+from .shared_sums import SharedSums, open_shared_sums
 from .work import Collective
 
 
@@ -81,6 +82,8 @@ class Channel(deadlines.Runner):
         self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
         self._arrivals = open_arrivals(comm, seconds)
+        self._sums: SharedSums | None = None
+        self._may_open_sums = self._arrivals is not None
         self.made = 0
         collective_counts.count(comm, self)
         self.inline_allowed = has_ulfm() or comm.Get_size() == 1
@@ -136,6 +139,9 @@ class Channel(deadlines.Runner):
         stopped = self._progress.stop(seconds)
         if stopped and self.running is None:
             deadlines.forget(self)
+            if self._sums is not None:
+                self._sums.close()
+                self._sums = None
             if self._arrivals is not None:
                 self._arrivals.close()
         return stopped
@@ -200,18 +206,22 @@ class Channel(deadlines.Runner):
         self.made += 1
         work.in_mpi = True  # from here on the watcher looks at it
         try:
-            if self._arrivals is not None:
-                signature = work.call.signature if self.checks_calls else 0
-                if not self._arrivals.meet(work, signature):
-                    raise mismatch(comm, work.call)
-            elif self.checks_calls:
-                comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
-                if self._largest != work.call.digest:
-                    raise mismatch(comm, work.call)
+            signature = work.call.signature if self.checks_calls else 0
+            sums = self._sums if work.call.may_be_shared else None
+            if sums is None or work.link is not None:  # else they meet in the sum
+                self._compare_calls(work, signature)
+            if self._may_open_sums and work.call.may_be_shared:
+                self._may_open_sums = False
+                if self._arrivals is not None:
+                    self._sums = sums = open_shared_sums(comm, self._arrivals)
+            on: Any = comm
+            if sums is not None:
+                on = sums
+                sums.work, sums.signature = work, signature
             if work.link is None:
-                work.plan(comm)
+                work.plan(on)
             else:
-                _run_on_link(work.link, work, comm)
+                _run_on_link(work.link, work, comm, on)
             error = work.freed_error() if work.reason else None
         except MPI.Exception as mpi_error:
             if work.reason:
@@ -225,6 +235,16 @@ class Channel(deadlines.Runner):
         if error is not None and not isinstance(error, (MismatchError, DeliveryError)):
             self.fail(error)
         return error
+
+    def _compare_calls(self, work: Collective, signature: int) -> None:
+        """Return once all ranks have come; raise MismatchError unless their calls are equal."""
+        if self._arrivals is not None:
+            if not self._arrivals.meet(work, signature):
+                raise mismatch(self.comm, work.call)
+        elif self.checks_calls:
+            self.comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
+            if self._largest != work.call.digest:
+                raise mismatch(self.comm, work.call)
 
     def abandon(self, work: Collective) -> None:
         """Give up a call that could not be freed: its thread stays behind in MPI."""
@@ -240,11 +260,13 @@ class Channel(deadlines.Runner):
             one.finish(one.stopped(error))
 
 
-def _run_on_link(link: link_emulation.EmulatedLink, work: Collective, comm: MPI.Intracomm) -> None:
+def _run_on_link(
+    link: link_emulation.EmulatedLink, work: Collective, comm: MPI.Intracomm, on: Any
+) -> None:
     name = work.what.removesuffix("_single")
     size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
     due = link_emulation.start_collective(link, comm, name, size_bytes)
-    work.plan(comm)
+    work.plan(on)
     link_queue.sleep_until(due, comm, lambda: work.reason is not None)
 
 

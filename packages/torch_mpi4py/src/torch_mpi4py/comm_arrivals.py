@@ -1,14 +1,14 @@
 """Before a blocking collective of a guarded communicator the ranks of one host meet, asleep.
 
-As in :mod:`.arrivals`, except that a rank waits only for those that it needs: in a broadcast or a
-scatter for the root alone, which goes on at once; in a gather or a reduction the root waits for
-all, and nobody else waits; in all other collectives everyone waits for everyone. So a rank may be
-many calls ahead of another, and one place is enough: it holds the number of the last collective
-that its rank has begun, which only grows. What is called is not compared: a call that does not
-match ends as MPI ends it.
+As in :mod:`.arrivals`, except that a rank waits only for the ranks it needs. In a broadcast or a
+scatter all others wait for the root, which goes on at once. In a gather or a reduction only the
+root waits, for all others. In all other collectives every rank waits for every other. So a rank
+may be many calls ahead of another, and one place is enough: it holds the number of the last
+collective that its rank has begun, which only grows. The calls themselves are not compared: MPI
+deals with those that do not match.
 
-A rank that has lost count, because a collective has failed on it, waits for nobody and has nobody
-wait for it: it goes straight to MPI, and so do those that need it.
+A rank loses count when a collective fails on it. It then goes straight to MPI, and so do the ranks
+that need it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .deaths import has_ulfm
 from .errors import RankFailedError, RevokedError
 from .runtime import MPI
 
-_UNCOUNTED = 2**64 - 1  # above every number: nobody waits
+_UNCOUNTED = 2**64 - 1  # above every number, so no rank waits
 _PLACE = 0  # of the two in a slot
 
 _ROOT_GIVES = {"Bcast", "bcast", "Scatter", "Scatterv", "scatter"}
@@ -50,7 +50,7 @@ class CommArrivals(Slot):
         args: Sequence[Any],
         kwargs: Arguments,
     ) -> None:
-        """Return once those have come that this rank needs in its next collective.
+        """Return once the ranks that this one needs have begun the same collective.
 
         Args:
             operation: the call, named as mpi4py's method. The watcher ends the wait by giving it
@@ -60,8 +60,8 @@ class CommArrivals(Slot):
             kwargs: the method's.
 
         Raises:
-            CommunicationError: if a rank will not come, or the time is over. The communicator
-                has been given up then, on all ranks.
+            CommunicationError: if a rank will not come, or the time is over. All ranks have
+                then given the communicator up.
         """
         if math.isnan(number):
             return
@@ -75,25 +75,25 @@ class CommArrivals(Slot):
         try:
             self._await_needed(operation, count, args, kwargs)
         except BaseException as error:
-            if not isinstance(error, RankFailedError):  # of which the others learn as well
+            if not isinstance(error, RankFailedError):  # the others learn of it too
                 deadlines.revoke(self._comm)
             self.failed = not has_ulfm()
             self.leave()
             raise
 
     def lose_count(self) -> None:
-        """Have nobody wait for this rank, whose number may not be that of the others."""
+        """Let no rank wait for this one, whose number may differ from theirs."""
         self._show(_UNCOUNTED, _PLACE)
 
     def stopped(self, what: str) -> RevokedError:
-        """Return the error of a call that is not made, because a meeting has failed before."""
+        """Return the error for a call that is not made because an earlier meeting failed."""
         return RevokedError(
             f"{what}: not run, because a collective of this communicator failed before. "
             f"{advice.START_AGAIN}"
         )
 
     def _needed(self, name: str, args: Sequence[Any], kwargs: Arguments) -> list[Peer]:
-        """Return the ranks without which a collective can't end here."""
+        """Return the ranks without which the collective can't end on this rank."""
         root_gets = name in _ROOT_GETS
         if not root_gets and name not in _ROOT_GIVES:
             return self._peers
@@ -101,7 +101,7 @@ class CommArrivals(Slot):
         if root_gets:
             return self._peers if root == self._rank else []
         if root is None or root == self._rank or not 0 <= root <= len(self._peers):
-            return []  # what is no rank is left to MPI to refuse
+            return []  # MPI refuses an invalid root
         return [self._peers[root - (root > self._rank)]]
 
     def _await_needed(
@@ -111,7 +111,7 @@ class CommArrivals(Slot):
             return word >= count
 
         missing = spin_for(self._needed(operation.what, args, kwargs), _PLACE, has_come)
-        # What is wrong with a call is said at once.
+        # A wrong call gets its error at once.
         if missing and is_accepted(operation.what, args, kwargs):
             with deadlines.watched(operation):
                 self._sleep_until_come(operation, missing, _PLACE, has_come)

@@ -9,9 +9,9 @@ which nobody waits (a *farewell*). When the first has ended, all ranks have reti
 sent on it and not received can be taken off, which MPICH would otherwise give to the next. When the
 second has ended, all have done that.
 
-On one that has failed nothing works any more: with ULFM it is freed once all ranks have met twice
-since, without it never. None is freed while this rank refers to it, as by a receive that has not
-ended.
+A communicator that has failed can't be used for that. With ULFM it is freed once all ranks have met
+twice since; without ULFM it is never freed. No communicator is freed while this rank refers to it,
+for instance by a pending receive.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Retired:
             return False
 
     def is_done_with(self) -> bool:
-        """Free it where that is safe; return whether it is free, or can never be."""
+        """Free it where that is safe; return whether it has been freed or never can be."""
         may_go = self._all_have_done_with_it()
         if self.farewell is None and not has_ulfm():
             return True

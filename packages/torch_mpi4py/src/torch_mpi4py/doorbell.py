@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from . import deadlines, futex
+from . import deadlines, futex, time_slice
 from .event_board import LOOKS_AT
 from .events import log
 from .futex import ASKS_FIRST, barrier
@@ -203,6 +203,7 @@ def _may_spin() -> bool:
 
 def _spin(look: Callable[[], _Found], size: int) -> _Found:
     """Ask MPI for a moment, or as long as a message of ``size`` bytes may be moving."""
+    time_slice.shorten()
     moving = min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
     until = time.perf_counter() + futex.SPIN_SECONDS + moving
     naps = not _may_spin()
@@ -234,6 +235,7 @@ def _sleep(
 def _look_in_slices(
     look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
 ) -> _Found:
+    time_slice.shorten()
     size = awaited.size_bytes if awaited.is_long else 0
     began = time.perf_counter()
     moves_until = began + _moving_seconds(size)

@@ -25,12 +25,14 @@ _number = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
 _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that are compared
 _NAP_SECONDS = 1e-3
 
-SPIN_SECONDS = 50e-6
+SPIN_SECONDS = 20e-6
 SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
 LONG_SLICE_SECONDS = 20e-3
 _LONG_AFTER_SECONDS = 0.2
 
-ASKS_FIRST = platform.machine() in {"x86_64", "AMD64"}
+IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
+"""Whether other threads see what one writes in the order in which it does."""
+ASKS_FIRST = IN_ORDER
 """Whether a rank asks if anybody sleeps before it wakes them, which saves a system call.
 
 It must not read that before what it has written is out. There taking a lock and giving it back is a

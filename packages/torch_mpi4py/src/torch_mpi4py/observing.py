@@ -90,9 +90,9 @@ def waits_in(board: Board) -> int | None:
 
 
 def looks_asleep(board: Board) -> int:
-    """How often a rank has looked for those whom it awaits asleep, 0 if it sleeps for nobody.
+    """Return how often a rank that waits asleep has looked for the others; 0 if it isn't asleep.
 
-    In each look it had a core, and those it awaits had not come.
+    At each look it had a core, and the ranks it waits for had not come.
     """
     return sum(board.arrivals[ASLEEP_AT::WORDS_A_SLOT]) + board.bell[LOOKS_AT]
 

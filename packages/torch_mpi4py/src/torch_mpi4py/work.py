@@ -100,7 +100,7 @@ class Collective(Operation):
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
-        on_callers_thread: whether a thread of the program stands still until it has been run.
+        on_callers_thread: whether a thread of the program waits while it is run.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
     run it, under the channel's lock for ends.

@@ -11,7 +11,7 @@ HINTS = ["a weak hint", "a stronger one", "```python\nnearly the solution\n```"]
 def check_double(double) -> str:
     found = double(4)
     if found == 16:
-        raise WrongAnswer("squared", "4 became 16: that is its square")
+        raise WrongAnswer("squared", number=4, found=found)
     if found != 8:
         raise AssertionError("the check does not know this mistake")
     return "4 became 8."
@@ -24,7 +24,7 @@ def check_total(total) -> str:
     comm = world()
     found = total(comm)
     if found == comm.rank:
-        raise WrongAnswer("own-rank", f"rank {comm.rank} returned its own rank")
+        raise WrongAnswer("own-rank", rank=comm.rank)
     if found != sum(range(1, comm.size + 1)):
         raise AssertionError("the check does not know this mistake")
     return "Every rank has the sum."

@@ -1,0 +1,259 @@
+"""All-reduces of one host's ranks go through shared memory, in the order of ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch_mpi4py import (
+    DeadlineError,
+    MismatchError,
+    RevokedError,
+    emulated_link,
+    shared_sums,
+    time_slice,
+)
+from torch_mpi4py.shared_sums import SharedSums
+
+from tests.ranks import case
+from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
+
+# Below and above the sizes at which numbers are divided, and go in chunks of float32.
+COUNTS = (0, 1, 7, 1000, 40_001, 131_072, 131_073, 500_003)
+CHUNK = shared_sums._SLOT_BYTES // 4
+GROUP_SECONDS = 3.0
+FREED = (DeadlineError, RevokedError)
+
+
+def channel_of(group: dist.ProcessGroup | None = None) -> Any:
+    return (group or dist.group.WORLD)._channels[0]
+
+
+def numbers_of(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return what a rank hands over, the same whoever asks."""
+    generator = torch.Generator().manual_seed(1000 + rank)
+    if dtype == torch.bool:
+        return torch.randint(2, (count,), generator=generator).bool()
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.randint(5, (count,), generator=generator).to(dtype)
+    return torch.randn(count, generator=generator, dtype=dtype)
+
+
+def in_order(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) -> torch.Tensor:
+    return functools.reduce(combine, parts)
+
+
+@case(sizes=(2, 3, 4))
+def case_a_sum_has_the_bits_of_one_in_the_order_of_ranks(rank: int, size: int) -> None:
+    for count in COUNTS:
+        expected = in_order([numbers_of(r, count) for r in range(size)], torch.add)
+        for _ in range(3):
+            ours = numbers_of(rank, count)
+            dist.all_reduce(ours)
+            equal(ours, expected)
+    assert isinstance(channel_of()._sums, SharedSums)
+
+
+@case(sizes=(2, 3, 4))
+def case_every_dtype_and_operation_goes_through_memory(rank: int, size: int) -> None:
+    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    real = (torch.float32, torch.float64)
+    function = {
+        dist.ReduceOp.SUM: torch.add,
+        dist.ReduceOp.PRODUCT: torch.mul,
+        dist.ReduceOp.MIN: torch.minimum,
+        dist.ReduceOp.MAX: torch.maximum,
+        dist.ReduceOp.BAND: torch.bitwise_and,
+        dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    ordered = list(function)[:4]
+    table = [(dtype, op) for dtype in whole for op in function]
+    table += [(dtype, op) for dtype in real for op in ordered]
+    table += [(torch.complex64, dist.ReduceOp.SUM), (torch.complex128, dist.ReduceOp.SUM)]
+    dist.all_reduce(torch.ones(1))  # the memory is there from here on
+    with _counted() as calls:
+        for dtype, op in table:
+            for count in (5, 300_001):
+                parts = [numbers_of(r, count, dtype) for r in range(size)]
+                ours = parts[rank].clone()
+                dist.all_reduce(ours, op)
+                equal(ours, in_order(parts, function[op]))
+    assert len(calls) == 2 * len(table)
+    sum_, product = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
+    for op, combine in ((sum_, torch.logical_or), (product, torch.logical_and)):
+        parts = [numbers_of(r, 1001, torch.bool) for r in range(size)]
+        ours = parts[rank].clone()
+        dist.all_reduce(ours, op)
+        equal(ours, in_order(parts, combine))
+
+
+@case(sizes=(2, 4))
+def case_other_forms_of_all_reduce_go_through_memory(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(1))
+    for count in (3, CHUNK + 5):
+        half = torch.full((count,), rank + 1.0, dtype=torch.bfloat16)
+        strided = torch.full((count, 2), rank + 1.0)[:, 1]
+        coalesced = [torch.full((count,), rank + 1.0), torch.full((2,), 2.0 * rank)]
+        average = torch.full((count,), float(rank))
+        with _counted() as calls:
+            dist.all_reduce(half)
+            dist.all_reduce(strided)
+            dist.all_reduce_coalesced(coalesced)
+            dist.all_reduce(average, dist.ReduceOp.AVG)
+            work = dist.all_reduce(torch.ones(count), async_op=True)
+            work.wait()
+            with emulated_link(latency=1e-4, bandwidth=1e9):
+                dist.all_reduce(torch.ones(count))
+        assert len(calls) == 7, calls
+        total = size * (size + 1) / 2
+        equal(half, [total] * count)
+        equal(strided, [total] * count)
+        equal(coalesced[0], [total] * count)
+        equal(coalesced[1], [float(size * (size - 1))] * 2)
+        equal(average, [(size - 1) / 2] * count)
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[list[int]]:
+    """Note the sizes of the all-reduces that go through memory."""
+    calls: list[int] = []
+    usual = SharedSums.Allreduce
+
+    def counting(self: SharedSums, in_place: Any, message: list, op: Any) -> None:
+        calls.append(message[1])
+        usual(self, in_place, message, op)
+
+    with mock.patch.object(SharedSums, "Allreduce", counting):
+        yield calls
+
+
+@case(sizes=(2, 3))
+def case_ranks_that_cannot_share_memory_leave_sums_to_mpi(rank: int, size: int) -> None:
+    at_the_last, no_hindrance = rank == size - 1, contextlib.nullcontext()
+    hindrances = (
+        mock.patch.object(shared_sums, "_create", return_value=(None, None)),
+        mock.patch.object(shared_sums, "_map", return_value=None) if at_the_last else no_hindrance,
+        mock.patch.object(shared_sums, "_MOST_OPEN", 0 if at_the_last else 32),
+    )
+    was_open = shared_sums._open
+    for hindrance in hindrances:
+        with hindrance, group_of_all() as group:
+            for _ in range(2):
+                ours = numbers_of(rank, 1000)
+                dist.all_reduce(ours, group=group)
+                torch.testing.assert_close(ours, sum(numbers_of(r, 1000) for r in range(size)))
+            assert channel_of(group)._sums is None
+        assert shared_sums._open == was_open
+    with tempfile.NamedTemporaryFile() as another:
+        another.truncate(4096)
+        token = bytes(shared_sums._TOKEN_BYTES)
+        assert shared_sums._map(another.name, token, 4096) is not None
+        assert shared_sums._map(another.name, b"x" + token[1:], 4096) is None
+        assert shared_sums._map(another.name, token, 8192) is None
+    assert shared_sums._map("/proc/0/fd/0", token, 4096) is None
+
+
+@case(sizes=(2,))
+def case_the_memory_of_groups_is_given_back(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(1))
+    before = shared_sums._open
+    for _ in range(shared_sums._MOST_OPEN + 5):
+        with group_of_all() as group:
+            still_works(group)
+            assert isinstance(channel_of(group)._sums, SharedSums)
+    gc.collect()
+    assert shared_sums._open == before
+    with open("/proc/self/maps") as maps:
+        mapped = sum("torch_mpi4py sums" in line for line in maps)
+    assert mapped <= before + 1, mapped
+
+
+@case(sizes=(2, 4))
+def case_sums_of_two_groups_on_two_threads_do_not_mix(rank: int, size: int) -> None:
+    def sum_up(group: dist.ProcessGroup, value: float) -> None:
+        try:
+            for count in (1, 1000, CHUNK * 2 + 1) * 5:
+                ours = torch.full((count,), value)
+                dist.all_reduce(ours, group=group)
+                equal(ours, [size * value] * count)
+        except BaseException as error:
+            errors.append(error)
+
+    errors: list[BaseException] = []
+    with group_of_all() as one, group_of_all() as other:
+        threads = [
+            threading.Thread(target=sum_up, args=(group, value))
+            for group, value in ((one, 1.0), (other, 10.0))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert not errors, errors
+
+
+@case(sizes=(2, 3))
+def case_sums_that_do_not_match_are_told_apart(rank: int, size: int) -> None:
+    dist.all_reduce(torch.ones(1))
+    for count in (4, CHUNK + 4):
+        with raises(MismatchError, str(count), str(count + 1), "still usable"):
+            dist.all_reduce(torch.ones(count + (rank == 0)))
+        with emulated_link(latency=1e-6), raises(MismatchError, str(count), str(count + 1)):
+            dist.all_reduce(torch.ones(count + (rank == 0)))
+        with raises(MismatchError, "broadcast", "all_reduce"):
+            if rank == 0:
+                dist.broadcast(torch.ones(count), src=0)
+            else:
+                dist.all_reduce(torch.ones(count))
+        still_works()
+
+
+@case(sizes=(2, 3), mpi="openmpi")  # with MPICH the thread that sleeps is given up, till the end
+def case_a_rank_that_stops_within_a_sum_frees_the_others(rank: int, size: int) -> None:
+    usual = SharedSums._meet
+
+    def late(self: SharedSums) -> None:
+        if rank == 0 and shared.count == 1:
+            time.sleep(GROUP_SECONDS + 1)
+        shared.count += 1
+        usual(self)
+
+    shared = mock.Mock(count=0)
+    with group_of_all(GROUP_SECONDS) as group:
+        dist.all_reduce(torch.ones(1), group=group)
+        with mock.patch.object(SharedSums, "_meet", late), raises(FREED, within=GROUP_SECONDS + 8):
+            dist.all_reduce(torch.ones(3 * CHUNK), group=group)
+    still_works()
+
+
+@case(sizes=(2,))
+def case_a_thread_that_waits_has_short_slices(rank: int, size: int) -> None:
+    slices: list[Any] = []
+    usual = time_slice.shorten
+
+    def shorten() -> None:
+        usual()
+        slices.append(time_slice._attributes())
+
+    with mock.patch.object(time_slice, "shorten", shorten), group_of_all() as group:
+        if rank == 0:
+            time.sleep(0.1)
+        dist.all_reduce(torch.ones(1), group=group)
+    if rank > 0:
+        assert slices, "it has not asked"
+    for attributes in slices:
+        # None: no such call here. A slice of 0: the kernel is older than 6.12.
+        if attributes is not None and attributes[time_slice._SLICE]:
+            assert attributes[time_slice._SLICE] == time_slice._SHORT_NANOSECONDS
+            assert attributes[time_slice._POLICY] == time_slice._SCHED_OTHER
