@@ -8,11 +8,12 @@ cancelled.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import doorbell, pending_requests
-from .call_arguments import Arguments, argument_of, bytes_of, is_receive, is_send
+from .call_arguments import Arguments, argument_of, bytes_sent, is_receive, is_send
 from .deadlines import Operation
 from .doorbell import Awaited
 from .runtime import MPI
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .guarded_comm import GuardedComm
 
 _EAGER_BYTES = 2048  # an object so short is there once its message is found
+_OBJECT_BYTES = 1 << 15  # for an object of unknown size mpi4py has so much memory
 
 Call = Callable[[Operation], Any]
 
@@ -38,30 +40,41 @@ def sleeping_call(
         return None
     try:
         return prepare(comm, *args, **kwargs)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
 
 
 def tell_partner(
     comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
-) -> int | None:
+) -> Callable[[], Awaited] | None:
     """Wake the partner of ``comm.name(*args, **kwargs)``, a non-blocking call that was made.
 
     Returns:
-        The partner; any source if there are two, None if it is no message.
+        A function that returns the message, from any source if there are two; None if there is
+        none, or its partner is on another host.
     """
     sends, receives = is_send(name), is_receive(name)
-    peer = None
+    if not (sends or receives):
+        return None
+    bells, peer = comm.bells, MPI.PROC_NULL
+    buffer = argument_of(name, "recvbuf" if name == "Isendrecv" else "buf", args, kwargs)
     if sends:
-        peer = argument_of(name, "dest", args, kwargs)
-        comm.bells.ring(peer)
+        peer = operator.index(argument_of(name, "dest", args, kwargs))
+        bells.ring(peer)
     if receives:
-        source = argument_of(name, "source", args, kwargs)
-        if comm.bells.may_sleep(source):
-            buffer = argument_of(name, "recvbuf" if name == "Isendrecv" else "buf", args, kwargs)
-            comm.bells.ring_sender(source, bytes_of(buffer))
+        source = operator.index(argument_of(name, "source", args, kwargs))
+        if bells.may_sleep(source):
+            bells.ring_sender(source, _size_of(buffer))
         peer = MPI.ANY_SOURCE if sends else source
-    return peer
+    if not bells.reaches(peer):
+        return None
+    least = _OBJECT_BYTES if name == "irecv" else 0
+    return lambda: Awaited(bells, peer, max(_size_of(buffer), least), sends)
+
+
+def _size_of(buffer: Any) -> int:
+    """Return the bytes of a buffer argument that MPI has accepted, 0 if that can't be told."""
+    return bytes_sent("Recv", buffer) or 0
 
 
 # --- one message --------------------------------------------------------------------------------
@@ -153,8 +166,12 @@ def _probe(
     tag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> Call | None:
+    def ask() -> Any:
+        # Open MPI 5.0.11 (mca_pml_ob1_improbe) and MPICH 5.0.2 take in what has arrived after they
+        # have looked for it: the first of two calls never finds a message that has just come.
+        return look(comm, source, tag, status) or look(comm, source, tag, status)
+
     def run(operation: Operation) -> Any:
-        ask = functools.partial(look, comm, source, tag, status)
         return doorbell.wait(operation, ask, functools.partial(Awaited, comm.bells, source))
 
     return run if comm.bells.reaches(source) else None
@@ -174,7 +191,7 @@ def _await(
     """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
 
     def awaited() -> Awaited:
-        size_bytes = bytes_of(memory) if size < 0 else size
+        size_bytes = _size_of(memory) if size < 0 else size
         if not sends:
             comm.bells.ring_sender(peer, size_bytes)
         return Awaited(comm.bells, peer, size_bytes, sends, under_way)

@@ -77,9 +77,9 @@ def sent_in(given: Arguments) -> Any:
 def with_status(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status | None]:
-    """Return a call with a status if it waits to receive, and that status; None elsewhere."""
+    """Return a call with a status, and that status; None where the method takes none."""
     names, _ = _parameters(name)
-    if not is_receive(name) or "status" not in names or not is_accepted(name, args, kwargs):
+    if "status" not in names or not is_accepted(name, args, kwargs):
         return args, kwargs, None
     status = arguments_of(name, args, kwargs)["status"]
     if status is None:

@@ -256,8 +256,8 @@ class Board:
         world_size: number of ranks in the world.
         host: the machine on which it runs.
         arrivals: the words by which its ranks meet others, each of 64 bits.
-        bell: the words by which others wake it; at ``LOOKS_AT`` it says how often it has asked for
-            messages while it slept.
+        bell: the words by which others wake it; at ``LOOKS_AT`` it counts how often it has
+            looked for its message asleep; 0 if it does not sleep.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -591,10 +591,6 @@ class BoardWriter:
     def is_open(self, token: Token | None) -> bool:
         """Return whether this is an operation that has not ended."""
         return token is not None and token[0] in self._open
-
-    def bytes_of(self, token: Token | None) -> int:
-        """Return the bytes of an operation, ``ANY`` if they are not known."""
-        return ANY if token is None else RECORD.unpack_from(self._memory, token[1])[9]
 
     def open_in(self, group: int) -> list[Token]:
         """Return the open operations of a group."""

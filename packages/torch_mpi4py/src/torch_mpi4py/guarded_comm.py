@@ -27,7 +27,7 @@ from . import (
     runtime,
 )
 from .blocking_messages import sleeping_call, tell_partner
-from .call_arguments import with_status
+from .call_arguments import is_receive, with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .deaths import is_revoked
@@ -126,13 +126,15 @@ class GuardedComm(MPI.Intracomm):
 
     def Improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
         """Return a message that has come, None if there is none."""
+        args, kwargs, status = with_status("Improbe", args, kwargs)
         found = super().Improbe(*args, **kwargs)
-        return None if found is None else GuardedMessage(found, self)
+        return None if found is None else GuardedMessage(found, self, status)
 
     def improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
         """Return an object's message that has come, None if there is none."""
+        args, kwargs, status = with_status("improbe", args, kwargs)
         found = super().improbe(*args, **kwargs)
-        return None if found is None else GuardedMessage(found, self)
+        return None if found is None else GuardedMessage(found, self, status)
 
 
 def _guarded(name: str) -> Callable[..., Any]:
@@ -161,7 +163,7 @@ def _guarded(name: str) -> Callable[..., Any]:
                 self.made += 1
             if starts:
                 made = call()
-                peer = None if link else tell_partner(self, plain, args, kwargs)
+                awaited = None if link else tell_partner(self, plain, args, kwargs)
             else:
                 operation = deadlines.Operation(self, name, self.timeout)
                 if counts and arrivals is not None:
@@ -187,10 +189,10 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events, peer)
-        end_call(events, status)
+            return request.started_by(self, name, events, awaited)
+        end_call(events, status if is_receive(plain) else None)
         if isinstance(made, MPI.Message):
-            return GuardedMessage(made, self)
+            return GuardedMessage(made, self, status)
         return _child(self, name, made) if name in MAKE_COMMUNICATORS else made
 
     return method

@@ -5,10 +5,10 @@ Non-blocking mpi4py calls on the library's communicator return a :class:`Guarded
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from . import deadlines, pending_requests
+from . import advice, deadlines, pending_requests
 from .comm_events import end_call
 from .doorbell import Awaited, wait
 from .errors import DeadlineError, RevokedError
@@ -38,7 +38,8 @@ class RequestWithDeadline(_Base):
 
     _comm: Any
     _name: str
-    _peer: int | None = None
+    _awaited: Callable[[], Awaited] | None = None
+    _was_given_up = False
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
@@ -47,14 +48,14 @@ class RequestWithDeadline(_Base):
         comm: Any,
         name: str,
         events: Sequence[Token | None],
-        peer: int | None = None,
+        awaited: Callable[[], Awaited] | None = None,
     ) -> Self:
         """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
 
         Args:
-            peer: the rank to or from which its message goes, or any source; None if it is none.
+            awaited: returns its message, whose partner rings; None if MPI has to wait for it.
         """
-        self._comm, self._name, self._peer, self.events = comm, name, peer, events
+        self._comm, self._name, self._awaited, self.events = comm, name, awaited, events
         return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -97,8 +98,9 @@ class RequestWithDeadline(_Base):
             log.waits(event, True)
         try:
             operation = deadlines.Operation(self._comm, what, self._comm.timeout)
-            if self._peer is not None and self._comm.bells.reaches(self._peer):
-                result = self._sleep_until_end(operation, self._peer, test, status)
+            self._require_not_given_up(what)
+            if self._awaited is not None:
+                result = self._sleep_until_end(operation, self._awaited, test, status)
             else:
                 result = deadlines.carry_out(operation, wait, status)
             if "send" in self._name.lower():
@@ -112,7 +114,7 @@ class RequestWithDeadline(_Base):
     def _sleep_until_end(
         self,
         operation: deadlines.Operation,
-        peer: int,
+        awaited: Callable[[], Awaited],
         test: Any,
         status: MPI.Status,
     ) -> Any:
@@ -125,20 +127,20 @@ class RequestWithDeadline(_Base):
                 ended, *received[:] = ended
             return ended
 
-        def awaited() -> Awaited:
-            size = max(map(log.bytes_of, self.events), default=0)
-            return Awaited(self._comm.bells, peer, size, sends)
-
-        sends = "send" in self._name.lower()
         try:
             wait(operation, look, awaited)
-        except (DeadlineError, RevokedError):
-            if self and not sends:  # nothing may come into the buffer any more
+        except (DeadlineError, RevokedError, KeyboardInterrupt):
+            self._was_given_up = bool(self)
+            if self and not awaited().sends:  # nothing may come into the buffer any more
                 MPI.Request.Cancel(self)
             if self:  # MPI may use its memory until it has ended
                 pending_requests.keep(self, None)
             raise
         return received[0] if received else None
+
+    def _require_not_given_up(self, what: str) -> None:
+        if self._was_given_up:  # a cancelled receive would seem to have ended
+            raise RevokedError(f"{what}: it was given up before. {advice.START_AGAIN}")
 
     def _end(self, status: MPI.Status) -> None:
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED
@@ -148,6 +150,7 @@ class RequestWithDeadline(_Base):
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Return whether it has ended, and what was received."""
+        self._require_not_given_up(f"test of {self._name}")
         status = MPI.Status() if status is None else status
         ended, received = super().test(status)
         if ended:
@@ -156,6 +159,7 @@ class RequestWithDeadline(_Base):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the buffer may be used again."""
+        self._require_not_given_up(f"test of {self._name}")
         status = MPI.Status() if status is None else status
         ended = super().Test(status)
         if ended:
