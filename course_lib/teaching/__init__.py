@@ -19,8 +19,8 @@ In notebooks::
 :mod:`.workspace`                      the learner's own copies
 ====================================== ==========================================================
 
-What serves only one lesson is in its room, ``notebooks/lesson_NN``. CONTRIBUTING.md shows how to
-write a new lesson.
+What serves only one lesson is in its room, ``notebooks/lesson_NN``. ``docs/new_lesson.md``
+shows how to write one.
 """
 
 from importlib import import_module

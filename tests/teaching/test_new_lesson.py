@@ -1,4 +1,4 @@
-"""The lesson that CONTRIBUTING.md writes as an example keeps the rules, and its check works."""
+"""The lesson that docs/new_lesson.md writes as an example keeps the rules, and its check works."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ ID = "99.mean"
 @pytest.fixture(scope="module")
 def room(root: Path, tmp_path_factory):
     """The room of lesson 99, in a folder of its own, known to the catalogue."""
-    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    page = page.partition("## Writing a new lesson\n")[2].partition("\n## Misjudged")[0]
+    page = (root / "docs" / "new_lesson.md").read_text(encoding="utf-8")
     folder = tmp_path_factory.mktemp("example") / ROOMS / "lesson_99"
     folder.mkdir(parents=True)
     # A paragraph that begins with a heading and a file's name, and the code below it.
