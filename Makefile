@@ -5,7 +5,15 @@ PYTHON ?=
 ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
-.PHONY: help setup lab test test-cluster test-others test-torch fuzz doctor notebooks slides site bench lock clean
+# One start of two ranks serves all cases of the backend; lessons 00 and 01 start the clusters.
+QUICK = tests/setup/test_style.py tests/setup/test_types.py tests/setup/test_imports.py \
+    tests/training tests/torch_mpi4py/test_board.py tests/torch_mpi4py/test_diagnosis.py \
+    tests/torch_mpi4py/test_hang_report.py tests/torch_mpi4py/test_waits.py \
+    tests/torch_mpi4py/test_battery.py tests/teaching/test_checking.py \
+    tests/teaching/test_mistakes.py tests/lessons/test_notebooks.py \
+    -k "not test_battery and not test_notebooks or openmpi-2 or 00_start or 01_"
+
+.PHONY: help setup lab test quick test-cluster test-others test-torch fuzz doctor notebooks slides site bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -27,6 +35,9 @@ else
 	    $(RUN) -m pytest $$slow $$two -m clusters || failed $$?; \
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
+
+quick: setup ## the tests to run while you work: style, types, units, two ranks, lessons 00 and 01
+	@$(RUN) -m pytest -n 2 --dist loadfile $(QUICK) $(ARGS)
 
 test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; installs what it needs)
 	@status=0; $(RUN) -m tests.hosts.testbed -- .venv/bin/python -m pytest -m hosts tests/hosts $(ARGS) \
