@@ -23,7 +23,8 @@ def outside_of_the_job(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables without those by which programs know the job of Slurm that the server runs in.
 
     The job is this one server and counts as one task, so ``mpiexec`` and ``start_cluster`` would
-    find place for one rank. Without them a node is what a learner's own machine is: ranks run
+    find place for one rank, and ``SLURM_EXPORT_ENV`` would cut down what a job submitted from here
+    gets. Without them a node is what a learner's own machine is: ranks run
     there and share the job's cores, and ``sbatch`` and ``salloc`` ask for jobs of their own.
     """
     return {

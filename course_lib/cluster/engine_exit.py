@@ -61,7 +61,10 @@ def as_a_death(told_to_stop: Callable[[], bool]) -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have Linux end this process when its parent ends, even if it is stuck in C code."""
+    """Have Linux end this process when its parent ends, even if it is stuck in C code.
+
+    Linux does so when the *thread* that forked it ends, not only with its whole process.
+    """
     if not sys.platform.startswith("linux"):
         return
     import ctypes

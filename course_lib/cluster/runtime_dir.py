@@ -231,7 +231,9 @@ def living(pid: int) -> psutil.Process | None:
     """Process ``pid``, or None if it does not run (a zombie does not).
 
     Two of them are equal if they are the same process, and not another with the same number. Do not
-    compare their ``create_time()``: it moves when somebody sets the clock of the machine.
+    compare their ``create_time()``, which psutil 7.2 works out from the time of the boot: it moves
+    when the machine's clock is set, as after a sleep, and then every engine was another process and
+    dead. Comparing ``psutil.Process`` objects goes by ticks since the boot.
     """
     import psutil
 

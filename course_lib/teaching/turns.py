@@ -4,6 +4,12 @@
 they wait, and nowhere else. So the order is the same each time, and that nobody can go on is
 known at once, without waiting for a deadline. As all of it happens on the thread of the caller, a
 stop button or a deadline strikes the line that is running, as in any other call.
+
+Threads would not do. A thread of CPython that hands over the interpreter's lock waits without a
+limit for the other's word that it has it, and glibc before 2.41 can lose that word (its bug 25847):
+beside a thread that computes indefinitely the main thread then stands still. That happened in two
+whole runs of CI, for 300 s, in a rehearsal that was to be interrupted, and never on purpose; the
+second time a third thread was there to wake it.
 """
 
 from __future__ import annotations

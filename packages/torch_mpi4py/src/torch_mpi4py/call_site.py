@@ -23,7 +23,8 @@ _LIBRARIES = tuple(
 )
 
 # For each file: None if it belongs to a library, otherwise the names of the places in it, by
-# the first line of the function and the instruction.
+# the first line of the function and the instruction. (Not by the code object: its hash reads all
+# of its constants.)
 _files: dict[str, dict[tuple[int, int], str] | None] = {}
 _cell_files: set[str] = set()
 _places = 0

@@ -137,6 +137,8 @@ def _forget_name(comm: MPI.Comm, key: int, handle: int) -> None:
     log.forget_name(handle)
 
 
+# MPI calls it when a communicator is freed, by any code. What is kept by handle without that goes
+# wrong when the handle is used again.
 _named = MPI.Comm.Create_keyval(delete_fn=_forget_name)
 
 log: EventLog = EventLog(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())

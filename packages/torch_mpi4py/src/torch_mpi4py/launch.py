@@ -68,9 +68,9 @@ LARGE_FRAGMENTS = {
 #
 # Its usual way of a short Allgatherv (up to 255 bytes from each of 3 to 7 ranks), a gather and a
 # broadcast, does not ask how the broadcast ended: when a rank had died, or the communicator was
-# revoked, it returned without an error and without the data (in 2 of 40 deaths among random
-# collectives; comm.allgather and allreduce of objects then unpickle what nobody has written). The
-# other ways raise an error (0 of 40).
+# revoked, it returned without an error and without the data (`coll_base_allgatherv.c`, in 5.0.10
+# as on main; in 2 of 40 deaths among random collectives; comm.allgather and allreduce of objects
+# then unpickle what nobody has written). The other ways raise an error (0 of 40).
 SEES_DEATHS = {
     "OMPI_MCA_coll_han_priority": "0",
     "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",  # for this one collective only
@@ -261,8 +261,9 @@ def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY
     """Return what has Open MPI keep its shared memory in a folder of this run, which is made.
 
     Its own names for it have 16 bits that depend on the run. Two runs of a user at a time that
-    share them, one pair in 65,536, share their memory, and ranks of both crash. The last rank to
-    leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs whose
+    share them, one pair in 65,536, share their memory, and ranks of both crash, mostly by a jump to
+    nowhere in ``mca_btl_sm_frag_complete`` (open-mpi/ompi#13783; the cause was found in
+    cp2k/cp2k#5854; 3 of 3 runs whose names were made to agree). The last rank to leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs whose
     launcher was on this host, and the next run with ranks here those of other hosts.
 
     Args:
@@ -320,7 +321,8 @@ def remove_dead_sessions(folder: Path | None = None, shared_memory: Path = SHARE
 
     Open MPI 5.0.11 keeps a file in ``ompi.PID``, under the folder for temporary files, and a
     later launcher that happens to get the same process id takes it for somebody's who lives. It
-    gives up: "The PMIx server's listener thread failed to start".
+    gives up: "The PMIx server's listener thread failed to start" (once in some 300 starts, after a
+    day of killed runs).
 
     Args:
         folder: where they keep their files, the system's folder for temporary files if None.

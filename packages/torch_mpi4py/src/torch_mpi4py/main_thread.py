@@ -2,7 +2,8 @@
 
 A Python thread of every rank gives signs of life. They stop while C code on the main thread keeps
 the interpreter's lock, but also while the machine has no core for the rank. The difference shows
-in how long the main thread has really run since the last sign.
+in how long the main thread has really run since the last sign. (Under MPICH ranks that were freed
+leave spinning threads behind, and a busy machine gave one no core for a second.)
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ moment, milliseconds after a message has begun, then less often, until it has en
 Waking a thread costs whoever computes or waits for messages up to 0.4 ms, where every core has a
 rank. So it is not woken for ``dist.send`` and ``dist.recv``, which wait at once, and no more by
 new messages once it has found several times that the rank was in MPI anyway.
+
+Without the thread a pipeline of sleeping stages had a bubble of 47% instead of 27%. Waking it for
+each message cost a ring of ``isend`` and ``recv``, two ranks on two cores, 40%; as it is, 0 to 20%.
+mpi4py's own ``comm.isend`` is left as MPI has it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,10 @@ its core from one of them, and costs more than it hides. There the thread is pat
 what is queued to whoever waits for it, and begins only what has lain there for a while, so that
 the ranks that already wait for this one are not kept until its computing ends. Every look costs
 the computing thread up to 0.1 ms, so a thread that finds nothing left to it looks less often.
+
+A DDP step of an MLP, 2 ranks on 2 cores, took 2.8 ms with a thread in the background and 2.0 ms
+without. What nobody waits for has to begin all the same, within 2 ms, because two ranks may wait
+for two groups in different orders.
 """
 
 from __future__ import annotations
