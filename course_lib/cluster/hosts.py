@@ -138,8 +138,8 @@ def to_try(command: Sequence[str]) -> str:
 def ssh_of_mpiexec(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables that make the ssh which mpiexec calls ours, with its own options behind.
 
-    PRRTE hands a variable on to its daemons only up to the second ``=``, which matters where daemons
-    start others (more than 64 hosts).
+    PRRTE hands a variable on to its daemons only up to the second ``=``, which matters where
+    daemons start others (more than 64 hosts).
 
     Args:
         variables: what mpiexec runs under.

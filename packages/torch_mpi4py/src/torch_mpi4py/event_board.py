@@ -342,8 +342,8 @@ class Board:
         for _ in range(_READ_TRIES):
             self._forget_replaced_strings()
             # Copies take a moment, reading them much longer. The texts come last: those that the
-            # records name were there before. (With 50 ms between reading the records and their texts
-            # the texts of a fast writer were others, in 1 run of 3 on a busy machine.)
+            # records name were there before. (With 50 ms between reading the records and their
+            # texts, those of a fast writer were others in 1 run of 3 on a busy machine.)
             once, again = (self._memory[RECORDS_AT:ARRIVALS_AT] for _ in range(2))
             texts = memoryview(self._memory[STRINGS_AT:RECORDS_AT])
             parts = (slice(slot * RECORD.size, (slot + 1) * RECORD.size) for slot in slots)

@@ -263,8 +263,9 @@ def own_shared_memory(variables: Mapping[str, str], folder: Path = SHARED_MEMORY
     Its own names for it have 16 bits that depend on the run. Two runs of a user at a time that
     share them, one pair in 65,536, share their memory, and ranks of both crash, mostly by a jump to
     nowhere in ``mca_btl_sm_frag_complete`` (open-mpi/ompi#13783; the cause was found in
-    cp2k/cp2k#5854; 3 of 3 runs whose names were made to agree). The last rank to leave removes the folder; :func:`remove_dead_sessions` removes those of killed runs whose
-    launcher was on this host, and the next run with ranks here those of other hosts.
+    cp2k/cp2k#5854; 3 of 3 runs whose names were made to agree). The last rank to leave removes the
+    folder; :func:`remove_dead_sessions` removes those of killed runs whose launcher was on this
+    host, and the next run with ranks here those of other hosts.
 
     Args:
         variables: those of the rank, as its launcher has set them. Empty is returned if there is
