@@ -18,7 +18,12 @@ BACKEND = Path("packages/torch_mpi4py")
 READMES = (Path("README.md"), BACKEND / "README.md")
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = tuple(sorted(path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")))
-PAGES = (*READMES, Path("INSTRUCTOR.md"), Path("CONTRIBUTING.md"), Path("CHANGELOG.md"), *DOCS)
+TESTS = Path("tests/README.md")
+PAGES = (
+    *READMES,
+    *(Path("INSTRUCTOR.md"), Path("CONTRIBUTING.md"), Path("CHANGELOG.md")),
+    *(TESTS, *DOCS),
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)|\b(?:src|srcset)=\"([^\"]+)\"")
 
 
@@ -43,6 +48,8 @@ def test_every_page_is_reached_from_the_readme() -> None:
         reached.add(page)
         for target in links(page):
             other = Path(os.path.normpath(page.parent / target.partition("#")[0]))
+            if (ROOT / other).is_dir():  # of which GitHub shows the README
+                other /= "README.md"
             if other in PAGES and other not in reached:
                 new.add(other)
     assert sorted(set(PAGES) - reached) == []
@@ -93,6 +100,18 @@ def test_the_targets_of_make_exist(root: Path) -> None:
         named = re.findall(r"(?:^|`)make ([a-z]+)\b", (root / page).read_text(), re.MULTILINE)
         assert named or page not in READMES
         assert set(named) <= targets, page
+
+
+def test_the_marks_of_tests_are_in_their_table(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    marks = project["tool"]["pytest"]["ini_options"]["markers"]
+    table = (root / TESTS).read_text().split("## Marks")[1].split("\n## ")[0]
+    told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert told == [mark.partition(":")[0] for mark in marks]
+
+
+def test_contributing_stays_short(root: Path) -> None:
+    assert len((root / "CONTRIBUTING.md").read_text().splitlines()) <= 250
 
 
 def test_pytest_in_the_backend_s_folder_finds_its_tests(root: Path) -> None:
