@@ -118,7 +118,7 @@ class Ours:
     """The course's cluster; its engines have torch imported when it is ready."""
 
     def start(self, shell: InteractiveShell) -> None:
-        from course_lib.cluster import start_cluster
+        from ipyranks import start_cluster
 
         self.cluster = start_cluster(RANKS)
         shell.run_cell_magic("px", "", IMPORT)

@@ -26,7 +26,7 @@ def section(measured: dict) -> Section:
         "ordered output.",
         "",
         *table(
-            ["cell", "course_lib.cluster", "ipyparallel", "turn by turn"],
+            ["cell", "ipyranks", "ipyparallel", "turn by turn"],
             [
                 [
                     name,
@@ -40,7 +40,7 @@ def section(measured: dict) -> Section:
         "Start with torch imported on all engines, s: median (smallest to largest).",
         "",
         *table(
-            ["course_lib.cluster", "ipyparallel and a cell that imports torch"],
+            ["ipyranks", "ipyparallel and a cell that imports torch"],
             [[seconds(starts["ours"]), seconds(starts["plain"])]],
         ),
     ]

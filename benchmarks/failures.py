@@ -45,9 +45,8 @@ class Notebook:
     """A shell with the course's magics, and a cluster with a process group, here or on hosts."""
 
     def __init__(self, hosts: str | None = None) -> None:
+        from ipyranks import start_cluster
         from IPython.core.interactiveshell import InteractiveShell
-
-        from course_lib.cluster import start_cluster
 
         self.shell = InteractiveShell.instance()
         with quiet():
@@ -60,7 +59,7 @@ class Notebook:
 
     def hangs(self, code: str, line: str = "") -> dict[str, float]:
         """Return the seconds from the limit to the error, and to the next all-reduce's end."""
-        from course_lib.cluster import HangError
+        from ipyranks import HangError
 
         start = time.perf_counter()
         try:

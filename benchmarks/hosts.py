@@ -42,7 +42,7 @@ BED = [sys.executable, "-m", "tests.hosts.testbed", "--"]
 CPU_OF_AGENTS = """
 import psutil
 agents = [p for p in psutil.process_iter(["cmdline"])
-          if "course_lib.cluster.agent" in (p.info["cmdline"] or [])]
+          if "ipyranks.agent" in (p.info["cmdline"] or [])]
 cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
 """
 

@@ -1,13 +1,14 @@
 """The small library that the lessons of "Rank by Rank" stand on.
 
-Sub-packages; imports point downwards only:
+Its parts; imports point downwards only:
 
-- ``course_lib.cluster``: where ranks live (engines behind a notebook),
+- ``course_lib.cluster``: where ranks live, the names of :mod:`ipyranks`,
 - ``course_lib.parallel``, ``course_lib.training``: what they compute,
 - ``course_lib.teaching``: what the learner sees,
 - ``course_lib.doctor``: what on a machine would fail.
 
-Below all of them is ``torch_mpi4py``, how ranks talk; above them are the lessons, each in a room of
+Below all of them are ``ipyranks``, the ranks behind a notebook, and ``torch_mpi4py``, how ranks
+talk; above them are the lessons, each in a room of
 its own below ``notebooks``. Importing this package imports none of them.
 """
 

@@ -56,7 +56,7 @@ mathjax4_config = {
 }
 
 # The reference is read from the sources.
-api_folders = [str(ROOT / "packages" / "torch_mpi4py" / "src"), str(ROOT)]
+api_folders = [*map(str, ROOT.glob("packages/*/src")), str(ROOT)]
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 add_module_names = False

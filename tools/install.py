@@ -1,4 +1,4 @@
-"""Bring .venv to the state that requirements.lock and the two projects describe.
+"""Bring .venv to the state that requirements.lock and the three projects describe.
 
 Run by ``tools/install.sh`` with any supported Python; only the standard library is used. A note
 in .venv says what was installed last, so a second call does nothing. A call that was interrupted
@@ -23,7 +23,7 @@ import torch_builds
 from within import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECTS = ("packages/torch_mpi4py", ".")
+PROJECTS = ("packages/torch_mpi4py", "packages/ipyranks", ".")
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 NOTE = VENV / "installed-by-make.txt"

@@ -13,7 +13,11 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECTS = ("pyproject.toml", "packages/torch_mpi4py/pyproject.toml")
+PROJECTS = (
+    "pyproject.toml",
+    "packages/torch_mpi4py/pyproject.toml",
+    "packages/ipyranks/pyproject.toml",
+)
 SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
 
 

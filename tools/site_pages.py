@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LESSONS = "notebooks/[0-9]*.ipynb"
 MORE = (
     "docs/*.md",
-    "packages/torch_mpi4py/*.md",
+    "packages/*/*.md",
     "benchmarks/results/results.md",
     "data/README.md",
     "INSTRUCTOR.md",
@@ -40,7 +40,7 @@ REFERENCE = {
     "torch_mpi4py.events": ("torch_mpi4py.events",),
     "torch_mpi4py.event_board": ("torch_mpi4py.event_board",),
     "torch_mpi4py.diagnosis": ("torch_mpi4py.diagnosis",),
-    "course_lib.cluster": ("course_lib.cluster",),
+    "ipyranks": ("ipyranks",),
     "course_lib.parallel.invariants": ("course_lib.parallel.invariants",),
     "course_lib.parallel.initial_weights": ("course_lib.parallel.initial_weights",),
     "course_lib.parallel.gradient_sync": ("course_lib.parallel.gradient_sync",),
@@ -291,8 +291,9 @@ def reference() -> Iterator[tuple[str, str]]:
 Reference
 =========
 
-What programs may import: the backend ``torch_mpi4py``, which needs nothing of the course, and the
-parts of ``course_lib`` that are of use without it. All of it is read from the docstrings.
+What programs may import: the backend ``torch_mpi4py``, the ranks of a notebook ``ipyranks``, which
+need nothing of the course, and the parts of ``course_lib`` that are of use without it. All of it is
+read from the docstrings.
 
 .. toctree::
    :maxdepth: 1

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ipyranks.hosts import by_ssh, is_here, read_hosts, versions
 from torch_mpi4py.versions import differences
-
-from course_lib.cluster.hosts import by_ssh, is_here, read_hosts, versions
 
 from .examination import OK, Answer, Finding, OutOfTime, all_within, fail, ok, run, warn
 

@@ -19,8 +19,8 @@ from .exercise import Exercise, WrongAnswer
 from .run_check import CheckResult, OutOfTimeError
 
 if TYPE_CHECKING:
-    from course_lib.cluster.cells import Cell
-    from course_lib.cluster.handle import Cluster
+    from ipyranks.cells import Cell
+    from ipyranks.handle import Cluster
 
 _LAST_LINES = 8  # of what each rank printed
 _SAYS_SO_AFTER_S = 1.5
@@ -115,7 +115,7 @@ def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
 
 def _misplaced(exercise: Exercise, here: object) -> str:
     """A line on a function that was defined where the exercise is not checked; mostly empty."""
-    from course_lib.cluster import ClusterError, current_cluster
+    from ipyranks import ClusterError, current_cluster
 
     name, on_ranks = f"`{exercise.function}`", exercise.where == "engines"
     if on_ranks and run_check.is_learners(here):
@@ -125,7 +125,7 @@ def _misplaced(exercise: Exercise, here: object) -> str:
         )
     cluster = None if on_ranks else current_cluster()
     with contextlib.suppress(ClusterError):  # it may end while it is asked
-        names = cluster.learners_names() if cluster else {}
+        names = cluster.users_names() if cluster else {}
         if any(exercise.function in known for known in names.values() if known):
             return (
                 f"There is a {name} on the ranks, but this exercise is checked in the notebook: "
@@ -187,9 +187,9 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
     Raises:
         ClusterError: if a rank has died, or the cluster has ended; it says what to do.
     """
-    from course_lib.cluster import Cluster
-    from course_lib.cluster.cells import Cell, Limit
-    from course_lib.cluster.stop_button import StopButton, interruption
+    from ipyranks import Cluster
+    from ipyranks.cells import Cell, Limit
+    from ipyranks.stop_button import StopButton, interruption
 
     cluster = Cluster.current  # also one with a dead rank
     if cluster is None or not cluster.keeper.is_ours:
@@ -223,7 +223,7 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     Raises:
         RemoteCellError: if a rank has died, say.
     """
-    from course_lib.cluster import RemoteCellError
+    from ipyranks import RemoteCellError
 
     failures, _ = cell.outcome()
     failures = [failure for failure in failures if failure.rank not in cell.late]

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ipyranks.runtime_dir import RuntimeDir
 from jupyter_client import KernelManager
-
-from course_lib.cluster.runtime_dir import RuntimeDir
 
 from .hangs import CLOCK, PREPARE, Gate, assert_trains
 
@@ -105,8 +104,8 @@ class Traces:
 def traces():
     """Point this module's clusters at a directory of their own; afterwards nothing is left."""
     base = Path(tempfile.mkdtemp(prefix="rbr", dir="/tmp"))
-    before = os.environ.get("COURSE_RUNTIME_DIR")
-    os.environ["COURSE_RUNTIME_DIR"] = str(base)
+    before = os.environ.get("IPYRANKS_RUNTIME_DIR")
+    os.environ["IPYRANKS_RUNTIME_DIR"] = str(base)
     found = Traces(base)
     assert found.segments() == []
     try:
@@ -117,9 +116,9 @@ def traces():
             with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
                 process.kill()
         if before is None:
-            del os.environ["COURSE_RUNTIME_DIR"]
+            del os.environ["IPYRANKS_RUNTIME_DIR"]
         else:
-            os.environ["COURSE_RUNTIME_DIR"] = before
+            os.environ["IPYRANKS_RUNTIME_DIR"] = before
         shutil.rmtree(base, ignore_errors=True)
 
 
@@ -220,7 +219,7 @@ class Kernel:
         """Start a cluster, or find it again; without ``grace`` it has the usual one."""
         given = [str(n), *([] if grace is None else [f"grace={grace}"]), arguments]
         call = f"start_cluster({', '.join(filter(None, given))})"
-        code = f"from course_lib.cluster import start_cluster; cluster = {call}"
+        code = f"from ipyranks import start_cluster; cluster = {call}"
         return self.must(code, START_WITHIN_S).text()
 
     def _kill(self) -> None:

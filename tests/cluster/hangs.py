@@ -365,7 +365,7 @@ def begin(
 CLOCK = """
 import time
 from pathlib import Path
-from course_lib.cluster import cells
+from ipyranks import cells
 
 class Clock:
     def __init__(self, is_late):

@@ -391,7 +391,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     base = Path(tempfile.mkdtemp(prefix="rbr", dir="/tmp"))
-    os.environ["COURSE_RUNTIME_DIR"] = str(base)
+    os.environ["IPYRANKS_RUNTIME_DIR"] = str(base)
     traces, broken = Traces(base), []
     soak = Soak(traces, arguments.seed)
     try:

@@ -41,7 +41,7 @@ checking.find = lambda id: find(id)._replace(deadline=deadline)
 # How long each freeing of ranks took, by the notebook's own clock.
 TIME_THE_FREEING = """
 import time
-from course_lib.cluster import cells
+from ipyranks import cells
 free, freed = cells.free, []
 def timed_free(*args):
     began = time.perf_counter()

@@ -200,7 +200,7 @@ def test_two_at_once_and_then_the_controller(four, traces, wait_until):
 def test_without_fault_tolerance_a_death_ends_all_and_a_restart_helps(
     mpich, monkeypatch, traces, wait_until
 ):
-    from course_lib.cluster import ClusterError, start_cluster
+    from ipyranks import ClusterError, start_cluster
 
     for name, value in mpich.variables.items():
         monkeypatch.setenv(name, value)

@@ -108,7 +108,7 @@ thread.join()
 # By its last word it is found in the list of processes.
 PROGRAM = """
 import os, subprocess, sys
-lasting = [sys.executable, "-c", "import time; time.sleep(600)", os.environ["COURSE_RUNTIME_DIR"]]
+lasting = [sys.executable, "-c", "import time; time.sleep(600)", os.environ["IPYRANKS_RUNTIME_DIR"]]
 subprocess.Popen(lasting, start_new_session=True)
 """
 

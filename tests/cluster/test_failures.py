@@ -6,10 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+import ipyranks
 import pytest
-
-import course_lib.cluster
-from course_lib.cluster import StartError, start_cluster
+from ipyranks import StartError, start_cluster
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -38,7 +37,7 @@ def failure(n: int = 2, within: float = SOON_S, **arguments) -> str:
     with pytest.raises(StartError) as caught:
         start_cluster(n, **arguments)
     assert time.monotonic() - began < within
-    assert course_lib.cluster.current_cluster() is None
+    assert ipyranks.current_cluster() is None
     return str(caught.value)
 
 
@@ -119,10 +118,10 @@ def test_the_keeper_fails(break_processes):
 
 def test_a_notebook_shows_the_message_alone(new_kernel, monkeypatch):
     monkeypatch.setenv("TORCH_MPI4PY_MPIEXEC", "/nowhere/mpiexec")
-    out = new_kernel().run("from course_lib.cluster import start_cluster; start_cluster(2)")
+    out = new_kernel().run("from ipyranks import start_cluster; start_cluster(2)")
     assert out.error["ename"] == "StartError"
     assert out.traceback.startswith("StartError: ")
-    assert "course_lib/cluster" not in out.traceback
+    assert "src/ipyranks" not in out.traceback
 
 
 def test_more_ranks_than_cores(traces):

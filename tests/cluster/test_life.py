@@ -63,7 +63,7 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     # Again, but in the middle of a cell, which the old kernel leaves on the ranks.
     begin_long_cell(started, wait_until, tmp_path)
     started.restart()
-    other_size = started.run("from course_lib.cluster import start_cluster; start_cluster(3)")
+    other_size = started.run("from ipyranks import start_cluster; start_cluster(3)")
     assert "a cluster of 2 ranks is running, with its variables" in other_size.error["evalue"]
     assert "start_cluster(3, replace=True)" in other_size.error["evalue"]
     assert "variables are kept" in started.start_cluster(2)
@@ -163,7 +163,7 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
     started.must("cluster.kill(0)")  # on request: the cause is known
     assert "memory" not in started.run("%px rank").error["evalue"]
-    started.must("from course_lib.cluster import completion; completion._WITHIN_S = 30")
+    started.must("from ipyranks import completion; completion._WITHIN_S = 30")
     # What Tab completes is asked of a rank that lives.
     asked = started.must("print(completion._ask(cluster, 'world_s'))")
     assert asked.text() == "['world_size']\n"
@@ -221,11 +221,11 @@ def test_interrupting_the_start_leaves_nothing(
     dawdle.write_text(
         "import os, sys, time\n"
         "is_rank_1 = os.environ.get('PMIX_RANK') == '1'\n"
-        "if is_rank_1 and 'course_lib.cluster.engine' in sys.orig_argv: time.sleep(600)\n"
+        "if is_rank_1 and 'ipyranks.engine' in sys.orig_argv: time.sleep(600)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     kernel = new_kernel()
-    starting = kernel.begin("from course_lib.cluster import start_cluster; start_cluster(2)")
+    starting = kernel.begin("from ipyranks import start_cluster; start_cluster(2)")
     wait_until(traces.engines, 40, "the first engine")
     kernel.interrupt()
     assert kernel.finish(starting, within=SLOW_STOP_S).error["ename"] == "KeyboardInterrupt"
@@ -252,7 +252,7 @@ def test_a_cluster_whose_keeper_and_controller_died_is_swept_by_the_next_start(
 
 
 def test_a_killed_script_leaves_nothing(traces):
-    code = "from course_lib.cluster import start_cluster; start_cluster(2, grace=1); input()"
+    code = "from ipyranks import start_cluster; start_cluster(2, grace=1); input()"
     script = subprocess.Popen(
         [sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

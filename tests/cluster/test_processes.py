@@ -13,10 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from course_lib.cluster.keeper_client import KeeperClient
-from course_lib.cluster.ranks_here import RanksHere
-from course_lib.cluster.runtime_dir import RuntimeDir
+from ipyranks.keeper_client import KeeperClient
+from ipyranks.ranks_here import RanksHere
+from ipyranks.runtime_dir import RuntimeDir
 
 WITHIN_S = 30
 

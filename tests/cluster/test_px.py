@@ -230,7 +230,7 @@ def test_what_only_looks_like_a_magic_is_left_alone(kernel, cell, printed):
 
 def test_names_on_the_ranks_complete_with_tab(kernel):
     kernel.must("%px only_on_the_ranks = torch.ones(2)")
-    kernel.must("from course_lib.cluster import completion; completion._WITHIN_S = 30")
+    kernel.must("from ipyranks import completion; completion._WITHIN_S = 30")
 
     def completions(cell):
         reply = kernel.client.complete(cell, len(cell), reply=True, timeout=60)
@@ -323,7 +323,7 @@ def test_a_forked_child_does_not_end_its_parents_cluster(kernel):
         child = os.fork()
         if child == 0:
             try:
-                exit_function = __import__("course_lib.cluster.starting").cluster.starting._at_exit
+                exit_function = __import__("ipyranks.starting").starting._at_exit
                 exit_function()
             finally:
                 os._exit(0)
@@ -369,7 +369,7 @@ def test_live_output_is_in_rank_order_too(new_kernel, tmp_path):
     assert "step 3" not in updates[0]
     assert any(re.search(waits, update) for update in updates), updates
     # What ends before anything is shown live is printed; on a busy machine that takes longer.
-    live_after = "from course_lib.cluster import cells; cells._LIVE_AFTER_S"
+    live_after = "from ipyranks import cells; cells._LIVE_AFTER_S"
     kernel.must(f"{live_after} = 30")
     assert kernel.must(px("print('quick')")).text() == "rank 0 | quick\nrank 1 | quick\n"
     kernel.must(f"{live_after} = 0.3")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from course_lib.cluster.rank_table import RankTable
+from ipyranks.rank_table import RankTable
 
 SAYS = {
     "device": "cpu",

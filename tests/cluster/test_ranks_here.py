@@ -12,9 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-
-from course_lib.cluster.ranks_here import RanksHere
-from course_lib.cluster.runtime_dir import RuntimeDir
+from ipyranks.ranks_here import RanksHere
+from ipyranks.runtime_dir import RuntimeDir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the clock of Linux's /proc")
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch.nn.parallel import DistributedDataParallel
 import torch_mpi4py
-from course_lib.cluster import rank_functions
+from ipyranks import rank_functions
 
 shell = InteractiveShell.instance()
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from ipyranks import runtime_dir
 from torch_mpi4py import launch
 
-from course_lib.cluster import runtime_dir
 from tests import ranks
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(240)
 
 START = """
 import os
-from course_lib.cluster import StartError, start_cluster
+from ipyranks import StartError, start_cluster
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
 try:
     with start_cluster(4, init_process_group=True) as cluster:

@@ -12,8 +12,7 @@ import time
 import ipyparallel
 import psutil
 import pytest
-
-from course_lib.cluster import ClusterError, current_cluster, start_cluster
+from ipyranks import ClusterError, current_cluster, start_cluster
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -147,7 +146,7 @@ def test_repr_and_length(cluster):
 
 
 SCRIPT = """
-from course_lib.cluster import start_cluster
+from ipyranks import start_cluster
 {body}
 """
 BODIES = {

@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from ipyranks.cores import WAITS_ARE_TOLD
+from ipyranks.start_clock import StartClock
 
-from course_lib.cluster.cores import WAITS_ARE_TOLD
-from course_lib.cluster.start_clock import StartClock
 from tests import ranks
 
 pytestmark = pytest.mark.timeout(270)
@@ -91,7 +91,7 @@ def test_a_late_step_gives_time_up_to_the_most() -> None:
 def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_kernel) -> None:
     kernel = new_kernel()
     kernel.must(
-        "from course_lib.cluster import notebook_client, start_cluster, starting\n"
+        "from ipyranks import notebook_client, start_cluster, starting\n"
         f"starting._USUAL_START_S, starting._USUAL_PER_RANK_S = {USUAL_S}, 0\n"
         "notebook_client._TELL_AFTER_S = 3"
     )
@@ -120,7 +120,7 @@ def test_ranks_wait_for_one_that_gets_no_core_until_the_keeper_ends_the_start() 
     program = """
 import time
 from torch_mpi4py import guarded_comm
-from course_lib.cluster.rank_functions import namespace
+from ipyranks.rank_functions import namespace
 guarded_comm.renew_world.__defaults__ = (0.5,)
 if guarded_comm.MPI.COMM_WORLD.rank == 1:
     time.sleep(3)

@@ -1,4 +1,4 @@
-"""What a learner may say of where ranks run: hosts, hostfiles, Slurm's jobs, COURSE_CLUSTER."""
+"""What a learner may say of where ranks run: hosts, hostfiles, Slurm's jobs, IPYRANKS_CLUSTER."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import socket
 import stat
 from ipaddress import IPv4Interface
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
-from course_lib.cluster.hosts import (
+from ipyranks.hosts import (
     HostError,
     address_towards,
     by_ssh,
@@ -24,8 +24,12 @@ from course_lib.cluster.hosts import (
     ssh_of_mpiexec,
     to_try,
 )
-from course_lib.cluster.slurm import Allocation, is_inside, outside, read_settings
-from course_lib.cluster.starting import start_cluster
+from ipyranks.keeper import over_hosts
+from ipyranks.runtime_dir import RuntimeDir
+from ipyranks.slurm import Allocation, is_inside, outside, read_settings
+from ipyranks.starting import start_cluster
+
+import course_lib.cluster
 
 FOUR = [f"node{number:04d}.cluster.example.org" for number in range(16)]
 
@@ -145,7 +149,7 @@ def test_the_address_at_which_another_host_sees_this_one() -> None:
     ],
 )
 def test_an_address_that_is_not_ours(connection: str, why: str) -> None:
-    with pytest.raises(HostError, match="COURSE_ADDRESS") as caught:
+    with pytest.raises(HostError, match="IPYRANKS_ADDRESS") as caught:
         address_towards("nowhere.invalid", connection, OURS)
     assert str(caught.value).startswith(why)
     assert "(10.0.0.1, 172.17.0.1)" in str(caught.value)
@@ -159,8 +163,8 @@ def test_without_an_address_of_ipv4_the_system_is_asked_which_way_it_takes() -> 
 
 def test_an_address_that_a_person_gave() -> None:
     assert known_address("10.0.0.1", "", OURS) == "10.0.0.1"
-    with pytest.raises(HostError, match=r"^COURSE_ADDRESS says node1, which is none of its own"):
-        known_address("node1", "COURSE_ADDRESS says node1", OURS)
+    with pytest.raises(HostError, match=r"^IPYRANKS_ADDRESS says node1, which is none of its own"):
+        known_address("node1", "IPYRANKS_ADDRESS says node1", OURS)
     with pytest.raises(HostError, match="it has none"):
         known_address("10.0.0.1", "", [])
 
@@ -273,28 +277,50 @@ def test_inside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outside(kept | {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}) == kept
 
 
-# ---- COURSE_CLUSTER --------------------------------------------------------------------------
+# ---- IPYRANKS_CLUSTER --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("where", "wrong"),
     [
-        ("hosts", "COURSE_CLUSTER=hosts: "),
-        ("hosts:node1", "COURSE_CLUSTER=hosts:node1: hosts: 'node1' is no host"),
+        ("hosts", "IPYRANKS_CLUSTER=hosts: "),
+        ("hosts:node1", "IPYRANKS_CLUSTER=hosts:node1: hosts: 'node1' is no host"),
         ("hosts:node1:1", "n must be from 1 to 1 ranks on node1, not 4"),
-        ("slurm:main", "COURSE_CLUSTER=slurm:main: slurm: 'main' is not understood"),
-        ("node1:2,node2:2", "COURSE_CLUSTER=node1:2,node2:2: "),
-        ("Slurm", "COURSE_CLUSTER=Slurm: "),
-        ("local:4", "COURSE_CLUSTER=local:4: "),
+        ("slurm:main", "IPYRANKS_CLUSTER=slurm:main: slurm: 'main' is not understood"),
+        ("node1:2,node2:2", "IPYRANKS_CLUSTER=node1:2,node2:2: "),
+        ("Slurm", "IPYRANKS_CLUSTER=Slurm: "),
+        ("local:4", "IPYRANKS_CLUSTER=local:4: "),
     ],
 )
-def test_a_course_cluster_that_cannot_be_read(
+def test_a_place_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, where: str, wrong: str
 ) -> None:
-    monkeypatch.setenv("COURSE_CLUSTER", where)
-    with pytest.raises(ValueError, match=r"COURSE_CLUSTER|n must be") as caught:
+    monkeypatch.setenv("IPYRANKS_CLUSTER", where)
+    with pytest.raises(ValueError, match=r"IPYRANKS_CLUSTER|n must be") as caught:
         start_cluster(4)
     assert str(caught.value).startswith(wrong)
+
+
+def test_the_course_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IPYRANKS_CLUSTER", "IPYRANKS_PASS_ON"):  # which it sets
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("COURSE_CLUSTER", "Slurm")
+    with pytest.raises(ValueError, match=r"^IPYRANKS_CLUSTER=Slurm: "):
+        course_lib.cluster.start_cluster(4)
+    assert os.environ["IPYRANKS_PASS_ON"] == "COURSE_"
+
+
+def test_ranks_on_other_hosts_get_the_variables_that_are_asked_for(tmp_path: Path) -> None:
+    given = {"MY_KEY": "k", "COURSE_DATA": "/data", "TORCH_LOGS": "", "TMPDIR": "/tmp", "LANG": "C"}
+    place = RuntimeDir(tmp_path / "cluster")
+
+    def passed_on(**more: str) -> set[str]:
+        command, _ = over_hosts(["mpiexec"], given | more, {"node1": 2}, place, None)
+        return {name for word, name in pairwise(command) if word == "-x"}
+
+    assert passed_on() == {"TORCH_LOGS", "TMPDIR"}
+    asked = passed_on(IPYRANKS_PASS_ON="COURSE_,MY_")
+    assert asked == {"TORCH_LOGS", "TMPDIR", "COURSE_DATA", "MY_KEY", "IPYRANKS_PASS_ON"}
 
 
 def test_what_is_asked_for_twice() -> None:

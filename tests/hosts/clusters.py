@@ -15,7 +15,7 @@ from tests.hosts.testbed import NAMES, BedClient
 HOSTS = 'hosts="h1:2,h2:2"'
 GONE_WITHIN_S = 60.0
 LOST_WITHIN_S = 30.0  # 4.5 s on a quiet machine
-OURS = ("course_lib.cluster", "prted", "mpiexec")
+OURS = ("ipyranks.", "prted", "mpiexec")
 OWN = f"{NAMES[0]}: ompi.{NAMES[0]}.{os.getuid()}"
 """The folder of the test process, which is a rank of its own where a test module loads MPI."""
 

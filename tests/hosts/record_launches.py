@@ -36,7 +36,7 @@ LIMIT_S = 150.0
 RESULT = r"^\{.*\}$"
 IN_NOTEBOOK = """
 import json, sys
-from course_lib.cluster import start_cluster
+from ipyranks import start_cluster
 from course_lib.teaching.lessons import NOTEBOOKS, read_source
 lesson = read_source(NOTEBOOKS / "lesson_13" / "13_to_the_cluster.py")
 cells = [cell.source for cell in lesson.cells if "# lesson 05's" in cell.source]

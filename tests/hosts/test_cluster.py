@@ -33,7 +33,7 @@ import json, psutil
 found = set()
 for process in psutil.process_iter():
     name, words = process.name(), process.cmdline()
-    ours = [word.removeprefix("course_lib.cluster.") for word in words if "course_lib." in word]
+    ours = [word.removeprefix("ipyranks.") for word in words if word.startswith("ipyranks.")]
     if not name.startswith("prte"):
         name = ours[0] if ours else ""
     for connection in process.net_connections("inet") if name else ():

@@ -64,7 +64,7 @@ def test_each_mistake_gets_one_clear_error(bed: BedClient, plain: Kernel, hosts:
 def plain() -> Iterator[Kernel]:
     """A kernel without a cluster."""
     kernel = Kernel()
-    kernel.must("from course_lib.cluster import start_cluster")
+    kernel.must("from ipyranks import start_cluster")
     yield kernel
     kernel.shut_down()
 

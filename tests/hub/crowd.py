@@ -111,7 +111,7 @@ def part_of(process: psutil.Process) -> str:
     for part, sign in {
         "server": "jupyterhub.singleuser",
         "kernel": "ipykernel_launcher",
-        "ranks": "course_lib.cluster.engine",
+        "ranks": "ipyranks.engine",
     }.items():
         if sign in line:
             return part

@@ -1,9 +1,12 @@
-"""A lesson in an environment that has Jupyter and our two wheels, and no checkout: as in Colab."""
+"""Notebooks in environments that have Jupyter and our wheels, and no checkout: as in Colab."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -24,30 +27,43 @@ LAST_CELLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def alone(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a Python whose environment has both wheels and what they need."""
-    prefix = tmp_path_factory.mktemp("alone") / "venv"
+# What of the course a notebook of ipyranks alone finds: nothing.
+WHAT_IS_THERE = (
+    "from importlib.util import find_spec\n"
+    "print([name for name in ('course_lib', 'notebooks') if find_spec(name)])"
+)
+
+
+def as_text(output: nbformat.NotebookNode) -> str:
+    """Return what a person reads of an output."""
+    if output.output_type == "error":
+        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
+    return output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
+def python_with(wheels: list[Path], prefix: Path) -> Path:
+    """Return a Python whose environment has these wheels and what they need."""
     venv.create(prefix, symlinks=True)
     (packages,) = prefix.glob("lib/python*/site-packages")
-    ours = {"torch-mpi4py", "rank-by-rank"}
-    for name in set().union(*map(needed_by, wheels.values())) - ours:
+    ours = {"torch-mpi4py", "ipyranks", "rank-by-rank"}
+    for name in set().union(*map(needed_by, wheels)) - ours:
         lend(name, prefix, packages)
     python = prefix / "bin" / "python"
-    pip("--python", python, "install", *OFFLINE, *wheels.values())
+    pip("--python", python, "install", *OFFLINE, *wheels)
     return python
 
 
-def test_lesson_00_runs_outside_of_the_checkout(root: Path, alone: Path, tmp_path: Path) -> None:
-    path = tmp_path / "lesson.ipynb"
-    shutil.copy(root / "notebooks" / "00_start_here.ipynb", path)
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells += [nbformat.v4.new_code_cell(source) for source in LAST_CELLS]
-    nbformat.write(notebook, path)
+def execute(python: Path, path: Path, *options: str) -> list[nbformat.NotebookNode]:
+    """Run a notebook in its folder by a kernel of this Python, and return its cells."""
+    spec = path.parent / "kernels" / "alone" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    kernel = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": kernel, "display_name": "alone", "language": "python"}))
+    program = "from nbclient.cli import main; main()"
     answer = subprocess.run(
-        [alone, "-c", "from nbclient.cli import main; main()", "--inplace", path],
-        cwd=tmp_path,
-        env=outside({"HOME": str(tmp_path)}),
+        [sys.executable, "-c", program, "--inplace", "--kernel_name=alone", *options, path],
+        cwd=path.parent,
+        env=outside({"HOME": str(path.parent), "JUPYTER_PATH": str(path.parent)}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -55,8 +71,50 @@ def test_lesson_00_runs_outside_of_the_checkout(root: Path, alone: Path, tmp_pat
         check=False,
     )
     assert answer.returncode == 0, answer.stderr[-5000:]
-    where, solution = nbformat.read(path, as_version=4).cells[-2:]
+    return nbformat.read(path, as_version=4).cells
+
+
+def test_lesson_00_runs_outside_of_the_checkout(
+    root: Path, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    python = python_with([*wheels.values()], tmp_path / "venv")
+    path = tmp_path / "lesson.ipynb"
+    shutil.copy(root / "notebooks" / "00_start_here.ipynb", path)
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in LAST_CELLS]
+    nbformat.write(notebook, path)
+    where, solution = execute(python, path)[-2:]
     places = where.outputs[0]["text"].split()
     assert len(places) == 3
-    assert all(place.startswith(str(alone.parents[1])) for place in places), places
+    assert all(place.startswith(str(python.parents[1])) for place in places), places
     assert "range(rank, samples, world_size)" in str(solution.outputs)
+
+
+def test_the_notebook_of_ipyranks_runs_without_the_course(
+    root: Path, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its cells stand in the README: ranks, a hang with its report, a death, the survivors."""
+    python = python_with([wheels["torch_mpi4py"], wheels["ipyranks"]], tmp_path / "venv")
+    readme = (root / "packages" / "ipyranks" / "README.md").read_text()
+    notebook = nbformat.v4.new_notebook()
+    sources = [*re.findall(r"```python\n(.*?)```", readme, re.DOTALL), WHAT_IS_THERE]
+    notebook.cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    nbformat.write(notebook, tmp_path / "ranks.ipynb")
+    cells = execute(python, tmp_path / "ranks.ipynb", "--allow-errors")
+    said = {cell.source: "\n".join(map(as_text, cell.outputs)) for cell in cells}
+
+    def told(beginning: str) -> str:
+        (text,) = (text for source, text in said.items() if beginning in source)
+        return text
+
+    assert "4 ranks ready" in told("start_cluster(")
+    assert "rank 3 | rank 3 of 4, and all together 6" in told("all together")
+    hang = told("--limit 5")
+    assert "HangError" in hang
+    assert re.search(r"0 +waiting +recv from rank 1", hang), hang
+    assert "All ranks are free again." in hang
+    assert "the sum is 6" in told("the sum is")
+    assert "rank 3 died" in told("SIGKILL")
+    assert "rank 2  was rank 2" in told("shrink")
+    assert "rank 2 | 3 ranks are left" in told("are left")
+    assert told("find_spec").strip() == "[]"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from ipyranks.engine_exit import end_with_parent
 
-from course_lib.cluster.engine_exit import end_with_parent
 from tools.lint_lessons import code_problems
 
 

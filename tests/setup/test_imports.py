@@ -10,17 +10,19 @@ import pytest
 
 PACKAGES = {
     "torch_mpi4py": Path("packages/torch_mpi4py/src/torch_mpi4py"),
+    "ipyranks": Path("packages/ipyranks/src/ipyranks"),
     "course_lib": Path("course_lib"),
     "notebooks": Path("notebooks"),
 }
 # A part may import those that it names here, and itself. All of the course may import the backend.
 BELOW = {
     "torch_mpi4py": set(),
-    "course_lib.cluster": set(),
+    "ipyranks": set(),
+    "course_lib.cluster": {"ipyranks"},
     "course_lib.parallel": set(),
     "course_lib.training": {"course_lib.parallel"},
-    "course_lib.teaching": {"course_lib.cluster", "course_lib.parallel", "course_lib.training"},
-    "course_lib.doctor": {"course_lib.cluster", "course_lib.training"},
+    "course_lib.teaching": {"ipyranks", "course_lib.parallel", "course_lib.training"},
+    "course_lib.doctor": {"ipyranks", "course_lib.training"},
     "notebooks": {
         *("course_lib.cluster", "course_lib.parallel", "course_lib.training"),
         "course_lib.teaching",
@@ -105,7 +107,7 @@ def test_the_backend_needs_no_notebook(root: Path) -> None:
         for name in known
         if name.startswith("torch_mpi4py")
         for other in imports_of(name, known[name])
-        if other.split(".")[0] in {*NOT_FOR_THE_BACKEND, "course_lib", "notebooks"}
+        if other.split(".")[0] in {*NOT_FOR_THE_BACKEND, "ipyranks", "course_lib", "notebooks"}
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -143,7 +145,7 @@ def test_imports_run_in_no_circle(root: Path) -> None:
 def test_every_kind_of_import_is_seen(tmp_path: Path, line: str) -> None:
     module = tmp_path / "m.py"
     module.write_text(f"def f():\n    {line}\n")
-    found = imports_of("course_lib.cluster.m", module)
+    found = imports_of("course_lib.parallel.m", module)
     assert {name.split(".")[1] for name in found} == {"teaching"}
 
 

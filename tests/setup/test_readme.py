@@ -18,11 +18,10 @@ BACKEND = Path("packages/torch_mpi4py")
 READMES = (Path("README.md"), BACKEND / "README.md")
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = tuple(sorted(path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")))
-TESTS = Path("tests/README.md")
+OTHERS = (Path("packages/ipyranks/README.md"), Path("tests/README.md"))
 PAGES = (
-    *READMES,
+    *(*READMES, *OTHERS, *DOCS),
     *(Path("INSTRUCTOR.md"), Path("CONTRIBUTING.md"), Path("CHANGELOG.md")),
-    *(TESTS, *DOCS),
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)|\b(?:src|srcset)=\"([^\"]+)\"")
 
@@ -105,7 +104,7 @@ def test_the_targets_of_make_exist(root: Path) -> None:
 def test_the_marks_of_tests_are_in_their_table(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())
     marks = project["tool"]["pytest"]["ini_options"]["markers"]
-    table = (root / TESTS).read_text().split("## Marks")[1].split("\n## ")[0]
+    table = (root / "tests" / "README.md").read_text().split("## Marks")[1].split("\n## ")[0]
     told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert told == [mark.partition(":")[0] for mark in marks]
 

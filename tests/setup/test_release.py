@@ -50,7 +50,7 @@ def test_a_prepared_release_is_let_through(root: Path, tmp_path: Path) -> None:
     written = release.sections((folder / "CHANGELOG.md").read_text())
     assert written[version] == ("2031-05-06", "### Added\n\n- Much.")
 
-    assert len(release.problems("v9.9.9", folder)) == 5  # three versions, a section, a date
+    assert len(release.problems("v9.9.9", folder)) == 6  # four versions, a section, a date
     change(citation, "2031-05-06", "2031-05-07")
     assert len(release.problems(f"v{version}", folder)) == 1
     change(citation, "2031-05-07", "2031-05-06")
@@ -70,7 +70,7 @@ def test_a_tag_that_is_not_prepared_ends_the_workflow(
     assert not notes.exists()
 
 
-def test_the_workflow_builds_both_packages_with_pinned_actions(root: Path) -> None:
+def test_the_workflow_builds_all_packages_with_pinned_actions(root: Path) -> None:
     folder = root / ".github" / "workflows"
     jobs = yaml.safe_load((folder / "release.yml").read_text())["jobs"]
     steps = [step for job in jobs.values() for step in job.get("steps", [])]
@@ -80,6 +80,7 @@ def test_the_workflow_builds_both_packages_with_pinned_actions(root: Path) -> No
     commands = [step["run"] for step in steps if "run" in step]
     assert {
         "python -m build --outdir dist packages/torch_mpi4py",
+        "python -m build --outdir dist packages/ipyranks",
         "python -m build --outdir dist .",
     } < set(commands)
     assert set(jobs["publish"]["needs"]) == {"test", "build"}

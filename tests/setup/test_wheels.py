@@ -1,4 +1,4 @@
-"""Both wheels, built: what is in them, and that the backend's works where it stands alone."""
+"""The wheels, built: what is in them, and that the backend's works where it stands alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,17 @@ from torch_mpi4py import launch
 from tests import ranks
 from tests.lab_server import copy_checkout
 
-BACKEND = "packages/torch_mpi4py"
+BACKEND, CLUSTER = "packages/torch_mpi4py", "packages/ipyranks"
 # What a person who wants the backend alone would not like to find in their environment.
-NOT_NEEDED = ("course_lib", "notebooks", "ipyparallel", "IPython", "jupyter_client", "matplotlib")
+NOT_NEEDED = (
+    "course_lib",
+    "notebooks",
+    "ipyranks",
+    "ipyparallel",
+    "IPython",
+    "jupyter_client",
+    "matplotlib",
+)
 OFFLINE = ["--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
 
 
@@ -45,12 +53,19 @@ def pip(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build both wheels from a copy, as building leaves folders behind, and return them by name."""
+    """Build the wheels from a copy, as building leaves folders behind, and return them by name."""
     sources, made = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheels")
     copy_checkout(sources)
-    pip("wheel", *OFFLINE, "--no-deps", "--wheel-dir", made, sources / BACKEND, sources)
+    pip(
+        "wheel",
+        *OFFLINE,
+        "--no-deps",
+        "--wheel-dir",
+        made,
+        *(sources / place for place in (BACKEND, CLUSTER, ".")),
+    )
     found = {path.name.partition("-")[0]: path for path in made.glob("*.whl")}
-    assert found.keys() == {"torch_mpi4py", "rank_by_rank"}
+    assert found.keys() == {"torch_mpi4py", "ipyranks", "rank_by_rank"}
     return found
 
 
@@ -92,6 +107,22 @@ def test_the_backend_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     assert "# torch-mpi4py" in str(metadata_of(wheel).get_payload())
 
 
+def test_the_cluster_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
+    wheel = wheels["ipyranks"]
+    wanted = modules_below(root / CLUSTER / "src" / "ipyranks") | {"ipyranks/py.typed"}
+    assert {name for name in files_in(wheel) if ".dist-info/" not in name} == wanted
+    assert "torch-mpi4py" in requirements_of(wheel)
+    assert "# ipyranks" in str(metadata_of(wheel).get_payload())
+
+
+def test_each_wheel_has_the_licence(root: Path, wheels: dict[str, Path]) -> None:
+    text = (root / "LICENSE").read_bytes()
+    for wheel in wheels.values():
+        (name,) = [name for name in files_in(wheel) if name.endswith("/licenses/LICENSE")]
+        with ZipFile(wheel) as archive:
+            assert archive.read(name) == text
+
+
 def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["rank_by_rank"]
     inside = {name for name in files_in(wheel) if ".dist-info/" not in name}
@@ -105,7 +136,7 @@ def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     assert len(rooms) > 10
     for room in rooms:
         assert modules_below(room) <= {name.removeprefix("notebooks/") for name in inside}
-    assert "torch-mpi4py" in requirements_of(wheel)
+    assert {"torch-mpi4py", "ipyranks"} <= requirements_of(wheel).keys()
 
 
 # --- the backend's wheel alone ------------------------------------------------------------

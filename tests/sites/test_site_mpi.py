@@ -9,10 +9,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ipyranks.runtime_dir import RuntimeDir
 from torch_mpi4py import launch
 from torch_mpi4py.observing import RankBoards
 
-from course_lib.cluster.runtime_dir import RuntimeDir
 from course_lib.doctor import OK, WARN, mpi
 from tests import ranks
 from tests.cluster.conftest import wait_until

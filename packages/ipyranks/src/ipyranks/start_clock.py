@@ -1,6 +1,6 @@
 """Decides when a start has failed: one that waits for a core needs longer, one that is stuck not.
 
-A start is some seconds of work. Where many learners start at once far more processes want to run
+A start is some seconds of work. Where many people start at once far more processes want to run
 than there are cores, and the same work takes minutes with nothing wrong. So the deadline is for the
 start's own time: the seconds in which its processes waited for a core do not count. A start that is
 really stuck waits for something else, and ends when it always did.

@@ -176,7 +176,7 @@ class Cell:
         """Wait until it is over, and free the ranks that have not ended it.
 
         Args:
-            button: the :class:`~course_lib.cluster.stop_button.StopButton` that interrupts it.
+            button: the :class:`~ipyranks.stop_button.StopButton` that interrupts it.
             live: show output as it comes.
             progress_after: show a bar after so many seconds; -1 for never.
             signum: what the ranks get when it is interrupted; 0 for nothing.

@@ -1,4 +1,4 @@
-"""``%%px`` with its name and options, and the manners of a lesson.
+"""``%%px`` with its name and options, and the manners of a classroom.
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
 reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.cells` for
@@ -35,7 +35,7 @@ _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
 class CourseMagics(ParallelMagics):
-    """ipyparallel's magics, bound to a :class:`~course_lib.cluster.Cluster`."""
+    """ipyparallel's magics, bound to a :class:`~ipyranks.Cluster`."""
 
     def __init__(self, shell: Any, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -73,7 +73,7 @@ class HostLink:
         Raises:
             HostError: if there is no agent within 60 s, or it cannot work there.
         """
-        self._process = await self._run("-m", "course_lib.cluster.agent")
+        self._process = await self._run("-m", "ipyranks.agent")
         settings = {"directory": str(self._directory.path), "lease_s": LEASE_S}
         self._send(settings)
         try:
@@ -83,7 +83,7 @@ class HostLink:
         if said["problem"]:
             raise HostError(
                 f"{self.host}: {said['problem']}. Every host, named once, needs "
-                f"{self._directory.path.parent} for itself; COURSE_RUNTIME_DIR names another "
+                f"{self._directory.path.parent} for itself; IPYRANKS_RUNTIME_DIR names another "
                 "folder than this one's"
             )
         self._is_open = True
@@ -94,7 +94,7 @@ class HostLink:
     async def _run(self, *arguments: str) -> asyncio.subprocess.Process:
         variables = {CLUSTER_VARIABLE: str(self._directory.path)}
         variables |= {
-            n: os.environ[n] for n in ("PYTHONPATH", "COURSE_RUNTIME_DIR") if n in os.environ
+            n: os.environ[n] for n in ("PYTHONPATH", "IPYRANKS_RUNTIME_DIR") if n in os.environ
         }
         settings = [f"{name}={value}" for name, value in variables.items()]
         command = self._reach(self.host, ["env", *settings, *python(*arguments)])
@@ -247,9 +247,7 @@ class HostLink:
 
     async def sweep(self) -> None:
         """End by a second connection what is left on the host, if it can be reached."""
-        sweeper = await self._run(
-            "-m", "course_lib.cluster.agent", "--sweep", str(self._directory.path)
-        )
+        sweeper = await self._run("-m", "ipyranks.agent", "--sweep", str(self._directory.path))
         try:
             await asyncio.wait_for(sweeper.wait(), _SWEPT_WITHIN_S)
         except TimeoutError:

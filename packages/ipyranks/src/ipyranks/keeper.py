@@ -1,6 +1,6 @@
 """The process behind a cluster: it starts controller and engines, watches them, and ends them.
 
-``python -m course_lib.cluster.keeper CONFIG`` runs in a session of its own, so neither a
+``python -m ipyranks.keeper CONFIG`` runs in a session of its own, so neither a
 restart nor the death of the notebook's kernel takes it along. It listens on a Unix socket:
 
 - the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
@@ -58,9 +58,10 @@ _LOOK_AT_ENGINES_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_FOR_FILE_EVERY_S = 0.05
-# What an engine on another host gets of our variables; mpiexec passes on those of the MPI itself.
+# What an engine on another host gets of our variables, beside those that begin as the variable
+# IPYRANKS_PASS_ON says ("MY_,THEIR_"); mpiexec passes on those of the MPI itself.
 _PASSED_ON = (
-    "COURSE_",
+    "IPYRANKS_",
     "TORCH_",
     "IPP_",
     "IPYTHON",
@@ -200,7 +201,7 @@ class Keeper:
             if self.hosts is not None:
                 address, network = await self._reach(self.hosts)
             # If the keeper is killed its ranks end, and mpiexec with them.
-            engines = launch.mpiexec(self.n, *python("-m", "course_lib.cluster.engine", folder))
+            engines = launch.mpiexec(self.n, *python("-m", "ipyranks.engine", folder))
             variables = engine_environment(self.directory)
             if self.hosts is not None:
                 engines, variables = over_hosts(
@@ -211,7 +212,7 @@ class Keeper:
             else:
                 variables |= self._allocation.variables
             self._mpiexec = self._run("mpiexec", engines, variables)
-            controller = python("-m", "course_lib.cluster.controller", folder, address)
+            controller = python("-m", "ipyranks.controller", folder, address)
             self._controller = self._run("controller", controller)
             # `unregister` needs it. Importing it now, while the ranks import torch, saves time when
             # a rank dies. A thread does it, because the notebook's requests can't wait.
@@ -245,7 +246,7 @@ class Keeper:
             raise HostError(
                 f"Slurm's job {self._allocation.job} is for {tasks} task{'s' * (tasks > 1)}, and "
                 f"not for {self.n} ranks: ask for it with --ntasks={self.n}, or have the ranks "
-                "share what it has of this node: export COURSE_CLUSTER=local"
+                "share what it has of this node: export IPYRANKS_CLUSTER=local"
             )
         self.hosts = filled(slots, self.n)
 
@@ -270,12 +271,12 @@ class Keeper:
         }
         said = await asyncio.gather(*(link.open() for link in self.links.values()))
         ours, here, addresses = versions(), interfaces(), {}
-        asked = os.environ.get("COURSE_ADDRESS", "")
+        asked = os.environ.get("IPYRANKS_ADDRESS", "")
         for host, hello in zip(others, said, strict=True):
             if differs := differences(ours, hello["versions"]):
                 raise HostError(
-                    f"{host} has {', '.join(differs)}: every host needs the same; run "
-                    "make setup there"
+                    f"{host} has {', '.join(differs)}: every host needs the same; "
+                    "install it there, with the course by make setup"
                 )
             # srun hands on our variables: the connection of whoever has come to this host by ssh.
             connection = "" if by_slurm else hello["connection"]
@@ -285,12 +286,12 @@ class Keeper:
             seen = ", ".join(f"{host} at {address}" for host, address in addresses.items())
             raise HostError(
                 f"the hosts see this one at different addresses ({seen}): name the one that all "
-                "of them reach in COURSE_ADDRESS"
+                "of them reach in IPYRANKS_ADDRESS"
             )
         address = (
             addresses[others[0]]
             if not asked
-            else known_address(asked, f"COURSE_ADDRESS says that this host is at {asked}", here)
+            else known_address(asked, f"IPYRANKS_ADDRESS says that this host is at {asked}", here)
         )
         theirs = [hello["interfaces"] for hello in said]
         return address, common_network(address, here, theirs)
@@ -561,7 +562,7 @@ def engine_environment(directory: RuntimeDir) -> dict[str, str]:
     if directory.shared_memory is not None:
         variables |= dict.fromkeys(launch.SEGMENT_FOLDERS, str(directory.shared_memory))
     # The session files of mpiexec go where the keeper deletes them, too.
-    variables["COURSE_TMPDIR"] = os.environ.get("TMPDIR", "")
+    variables["IPYRANKS_TMPDIR"] = os.environ.get("TMPDIR", "")
     variables["TMPDIR"] = str(directory.temporary)
     # The keeper says when a start has failed, and does not count what ranks wait for a core.
     variables["TORCH_MPI4PY_START_SECONDS"] = "0"
@@ -593,7 +594,9 @@ def over_hosts(
     if not launch.frees_ranks():
         raise HostError(f"several hosts need Open MPI 5; {command[0]} belongs to another MPI")
     where = ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())
-    passed_on = [name for name in variables if name.startswith(_PASSED_ON) or name == "TMPDIR"]
+    asked_for = filter(None, variables.get("IPYRANKS_PASS_ON", "").split(","))
+    beginnings = (*_PASSED_ON, "TMPDIR", *asked_for)
+    passed_on = [name for name in variables if name.startswith(beginnings)]
     exported = [word for name in passed_on for word in ("-x", name)]
     daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
     marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"

@@ -11,7 +11,7 @@ from .rank_functions import complete
 if TYPE_CHECKING:
     from .handle import Cluster
 
-_IDENTIFIER = "course_lib.engines"
+_IDENTIFIER = "ipyranks"
 _WITHIN_S = 0.5
 
 

@@ -1,6 +1,6 @@
 """Has the stop button end a cell once, however often it is pressed.
 
-A learner who sees nothing happen presses again. The first press ends the cell; what comes after
+Somebody who sees nothing happen presses again. The first press ends the cell; what comes after
 it (the ranks are freed, communication is renewed) must then not be ended half-way.
 """
 

@@ -50,7 +50,7 @@ def start_cluster(
     The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
     seconds after its kernel was restarted or died without coming back for it.
 
-    Where neither ``hosts`` nor ``slurm`` is given, ``COURSE_CLUSTER`` may name one of them for
+    Where neither ``hosts`` nor ``slurm`` is given, ``IPYRANKS_CLUSTER`` may name one of them for
     all notebooks: ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or
     ``local`` for this machine. Otherwise a notebook inside of a job of Slurm uses the nodes of
     that job, and any other one this machine.
@@ -67,7 +67,7 @@ def start_cluster(
             is shown, and can be stopped.
         init_process_group: also initialise ``torch.distributed`` on every rank.
         timeout: seconds after which a start has failed. By default a minute plus two seconds for
-            each rank, not counting what its processes wait for a core: where a room of learners
+            each rank, not counting what its processes wait for a core: where a room of people
             shares a machine, ten minutes at most. A start that takes long says how far it is.
         grace: seconds in which a restarted kernel can come back for its cluster.
 
@@ -127,11 +127,11 @@ def _where(
         return read_hosts(hosts), None
     if slurm is not None:
         return None, None if slurm is False else read_settings(slurm)
-    return _of_the_workshop(os.environ.get("COURSE_CLUSTER", ""))
+    return _of_the_workshop(os.environ.get("IPYRANKS_CLUSTER", ""))
 
 
 def _of_the_workshop(said: str) -> tuple[dict[str, int] | None, dict[str, Any] | None]:
-    """The same as :func:`_where` for the value of ``COURSE_CLUSTER``."""
+    """The same as :func:`_where` for the value of ``IPYRANKS_CLUSTER``."""
     kind, _, what = said.partition(":")
     try:
         if kind == "hosts":
@@ -139,10 +139,10 @@ def _of_the_workshop(said: str) -> tuple[dict[str, int] | None, dict[str, Any] |
         if kind == "slurm":
             return None, read_settings(what)
     except ValueError as error:
-        raise ValueError(f"COURSE_CLUSTER={said}: {error}") from None
+        raise ValueError(f"IPYRANKS_CLUSTER={said}: {error}") from None
     if said not in ("", "local"):
         raise ValueError(
-            f"COURSE_CLUSTER={said}: it may be local, hosts:node1:2,node2:2, slurm, or "
+            f"IPYRANKS_CLUSTER={said}: it may be local, hosts:node1:2,node2:2, slurm, or "
             "slurm:partition=main,nodes=2"
         )
     return None, {} if not said and is_inside() else None

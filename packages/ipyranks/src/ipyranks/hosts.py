@@ -191,7 +191,7 @@ def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> 
         return address
     raise HostError(
         f"{whose}, which is none of its own IPv4 addresses ({', '.join(own) or 'it has none'}): "
-        "name the one that all hosts reach in COURSE_ADDRESS"
+        "name the one that all hosts reach in IPYRANKS_ADDRESS"
     )
 
 

@@ -55,7 +55,7 @@ def _device(comm: Any) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a :class:`~course_lib.cluster.rank_table.Rank` says of this one, but for its numbers."""
+    """What a :class:`~ipyranks.rank_table.Rank` says of this one, but for its numbers."""
     import torch
     import torch.distributed as dist
     import torch_mpi4py as mpi
@@ -75,8 +75,8 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
-def learners_names() -> list[str]:
-    """The variables a learner has made on this rank, sorted."""
+def users_names() -> list[str]:
+    """The variables the user has made on this rank, sorted."""
     shell = get_ipython()
     return sorted(
         name
@@ -188,7 +188,7 @@ def _is_news(group: Any) -> bool:
 
 
 def condition() -> Condition:
-    """What has been lost, with the names in which a learner holds it."""
+    """What has been lost, with the names in which the user holds it."""
     import torch.distributed as dist
     from torch_mpi4py import GuardedComm, process_group, world
 
@@ -217,7 +217,7 @@ def condition() -> Condition:
 
 
 def note_told(names: list[str]) -> None:
-    """Remember that the learner knows of these losses, also where they show only later."""
+    """Remember that the user knows of these losses, also where they show only later."""
     import torch.distributed as dist
 
     default = dist.group.WORLD if dist.is_initialized() else None

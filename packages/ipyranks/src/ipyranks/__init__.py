@@ -1,6 +1,6 @@
 """Where ranks live. Start, find and stop a cluster of MPI engines in a notebook.
 
->>> from course_lib.cluster import start_cluster
+>>> from ipyranks import start_cluster
 >>> cluster = start_cluster(n=4)
 
 prints the table of ranks and makes ``%%px`` run a cell on all of them.

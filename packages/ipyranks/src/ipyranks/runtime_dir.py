@@ -39,7 +39,7 @@ _SEGMENTS = (
 )
 _LEAST_SHARED_MIB = 32  # four ranks do not start with 12
 _YOUNG_S = 1.0
-CLUSTER_VARIABLE = "COURSE_CLUSTER_DIRECTORY"
+CLUSTER_VARIABLE = "IPYRANKS_DIRECTORY"
 """Names the directory of the cluster in all of its processes, and in what the ranks start."""
 
 
@@ -212,7 +212,7 @@ def no_room() -> str:
 
 def base() -> Path:
     """The directory above all clusters of this user; made if missing, private to the user."""
-    parent = Path(os.environ.get("COURSE_RUNTIME_DIR") or tempfile.gettempdir())
+    parent = Path(os.environ.get("IPYRANKS_RUNTIME_DIR") or tempfile.gettempdir())
     if len(os.fsencode(parent)) > _LONGEST_BASE:
         parent = Path("/tmp")
     return _private(parent / f"rank-by-rank-{os.getuid()}")

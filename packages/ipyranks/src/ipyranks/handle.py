@@ -33,7 +33,7 @@ from .stop_button import StopButton, interruption
 _POLL_S = 0.02
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _CONNECT_WITHIN_S = 20.0
-_ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many learners start at once
+_ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many people start at once
 _ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
 _OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
 _DEATH_NOTED_WITHIN_S = 15.0
@@ -55,11 +55,11 @@ class Cluster:
         ids: the ranks, ``[0, ..., n - 1]``.
         engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
             :meth:`shrink` numbers the others anew.
-        ranks: a :class:`~course_lib.cluster.rank_table.Rank` for each rank.
+        ranks: a :class:`~ipyranks.rank_table.Rank` for each rank.
         keeper: the connection to the process that owns the cluster.
-        who: the :class:`~course_lib.cluster.rank_table.RankTable` that has all of these.
+        who: the :class:`~ipyranks.rank_table.RankTable` that has all of these.
         client: the ``ipyparallel.Client``.
-        boards: the :class:`~course_lib.cluster.host_boards.HostBoards` of the ranks, by engine.
+        boards: the :class:`~ipyranks.host_boards.HostBoards` of the ranks, by engine.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
@@ -222,7 +222,7 @@ class Cluster:
     def _losses(self) -> str:
         """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
         try:
-            names = self.learners_names()
+            names = self.users_names()
         except ClusterError:  # it has ended, and nobody can be asked
             names = {}
         known = sorted({name for some in names.values() for name in some or ()})
@@ -233,15 +233,15 @@ class Cluster:
             parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
         return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
-    def learners_names(self) -> dict[int, list[str] | None]:
-        """The learner's names on each rank; None where nobody answers."""
+    def users_names(self) -> dict[int, list[str] | None]:
+        """The user's names on each rank; None where nobody answers."""
         dead = self.status()["dead"]
         idle = [rank for rank in self.ids if rank not in {*dead, *self._busy(self.ids)}]
         names: dict[int, list[str] | None] = dict.fromkeys(self.ids)
         if not idle:
             return names
         view = self.client.direct_view(self.who.engines_of(idle))
-        asked = view.apply_async(on_rank.learners_names)
+        asked = view.apply_async(on_rank.users_names)
         asked.wait(_NAMES_WITHIN_S)
         for rank, child in zip(idle, asked._children, strict=True):
             # A rank that has died meanwhile answers with an error, as a result.
@@ -280,7 +280,7 @@ class Cluster:
     def shared_folder(self) -> Path:
         """Return a new folder that this notebook and all ranks see, until its kernel ends.
 
-        With ranks on other hosts it lies in ``COURSE_SHARED``, or where the notebook is.
+        With ranks on other hosts it lies in ``IPYRANKS_SHARED``, or where the notebook is.
 
         Raises:
             ClusterError: if some host does not see it.

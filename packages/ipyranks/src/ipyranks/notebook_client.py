@@ -79,7 +79,7 @@ class NotebookClient:
         environment[CLUSTER_VARIABLE] = str(directory.path)
         with theirs, open(directory.keeper_log, "ab") as log:
             process = subprocess.Popen(
-                python("-m", "course_lib.cluster.keeper", json.dumps(config)),
+                python("-m", "ipyranks.keeper", json.dumps(config)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

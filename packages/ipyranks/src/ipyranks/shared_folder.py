@@ -19,7 +19,7 @@ _kept: list[tempfile.TemporaryDirectory] = []  # until this process ends
 def make_shared_folder(ranks: Sequence[Rank], view: object, on_other_hosts: bool) -> Path:
     """Make a new folder, see that every rank has it, and remove it when this process ends.
 
-    It lies among the temporary files where all ranks run on this host, else in ``COURSE_SHARED``,
+    It lies among the temporary files where all ranks run on this host, else in ``IPYRANKS_SHARED``,
     or, without that, where the notebook is.
 
     Args:
@@ -32,13 +32,13 @@ def make_shared_folder(ranks: Sequence[Rank], view: object, on_other_hosts: bool
     """
     parent = None
     if on_other_hosts:
-        parent = Path(os.environ.get("COURSE_SHARED") or ".").absolute()
+        parent = Path(os.environ.get("IPYRANKS_SHARED") or ".").absolute()
     try:
         folder = tempfile.TemporaryDirectory(prefix=".shared-", dir=parent)
     except OSError as error:
         raise ClusterError(
             f"no folder for all ranks can be made in {parent} ({error.strerror}); set "
-            "COURSE_SHARED to a folder that all hosts see and you may write to"
+            "IPYRANKS_SHARED to a folder that all hosts see and you may write to"
         ) from None
     seen = view.apply_sync(os.path.isdir, folder.name)  # type: ignore[attr-defined]
     blind = sorted({rank.host for rank, sees in zip(ranks, seen, strict=True) if not sees})
@@ -46,7 +46,7 @@ def make_shared_folder(ranks: Sequence[Rank], view: object, on_other_hosts: bool
         folder.cleanup()
         raise ClusterError(
             f"{parent} is no folder that {', '.join(blind)} shares with this host; set "
-            "COURSE_SHARED to one that all hosts see, such as your home on a cluster"
+            "IPYRANKS_SHARED to one that all hosts see, such as your home on a cluster"
         )
     _kept.append(folder)
     return Path(folder.name)

@@ -1,6 +1,6 @@
-"""An ipyparallel engine that is rank r of an MPI job, ready for lessons.
+"""An ipyparallel engine that is rank r of an MPI job, ready for cells.
 
-``python -m course_lib.cluster.engine DIRECTORY`` under mpiexec: ties itself to its parents,
+``python -m ipyranks.engine DIRECTORY`` under mpiexec: ties itself to its parents,
 imports torch while the controller starts, registers under its rank, and offers the names
 ``rank``, ``world_size``, ``comm``, ``device``, ``torch``, ``dist`` and ``np``.
 """
@@ -207,9 +207,9 @@ def _write_to(path: Path) -> None:
 
 def _restore_temporary_directory() -> None:
     # mpiexec was given a private one so that its session files go with the cluster;
-    # a learner's temporary files belong where the learner expects them.
+    # a user's temporary files belong where the user expects them.
     del os.environ["TMPDIR"]
-    if original := os.environ.pop("COURSE_TMPDIR"):
+    if original := os.environ.pop("IPYRANKS_TMPDIR"):
         os.environ["TMPDIR"] = original
 
 
