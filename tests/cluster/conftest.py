@@ -25,7 +25,7 @@ START_WITHIN_S = 100  # longer than a start may take before it says that it has 
 # Until a restarted kernel comes back for its cluster: 3 s, but on a busy machine.
 GRACE_S = 60
 SHUT_DOWN_WITHIN_S = 30
-ENGINE = "cluster.engine"
+ENGINE = "ipyranks.engine"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -305,7 +305,7 @@ class Soak:
         return f"{which}; shrunk"
 
     def controller_dies(self) -> str:
-        controller = self.traces.the("cluster.controller")
+        controller = self.traces.the("ipyranks.controller")
         controller.kill()
         error = self.kernel.run("%px trains()").error
         assert error["evalue"].startswith("the cluster has ended: the controller ended"), error

@@ -182,7 +182,7 @@ def test_two_at_once_and_then_the_controller(four, traces, wait_until):
     shrinks(four, [0, 3])
     trains(four, [0, 33])
 
-    controller = traces.the("cluster.controller")
+    controller = traces.the("ipyranks.controller")
     before = traces.directories()
     controller.send_signal(signal.SIGKILL)
     began = time.monotonic()

@@ -72,7 +72,7 @@ def test_torch_cannot_be_imported(break_processes, tmp_path):
 
 def test_one_engine_ends_at_once(break_processes):
     break_processes(
-        "if 'cluster.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
+        "if 'ipyranks.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
         "    sys.exit('rank 1 is broken on purpose')"
     )
     message = failure()
@@ -81,7 +81,7 @@ def test_one_engine_ends_at_once(break_processes):
 
 def test_one_engine_hangs(break_processes):
     break_processes(
-        "if 'cluster.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
+        "if 'ipyranks.engine' in command and os.environ.get('PMIX_RANK') == '1':\n"
         "    import time; print('rank 1 dawdles', file=sys.stderr); time.sleep(600)"
     )
     message = failure(timeout=15)  # until it dawdles, and says so
@@ -92,7 +92,7 @@ def test_one_engine_hangs(break_processes):
 
 def test_the_controller_fails(break_processes):
     break_processes(
-        "if 'cluster.controller' in command: sys.exit('the controller is broken on purpose')"
+        "if 'ipyranks.controller' in command: sys.exit('the controller is broken on purpose')"
     )
     message = failure()
     assert "the controller ended" in message
@@ -106,12 +106,12 @@ def test_no_ssh(traces, monkeypatch):
 
 
 def test_the_keeper_fails_after_starting_everything(break_processes):
-    break_processes("if 'cluster.keeper' in command: sys.modules['ipyparallel.util'] = None")
+    break_processes("if 'ipyranks.keeper' in command: sys.modules['ipyparallel.util'] = None")
     assert "ModuleNotFoundError: import of ipyparallel.util halted" in failure()
 
 
 def test_the_keeper_fails(break_processes):
-    break_processes("if 'cluster.keeper' in command: sys.exit('the keeper is broken on purpose')")
+    break_processes("if 'ipyranks.keeper' in command: sys.exit('the keeper is broken on purpose')")
     message = failure()
     assert "the keeper is broken on purpose" in message
 

@@ -103,7 +103,7 @@ def test_a_kernel_that_is_shut_down_takes_its_cluster_along_at_once(new_kernel, 
 
 
 def test_the_keeper_killed(started, traces, wait_until):
-    keeper = traces.the("cluster.keeper")
+    keeper = traces.the("ipyranks.keeper")
     keeper.kill()
     wait_until(lambda: len(traces.left()) <= 1, SLOW_STOP_S, "nothing but the keeper's zombie")
     error = started.run("%px x").error
@@ -115,7 +115,7 @@ def test_the_keeper_killed(started, traces, wait_until):
 
 def test_the_controller_killed_while_a_cell_runs(started, traces, wait_until, tmp_path):
     running = begin_long_cell(started, wait_until, tmp_path)
-    controller = traces.the("cluster.controller")
+    controller = traces.the("ipyranks.controller")
     controller.kill()
     error = started.finish(running, within=SLOW_STOP_S).error
     assert error["ename"] == "ClusterError"
@@ -237,10 +237,10 @@ def test_interrupting_the_start_leaves_nothing(
 def test_a_cluster_whose_keeper_and_controller_died_is_swept_by_the_next_start(
     started, new_kernel, traces, wait_until
 ):
-    for part in ("cluster.controller", "cluster.keeper"):
+    for part in ("ipyranks.controller", "ipyranks.keeper"):
         process = traces.the(part)
-        process.suspend() if part == "cluster.controller" else process.kill()
-    controller = traces.the("cluster.controller")
+        process.suspend() if part == "ipyranks.controller" else process.kill()
+    controller = traces.the("ipyranks.controller")
     controller.send_signal(signal.SIGKILL)
     wait_until(lambda: not traces.engines(), SLOW_STOP_S, "the engines end by themselves")
     (stale,) = traces.directories()

@@ -71,7 +71,7 @@ def test_all_but_the_launcher_listen_on_loopback_only(cluster, traces):
     cluster.init_process_group()  # which opens a store
     cluster.view.execute("dist.barrier()", block=True).get()
     found = traces.processes()
-    parts = [traces.the("cluster.keeper"), traces.the("cluster.controller"), traces.mpiexec()]
+    parts = [traces.the("ipyranks.keeper"), traces.the("ipyranks.controller"), traces.mpiexec()]
     assert len(traces.engines()) == 4
     assert {*parts, *traces.engines()} <= set(found)
     ours = {process.pid: process for process in found}

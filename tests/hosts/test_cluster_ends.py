@@ -29,7 +29,9 @@ def test_a_killed_keeper_leaves_nothing_on_any_host(bed: BedClient) -> None:
     kernel = Kernel()
     try:
         kernel.start_cluster(4, HOSTS)
-        (keeper,) = (pid for pid, words in bed.processes("h1").items() if "cluster.keeper" in words)
+        (keeper,) = (
+            pid for pid, words in bed.processes("h1").items() if "ipyranks.keeper" in words
+        )
         bed.kill(keeper, signal.SIGKILL)
         await_nothing_left(bed)
     finally:

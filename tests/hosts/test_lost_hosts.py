@@ -107,7 +107,7 @@ def test_an_agent_ends(bed: BedClient, cut: tuple[Kernel, dict], of: str) -> Non
     kernel, _ = cut
     kernel.must("cluster.restart()")
     prepare(kernel)
-    ((agent, _),) = ((p, w) for p, w in bed.processes("h2").items() if "cluster.agent" in w)
+    ((agent, _),) = ((p, w) for p, w in bed.processes("h2").items() if "ipyranks.agent" in w)
     bed.kill(agent if of == "agent" else bed.parent(agent))
     kernel.must(AWAIT_LOSS, LOST_WITHIN_S)
     kernel.must("cluster.shrink()")
@@ -136,7 +136,7 @@ def test_a_host_that_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> No
 
 def await_no_engines(bed: BedClient) -> None:
     engines = lambda: [  # noqa: E731
-        words for words in bed.processes("h2").values() if "cluster.engine" in words
+        words for words in bed.processes("h2").values() if "ipyranks.engine" in words
     ]
     wait_until(lambda: not engines(), LOST_WITHIN_S, "the ranks on h2 have ended", still=engines)
 
@@ -146,7 +146,7 @@ def test_this_host_stood_still(bed: BedClient, cut: tuple[Kernel, dict]) -> None
     kernel, _ = cut
     kernel.must("cluster.restart()")
     prepare(kernel)
-    (keeper,) = (pid for pid, words in bed.processes("h1").items() if "cluster.keeper" in words)
+    (keeper,) = (pid for pid, words in bed.processes("h1").items() if "ipyranks.keeper" in words)
     bed.kill(keeper, signal.SIGSTOP)
     try:
         await_no_engines(bed)

@@ -93,7 +93,7 @@ def test_a_contrary_configuration(bed: BedClient, kernel: Kernel, folder: Path) 
     assert out == "".join(f"rank {r} = ('h{1 + r // 2}', 4)\n" for r in range(4))
     seen = connections(bed)
     of_mpiexec = next(command for command in seen if "prted" in command)
-    of_keeper = next(command for command in seen if "cluster.agent" in command)
+    of_keeper = next(command for command in seen if "ipyranks.agent" in command)
     for command in (of_mpiexec, of_keeper):
         settings = seen[command]
         assert {name: settings.get(name) for name in WANTED} == WANTED, command
