@@ -1,0 +1,284 @@
+"""A rank that waits for a message sleeps until its partner rings."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch_mpi4py import DeadlineError, deadlines, futex, world
+
+from tests.ranks import case
+from tests.torch_mpi4py.helpers import equal, raises
+
+WAIT_SECONDS = 2.0
+# A rank that spins uses all of WAIT_SECONDS, one that sleeps some hundredths of it.
+MOST_CPU_SECONDS = 0.1 * WAIT_SECONDS
+MISSED_SECONDS = 10.0
+ROUNDS = 4000
+LONG = 4_000_000  # float32, 16 MiB
+A_MOMENT = 0.3
+MOST_HELPED_SECONDS = 0.03  # it takes 2 to 7 ms; where the sender looks once a slice, 54
+
+
+def waits(
+    rank: int, size: int, name: str, wait: Callable[[], object], send: Callable[[], object]
+) -> None:
+    """Rank 0 makes all others wait in ``wait()``, and comes late with ``send()``."""
+    comm = world()
+    comm.barrier()
+    if rank == 0:
+        time.sleep(WAIT_SECONDS)
+        send()
+        return
+    began, used = time.monotonic(), time.process_time()
+    wait()
+    waited, used = time.monotonic() - began, time.process_time() - used
+    assert waited > 0.8 * WAIT_SECONDS, (name, waited)
+    assert used < MOST_CPU_SECONDS, (name, waited, used)
+
+
+@case(sizes=(2, 4), seconds=90)
+def case_a_rank_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+    comm, into, data = world(), numpy.zeros(3), numpy.ones(3)
+    others = range(1, size)
+
+    def send() -> None:
+        for other in others:
+            comm.send("late", other)
+
+    def send_buffer() -> None:
+        for other in others:
+            comm.Send(data, other)
+
+    waits(rank, size, "recv", lambda: comm.recv(source=0), send)
+    waits(rank, size, "recv of any", comm.recv, send)
+    waits(rank, size, "Recv", lambda: comm.Recv(into, 0), send_buffer)
+    waits(rank, size, "probe", lambda: comm.probe(0), send)
+    if rank:
+        comm.recv(source=0)
+    waits(rank, size, "mprobe", lambda: comm.mprobe(0).recv(), send)
+    waits(rank, size, "irecv.wait", lambda: comm.irecv(source=0).wait(), send)
+
+
+@case(sizes=(2, 4), seconds=90)
+def case_a_rank_of_a_group_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+    into, data = torch.zeros(3), torch.ones(3)
+
+    def send() -> None:
+        for other in range(1, size):
+            dist.send(data, other)
+
+    waits(rank, size, "recv", lambda: dist.recv(into, 0), send)
+    waits(rank, size, "recv of any", lambda: dist.recv(into), send)
+    waits(rank, size, "irecv.wait", lambda: dist.irecv(into, 0).wait(), send)
+    limit = timedelta(seconds=20)
+    waits(rank, size, "wait with a limit", lambda: dist.irecv(into, 0).wait(limit), send)
+    equal(into, [1.0 if rank else 0.0] * 3)
+
+
+@case(sizes=(2, 3), seconds=90)
+def case_a_rank_whose_message_nobody_takes_sleeps(rank: int, size: int) -> None:
+    comm, data, tensor = world(), numpy.ones(LONG, numpy.float32), torch.ones(LONG)
+    into, landing = numpy.zeros(LONG, numpy.float32), torch.zeros(LONG)
+
+    def take(receive: Callable[[int], object]) -> Callable[[], None]:
+        return lambda: [receive(other) for other in range(1, size)]
+
+    take_object = take(lambda one: comm.recv(source=one))
+    take_buffer = take(lambda one: comm.Recv(into, one))
+    take_tensor = take(lambda one: dist.recv(landing, one))
+    waits(rank, size, "ssend", lambda: comm.ssend(1, 0), take_object)
+    waits(rank, size, "send", lambda: comm.send(data, 0), take_object)
+    waits(rank, size, "Send", lambda: comm.Send(data, 0), take_buffer)
+    waits(rank, size, "isend.wait", lambda: comm.Isend(data, 0).Wait(), take_buffer)
+    waits(rank, size, "dist.send", lambda: dist.send(tensor, 0), take_tensor)
+    waits(rank, size, "dist.isend", lambda: dist.isend(tensor, 0).wait(), take_tensor)
+
+
+@contextmanager
+def long_slices() -> Iterator[None]:
+    """Let nothing but a ring wake a sleeper."""
+    names = "SLICE_SECONDS", "LONG_SLICE_SECONDS"
+    usual = [getattr(futex, name) for name in names]
+    for name in names:
+        setattr(futex, name, MISSED_SECONDS)
+    try:
+        yield
+    finally:
+        for name, seconds in zip(names, usual, strict=True):
+            setattr(futex, name, seconds)
+
+
+def dawdle(chance: random.Random) -> None:
+    """Take some time, often about as long as a rank spins."""
+    kind = chance.random()
+    if kind < 0.1:
+        time.sleep(2e-4 * chance.random())
+    until = time.perf_counter() + 1e-4 * chance.random()
+    while kind < 0.6 and time.perf_counter() < until:
+        pass
+
+
+@case(sizes=(2, 3, 4), seconds=120)
+def case_no_ring_is_missed(rank: int, size: int) -> None:
+    """A ball goes round."""
+    comm, chance = world(), random.Random(rank)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    ball, longest = torch.zeros(1), 0.0
+    calls: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: dist.recv(ball, before), lambda: dist.send(ball, after)),
+        (lambda: dist.irecv(ball, before).wait(), lambda: dist.isend(ball, after).wait()),
+        (lambda: comm.recv(source=before), lambda: comm.send(1, after)),
+        (lambda: comm.irecv(source=before).wait(), lambda: comm.ssend(1, after)),
+        (lambda: comm.mprobe(before).recv(), lambda: comm.isend(1, after).wait()),
+        (lambda: comm.Recv(ball.numpy(), before), lambda: comm.Send(ball.numpy(), after)),
+        (lambda: (comm.probe(before), comm.recv(source=before)), lambda: comm.send(1, after)),
+    ]
+    with long_slices():
+        for number in range(ROUNDS):
+            receive, send = calls[number % len(calls)]
+            dawdle(chance)
+            began = time.monotonic()
+            if rank == 0:
+                send()
+            receive()
+            if rank:
+                send()
+            longest = max(longest, time.monotonic() - began)
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3, 4), seconds=120)
+def case_long_messages_both_ways_need_no_slice(rank: int, size: int) -> None:
+    comm, chance = world(), random.Random(rank)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    data, into = torch.full((LONG,), float(rank)), torch.zeros(LONG)
+    longest = 0.0
+    with long_slices():
+        for number in range(12):
+            time.sleep(0.02 * chance.random())
+            began = time.monotonic()
+            if number % 3 == 0:
+                work = dist.isend(data, after)
+                dist.recv(into, before)
+                work.wait()
+            elif number % 3 == 1:
+                comm.Sendrecv(data.numpy(), after, 0, into.numpy(), before)
+            else:
+                request = comm.isend(data.numpy(), after)
+                into[:] = torch.from_numpy(comm.recv(source=before))
+                request.wait()
+            longest = max(longest, time.monotonic() - began)
+            assert bool((into == before).all())
+            into.zero_()
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3), seconds=90)
+def case_a_sleeping_rank_helps_with_a_long_message_it_sent_before(rank: int, size: int) -> None:
+    """Its receiver says how long that may take; else the bytes move in one look a slice."""
+    comm, data = world(), numpy.ones(LONG, numpy.float32)
+    into, took = numpy.zeros(LONG, numpy.float32), []
+    for _ in range(5):
+        comm.barrier()
+        if rank == 0:
+            request = comm.Isend(data, 1)
+            assert comm.recv(source=1, tag=1) == "taken"  # asleep in a wait for a short one
+            request.Wait()
+        elif rank == 1:
+            time.sleep(A_MOMENT)
+            began = time.monotonic()
+            with long_slices():
+                comm.Recv(into, 0)
+            took.append(time.monotonic() - began)
+            comm.send("taken", 0, tag=1)
+            assert into.all()
+            into[:] = 0
+    assert rank != 1 or min(took) < MOST_HELPED_SECONDS, took
+
+
+@case(sizes=(2, 3, 4), seconds=90)
+def case_messages_from_any_rank_wake_their_receiver(rank: int, size: int) -> None:
+    comm, chance = world(), random.Random(rank)
+    longest, number = 0.0, torch.zeros(1)
+    with long_slices():
+        for _ in range(300):
+            dawdle(chance)
+            if rank:
+                dist.send(torch.full((1,), float(rank)), 0)
+                comm.send(rank, 0)
+                assert comm.recv(source=0) == "next"
+                continue
+            began = time.monotonic()
+            found = [dist.recv(number) for _ in range(1, size)]
+            assert sorted(found) == list(range(1, size))
+            assert sorted(comm.recv() for _ in range(1, size)) == list(range(1, size))
+            longest = max(longest, time.monotonic() - began)
+            for other in range(1, size):
+                comm.send("next", other)
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_a_deadline_ends_each_wait(rank: int, size: int) -> None:
+    into, last = numpy.zeros(3), size - 1
+    for call in (
+        lambda comm: comm.recv(source=0),
+        lambda comm: comm.Recv(into, 0),
+        lambda comm: comm.Recv(into),
+        lambda comm: comm.probe(0),
+        lambda comm: comm.irecv(source=0).wait(),
+        lambda comm: comm.ssend(1, 0),
+    ):
+        comm = world().Dup()
+        comm.timeout = A_MOMENT
+        if rank == last:
+            with raises(DeadlineError, "Timed out after 0.3 s"):
+                call(comm)
+        world().barrier()
+        assert not deadlines.has_abandoned_a_thread()
+        if not deadlines.has_ulfm() and rank in (0, last):
+            # The rank and its communicator are usable, and what was given up takes no message.
+            if rank == 0:
+                comm.send("still here", last, tag=5)
+                comm.Send(numpy.ones(3), last, tag=6)
+            else:
+                assert comm.recv(source=0, tag=5) == "still here"
+                comm.Recv(into, 0, 6)
+                equal(torch.from_numpy(into), [1.0] * 3)
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_an_interrupt_ends_the_wait(rank: int, size: int) -> None:
+    comm = world().Dup()
+    world().barrier()
+    if rank == size - 1:
+        timer = threading.Timer(A_MOMENT, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        began = time.monotonic()
+        with raises(KeyboardInterrupt, ""):
+            comm.recv(source=0)
+        assert time.monotonic() - began < 5.0
+        timer.join()
+    world().barrier()
+    assert comm.Is_revoked() or not deadlines.has_ulfm()
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_a_wait_ends_when_all_are_given_up(rank: int, size: int) -> None:
+    comm = world().Dup()
+    world().barrier()
+    timer = threading.Timer(A_MOMENT, deadlines.expire, (world(),))
+    timer.start()
+    with raises(DeadlineError, "Timed out"):
+        comm.recv(source=(rank + 1) % size)
+    timer.join()
+    world().barrier()
