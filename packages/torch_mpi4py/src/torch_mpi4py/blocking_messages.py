@@ -60,11 +60,11 @@ def tell_partner(
     buffer = argument_of(name, "recvbuf" if name == "Isendrecv" else "buf", args, kwargs)
     if sends:
         peer = operator.index(argument_of(name, "dest", args, kwargs))
-        bells.ring(peer)
+        bells.sent(peer)
     if receives:
         source = operator.index(argument_of(name, "source", args, kwargs))
-        if bells.may_sleep(source):
-            bells.ring_sender(source, _size_of(buffer))
+        if bells.may_sleep(source):  # the size takes a microsecond or two
+            bells.receives(source, _size_of(buffer))
         peer = MPI.ANY_SOURCE if sends else source
     if not bells.reaches(peer):
         return None
@@ -83,7 +83,7 @@ def _size_of(buffer: Any) -> int:
 def _send(start: Any, comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         request = start(comm, buf, dest, tag)
-        comm.bells.ring(dest)
+        comm.bells.sent(dest)
         _await(operation, comm, request, request.Test, buf, dest, sends=True)
 
     return run if comm.bells.reaches(dest) else None
@@ -92,7 +92,7 @@ def _send(start: Any, comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> C
 def _buffered_send(comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         MPI.Intracomm.Bsend(comm, buf, dest, tag)  # does not wait
-        comm.bells.ring(dest)
+        comm.bells.sent(dest)
 
     return run if comm.bells.reaches(dest) else None
 
@@ -109,7 +109,7 @@ def _receive(
     def run(operation: Operation) -> None:
         request = MPI.Intracomm.Irecv(comm, buf, source, tag)
         _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
-        comm.bells.ring_sender(status.Get_source())
+        comm.bells.received(status.Get_source())
 
     return run if comm.bells.reaches(source) else None
 
@@ -133,7 +133,7 @@ def _receive_object(
             received = found.recv(status)
         else:
             received = _take_in(operation, comm, found, status, came_from, size)
-        comm.bells.ring_sender(came_from)
+        comm.bells.received(came_from)
         return received
 
     return run
@@ -155,7 +155,7 @@ def _take_in(
         ended, *received[:] = request.test(status)
         return ended
 
-    _await(operation, comm, request, test, None, source, size, under_way=True)
+    _await(operation, comm, request, test, None, source, size, is_matched=True)
     return received[0]
 
 
@@ -186,20 +186,20 @@ def _await(
     peer: int,
     size: int = -1,
     sends: bool = False,
-    under_way: bool = False,
+    is_matched: bool = False,
 ) -> None:
     """Return when ``request`` has ended, whose buffer argument ``memory`` is."""
 
     def awaited() -> Awaited:
         size_bytes = _size_of(memory) if size < 0 else size
         if not sends:
-            comm.bells.ring_sender(peer, size_bytes)
-        return Awaited(comm.bells, peer, size_bytes, sends, under_way)
+            comm.bells.receives(peer, size_bytes)
+        return Awaited(comm.bells, peer, size_bytes, sends)
 
     try:
         doorbell.wait(operation, test, awaited)
     except BaseException:
-        if request and not (sends or under_way):
+        if request and not (sends or is_matched):
             request.Cancel()
         if request:  # MPI may use its memory until it has ended
             pending_requests.keep(request, memory)
@@ -241,7 +241,7 @@ def _both(comm: GuardedComm, sent: Any, dest: int, tag: int, receive: Call | Non
     def run(operation: Operation) -> Any:
         assert receive is not None
         request = MPI.Intracomm.Isend(comm, sent, dest, tag)
-        comm.bells.ring(dest)
+        comm.bells.sent(dest)
         try:
             received = receive(operation)
         except BaseException:
@@ -267,9 +267,9 @@ def _exchange_in_place(
 
     def run(operation: Operation) -> None:
         request = MPI.Intracomm.Isendrecv_replace(comm, buf, dest, sendtag, source, recvtag)
-        comm.bells.ring(dest)
+        comm.bells.sent(dest)
         _await(operation, comm, request, functools.partial(request.Test, status), buf, source)
-        comm.bells.ring_sender(status.Get_source())
+        comm.bells.received(status.Get_source())
 
     return run if comm.bells.reaches(dest) and comm.bells.reaches(source) else None
 

@@ -2,8 +2,8 @@
 
 A wait inside MPI keeps a core busy, and nothing but a revocation gets the rank out. So it asks MPI
 whether the message has come, spins for a moment, and then sleeps in the kernel on its *bell*, a
-few words of shared memory that every rank of the host may write. A rank that has sent a message,
-or has taken one whose sender may wait, looks whether its partner sleeps, and rings.
+few words of shared memory that every rank of the host may write. A rank rings its partner's when it
+has sent a message, when it begins to receive one, and when it has received one.
 
 1. The sleeper reads the number of the last ring, writes that it sleeps, and asks MPI once more.
 2. The other gives its message to MPI, and then reads whether its partner sleeps.
@@ -14,10 +14,10 @@ No two rings have the same number. Ringing takes back that somebody sleeps, so t
 does not ring again, and a sleeper that wakes writes it again before it asks MPI: any number of
 threads may sleep on one bell.
 
-Sleeping is done in slices all the same: MPI moves other messages along only when it is called, and
-deaths and deadlines have to be heard of. While the bytes of a long message move, both sides have to
-call MPI all the time. So a rank spins for as long as its message may take once its partner has sent
-something, or asks for help with a message that it receives.
+The bytes of a long message move only while both sides call MPI. So whoever waits for one, or is
+told that a partner begins to receive one, spins for as long as that may take. Sleeping is done in
+slices all the same, short ones at first: MPI moves other messages along only when it is called,
+a message may go on moving on a busy machine, and deaths and deadlines have to be heard of.
 
 Ranks of other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
 """
@@ -39,23 +39,19 @@ from .mpi_errors import translate
 from .peer_boards import bell_of
 from .runtime import MPI
 
-_SHORT_SLICE_SECONDS = 1e-3  # where bytes are moving, or less time is left than another
+FIRST_SLICE_SECONDS = 50e-6
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
-AT_ONCE_BYTES = 256
-"""The send of a longer message may last until its receiver has called MPI."""
-# Measured: in Open MPI 5.0.11 with fault tolerance 200 bytes are gone at once, 300 are not.
-LONG_BYTES = 4096
-"""A longer message may need both ranks while it moves."""
+_LONG_BYTES = 4096  # a longer message may need both ranks while it moves
+# So fast such a message moves here, and on a busy machine.
 _BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
-_MOVING_SECONDS = 0.1
 _LONGEST_SPIN_SECONDS = 0.2
 
 # Places of a bell; at LOOKS_AT it counts the looks of those asleep.
 _ASLEEP = 0  # whether somebody sleeps
-_SENDS = 1  # whether a thread waits until a send has ended
-_RUNG = 4  # the number of the last ring: the word on which its rank sleeps
-_SENT = 5  # the number of the last message, whether it had to ring or not
-_HELP, _MOVES = 6, 7  # the same of a receive that may need this rank's help, and its bytes
+_SENDS = 5  # and whether until a send has ended, which it may have once its receiver calls MPI
+_RUNG = 1  # the number of the last ring that woke: the word on which its rank sleeps
+_SENT = 2  # the number of the last message to it, whether that had to wake it or not
+_HELPS_UNTIL = 4  # when, in ns, a long message that it sends should be through
 
 _Found = TypeVar("_Found")
 
@@ -83,44 +79,28 @@ class Bells:
             return self._all_are_here
         return 0 <= rank < len(self._bells) and self._bells[rank] is not None
 
-    def ring(self, rank: int) -> None:
-        """Wake a rank to which a message has been sent, if it sleeps."""
-        words = self._bells[rank] if 0 <= rank < len(self._bells) else None
-        if words is None:
-            return
-        words[_SENT] = number = next(_numbers)
-        with barrier:
-            pass
-        if _may_sleep(words):
-            _ring(words, number)
+    def sent(self, dest: int) -> None:
+        """Tell a rank that MPI has been given a message for it."""
+        for words in self._bells_of(dest):
+            words[_SENT] = number = next(_numbers)
+            _wake(words, _ASLEEP, number)
 
-    def ring_sender(self, rank: int, size_bytes: int = 0) -> None:
-        """Wake a rank, or any source, that may wait until a message is received here.
+    def receives(self, source: int, size_bytes: int) -> None:
+        """Tell a rank, or all if it is any source, that MPI waits for at most so much of it."""
+        for words in self._bells_of(source):
+            _call_sender(words, size_bytes)
 
-        Args:
-            rank: its number.
-            size_bytes: of a receive that has begun, with which its sender may have to help,
-                whatever it waits for.
-        """
-        needs_help = size_bytes > LONG_BYTES
-        bells = self._bells_of(rank)
-        number = next(_numbers)
-        if needs_help:
-            for words in bells:
-                if words is not _own:
-                    words[_MOVES] = size_bytes
-                    words[_HELP] = number
-        with barrier:
-            pass
-        for words in bells:
-            if _may_sleep(words) and (words[_SENDS] or (needs_help and words is not _own)):
-                _ring(words, number)
+    def received(self, source: int) -> None:
+        """Tell a rank that a message of it has been received."""
+        for words in self._bells_of(source):
+            words[_HELPS_UNTIL] = 0
+            _wake(words, _SENDS, next(_numbers))
 
     def may_sleep(self, rank: int) -> bool:
         """Return whether that rank, or some rank if it is any source, may be asleep."""
         with barrier:
             pass
-        return any(map(_may_sleep, self._bells_of(rank)))
+        return any(words[_ASLEEP] or not ASKS_FIRST for words in self._bells_of(rank))
 
     def _bells_of(self, rank: int) -> list[memoryview]:
         if rank == MPI.ANY_SOURCE:
@@ -129,23 +109,25 @@ class Bells:
         return [] if words is None else [words]
 
 
-def _may_sleep(words: memoryview) -> bool:
-    return bool(words[_ASLEEP]) or not ASKS_FIRST
+def _call_sender(words: memoryview, size_bytes: int) -> None:
+    needs_help = size_bytes > _LONG_BYTES and words is not _own
+    if needs_help:
+        words[_HELPS_UNTIL] = int(1e9 * (time.perf_counter() + _longest_move(size_bytes)))
+    _wake(words, _ASLEEP if needs_help else _SENDS, next(_numbers))
 
 
-def _ring(words: memoryview, number: int) -> None:
-    words[_ASLEEP] = 0
-    words[_RUNG] = number
-    futex.wake(futex.address_of(words) + 8 * _RUNG)
+def _longest_move(size_bytes: int) -> float:
+    """Return for how many seconds a long message may move on a busy machine."""
+    return min(size_bytes / _LEAST_BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
 
 
-def _answer(number: int) -> None:
-    """Wake the rank that has sent a message with this number, if it waits until that has ended."""
-    words = bell_of(number % _ranks)
+def _wake(words: memoryview, which: int, number: int) -> None:
     with barrier:
         pass
-    if words is not None and words[_SENDS] and _may_sleep(words):
-        _ring(words, next(_numbers))
+    if words[which] or not ASKS_FIRST:
+        words[_ASLEEP] = words[_SENDS] = 0
+        words[_RUNG] = number
+        futex.wake(futex.address_of(words) + 8 * _RUNG)
 
 
 # --- waiting ------------------------------------------------------------------------------------
@@ -159,19 +141,19 @@ class Awaited(NamedTuple):
         peer: the rank, or any source, that will ring.
         size_bytes: as far as it is known.
         sends: whether this rank sends it.
-        under_way: whether it has come, and its bytes are moving.
+        is_matched: whether it was found by a probe, and so can't be given back.
     """
 
     bells: Bells
     peer: int
     size_bytes: int = 0
     sends: bool = False
-    under_way: bool = False
+    is_matched: bool = False
 
     @property
-    def is_long(self) -> bool:
-        """Whether both ranks may be needed while it moves."""
-        return self.size_bytes > LONG_BYTES
+    def long_bytes(self) -> int:
+        """Its bytes if both ranks may be needed while it moves, else 0."""
+        return self.size_bytes if self.size_bytes > _LONG_BYTES else 0
 
 
 def wait(
@@ -192,14 +174,12 @@ def wait(
         if found := look():
             return found
         awaited = asked()
-        if not awaited.is_long and _may_spin():
-            found = _spin(look, 0)
+        if not awaited.long_bytes and _is_main_thread():
+            found = _spin(look, 0.0)
         if not found:
             with deadlines.watched(operation):
                 operation.outside_mpi = True
-                if awaited.is_long:
-                    found = _spin(look, awaited.size_bytes)
-                found = found or _sleep(look, operation.end_if_given_up, awaited)
+                found = _spin_and_sleep(look, operation.end_if_given_up, awaited)
     except MPI.Exception as error:
         if operation.reason:
             raise operation.freed_error() from None
@@ -223,93 +203,75 @@ def wait_unwatched(
         awaited: the message.
     """
     found = look()
-    if not found and (awaited.is_long or _may_spin()):
-        found = _spin(look, awaited.size_bytes if awaited.is_long else 0)
-    return found or _sleep(look, seconds_left, awaited)
+    if not found and not awaited.long_bytes and _is_main_thread():
+        found = _spin(look, 0.0)
+    return found or _spin_and_sleep(look, seconds_left, awaited)
 
 
-def _may_spin() -> bool:
-    # Elsewhere it would keep the interpreter from the thread that computes.
+def _is_main_thread() -> bool:
+    # Another would keep the interpreter from the one that computes.
     return threading.current_thread() is threading.main_thread()
 
 
-def _spin(look: Callable[[], _Found], size: int) -> _Found:
-    """Ask MPI for a moment, or as long as a message of ``size`` bytes may be moving."""
+def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
+    """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
     time_slice.shorten()
-    moving = min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
-    until = time.perf_counter() + futex.SPIN_SECONDS + moving
-    naps = not _may_spin()
+    naps = not _is_main_thread()
+    until = time.perf_counter() + futex.SPIN_SECONDS + seconds
     while True:
         if naps:
             time.sleep(_NAP_SECONDS)
         else:
             os.sched_yield()
-        found = look()
-        if found or time.perf_counter() > until:
+        found, now = look(), time.perf_counter()
+        if found or (now > until and not _helps(now)):
             return found
 
 
-def _moving_seconds(size: int) -> float:
-    """Return how long a message may go on moving after a sign of life, on a busy machine."""
-    return _MOVING_SECONDS + size / _LEAST_BYTES_A_SECOND if size else 0.0
+def _helps(now: float) -> bool:
+    return 1e9 * now < _own[_HELPS_UNTIL]
 
 
-_senders: set[object] = set()  # the waits until a send has ended
+def _spin_and_sleep(
+    look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
+) -> _Found:
+    if size := awaited.long_bytes:  # its partner may have come before, and will not ring
+        moves = min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+        if found := _spin(look, moves):
+            return found
+    time_slice.shorten()
+    try:
+        return _sleep(look, go_on, awaited)
+    finally:
+        _own[LOOKS_AT] = 0
 
 
 def _sleep(
     look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
 ) -> _Found:
-    this = object()
-    try:
-        if awaited.sends:
-            _senders.add(this)
-        return _look_in_slices(look, go_on, awaited)
-    finally:
-        _senders.discard(this)
-        if not _senders:
-            _own[_SENDS] = 0
-        _own[LOOKS_AT] = 0
-
-
-def _look_in_slices(
-    look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
-) -> _Found:
-    time_slice.shorten()
-    size = awaited.size_bytes if awaited.is_long else 0
     began = time.perf_counter()
-    moves_until, helps_until = began + _moving_seconds(size), began
-    last_rung, last_sent, last_help = _own[_RUNG], _own[_SENT], _own[_HELP]
+    last_sent = _own[_SENT]
+    moves = _longest_move(awaited.long_bytes)
     while True:
         _own[LOOKS_AT] += 1
         rung = _own[_RUNG]
+        _own[_ASLEEP] = 1
         if awaited.sends:
             _own[_SENDS] = 1
-        _own[_ASLEEP] = 1
         with barrier:
             pass
         if found := look():
             return found
-        left, now = go_on(), time.perf_counter()
-        sent, asks_for_help = _own[_SENT], _own[_HELP]
-        moving = -1
-        if sent != last_sent:
-            _answer(sent)  # that look may have ended its send
-        if (rung != last_rung) if awaited.sends else (sent != last_sent):
-            moving = size
-            moves_until = now + _moving_seconds(size)
-        if asks_for_help != last_help:
-            moving = max(moving, _own[_MOVES])
-            helps_until = now + _moving_seconds(_own[_MOVES])
-        last_rung, last_sent, last_help = rung, sent, asks_for_help
-        moves = awaited.under_way or now < moves_until
-        if moves and not awaited.sends:
-            awaited.bells.ring_sender(awaited.peer, size)
-        if moving >= 0:
-            if found := _spin(look, moving):
+        left, now, sent = go_on(), time.perf_counter(), _own[_SENT]
+        if sent != last_sent or _helps(now):
+            if sent != last_sent and moves and not awaited.sends:
+                sender = bell_of(sent % _ranks)
+                if sender is not None:  # it may wait for something else
+                    _call_sender(sender, awaited.size_bytes)
+            if found := _spin(look, moves if sent != last_sent else 0.0):
                 return found
+            last_sent, began = sent, time.perf_counter()
             continue
-        seconds = futex.slice_seconds(now - began)
-        if moves or now < helps_until or (left is not None and left < seconds):
-            seconds = _SHORT_SLICE_SECONDS
-        futex.sleep(_own_address, rung, seconds)
+        slept = now - began
+        seconds = min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
+        futex.sleep(_own_address, rung, seconds if left is None else min(seconds, left))

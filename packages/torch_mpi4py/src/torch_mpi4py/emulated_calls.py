@@ -149,7 +149,7 @@ def _held_back(
 
     def start() -> MPI.Request:
         request = isend(comm, data, dest, tag)
-        comm.bells.ring(dest)
+        comm.bells.sent(dest)
         return request
 
     return hold_back(link, comm, dest, bytes_of(data), start, kind)

@@ -26,7 +26,7 @@ class GuardedMessage(MPI.Message):
         self._comm = comm
         if status is not None:
             source, size = status.Get_source(), status.Get_count(MPI.BYTE)
-            self._awaited = Awaited(comm.bells, source, size, under_way=True)
+            self._awaited = Awaited(comm.bells, source, size, is_matched=True)
         return self
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
@@ -50,7 +50,7 @@ class GuardedMessage(MPI.Message):
     def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
         group = log.group_of(self._comm).place
         event = log.begin(log.string(name), group, False, call_site(3))
-        self._comm.bells.ring_sender(self._awaited.peer, self._awaited.size_bytes)
+        self._comm.bells.receives(self._awaited.peer, self._awaited.size_bytes)
         return GuardedRequest(request).started_by(self._comm, name, [event], lambda: self._awaited)
 
     def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:

@@ -20,7 +20,7 @@ from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
 from .deaths import is_broken, is_revoked
-from .doorbell import AT_ONCE_BYTES, LONG_BYTES, Awaited, wait, wait_unwatched
+from .doorbell import Awaited, wait, wait_unwatched
 from .dtypes import element_type
 from .errors import (
     CommunicationError,
@@ -57,7 +57,7 @@ def start_send(
 
     def isend() -> MPI.Request:
         request = channel.comm.Isend(send, dest, tag)
-        channel.bells.ring(dest)
+        channel.bells.sent(dest)
         return request
 
     def start(comm: MPI.Intracomm) -> Any:
@@ -79,8 +79,7 @@ def start_receive(
 
     def start(comm: MPI.Intracomm) -> MPI.Request:
         request = comm.Irecv(message(host), source, tag)
-        if host.nbytes > LONG_BYTES:
-            channel.bells.ring_sender(source, host.nbytes)
+        channel.bells.receives(source, host.nbytes)
         return request
 
     work = PointToPointWork(what, event, start, source, tensor, host, staging, channel, seconds)
@@ -368,8 +367,7 @@ class PointToPointWork(Handle):
     def _note_arrival(self) -> None:
         status = self._status
         log.arrived(self.event, status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE))
-        if self._host.nbytes > AT_ONCE_BYTES:
-            self._channel.bells.ring_sender(status.Get_source())
+        self._channel.bells.received(status.Get_source())
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; a receive makes progress by this call."""

@@ -130,8 +130,9 @@ class RequestWithDeadline(_Base):
         try:
             wait(operation, look, awaited)
         except (DeadlineError, RevokedError, KeyboardInterrupt):
-            self._was_given_up = bool(self)
-            if self and not awaited().sends:  # nothing may come into the buffer any more
+            self._was_given_up = True
+            message = awaited()
+            if self and not (message.sends or message.is_matched):  # or it would come in later
                 MPI.Request.Cancel(self)
             if self:  # MPI may use its memory until it has ended
                 pending_requests.keep(self, None)
@@ -146,7 +147,7 @@ class RequestWithDeadline(_Base):
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED
         end_call(self.events, status if tells else None)
         if tells:
-            self._comm.bells.ring_sender(status.Get_source())
+            self._comm.bells.received(status.Get_source())
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Return whether it has ended, and what was received."""
