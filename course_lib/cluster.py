@@ -35,11 +35,21 @@ __all__ = [
 ]
 
 
+# The course's variables have names of their own, which the package does not know.
+_NAMES = ("ADDRESS", "CLUSTER", "RUNTIME_DIR", "SHARED")
+_set_here: dict[str, str] = {}  # what this module has made of them: it is gone when they are
+
+
 @wraps(ipyranks.start_cluster)
 def start_cluster(*arguments: Any, **options: Any) -> Cluster:
-    # Teachers set COURSE_CLUSTER and the like; the package knows its own names only.
-    for name in ("ADDRESS", "CLUSTER", "RUNTIME_DIR", "SHARED"):
-        if value := os.environ.get(f"COURSE_{name}"):
-            os.environ[f"IPYRANKS_{name}"] = value
-    os.environ["IPYRANKS_PASS_ON"] = "COURSE_"  # where data is, say
+    for name in _NAMES:
+        ours, theirs = os.environ.get(f"COURSE_{name}"), f"IPYRANKS_{name}"
+        if ours:
+            os.environ[theirs] = _set_here[theirs] = ours
+        elif theirs in _set_here and os.environ.get(theirs) == _set_here.pop(theirs):
+            del os.environ[theirs]
+    # Ranks on other hosts get variables such as COURSE_DATA, too.
+    passed_on = os.environ.get("IPYRANKS_PASS_ON", "")
+    if "COURSE_" not in passed_on.split(","):
+        os.environ["IPYRANKS_PASS_ON"] = f"{passed_on},COURSE_".lstrip(",")
     return ipyranks.start_cluster(*arguments, **options)

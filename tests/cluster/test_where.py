@@ -308,6 +308,12 @@ def test_the_course_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match=r"^IPYRANKS_CLUSTER=Slurm: "):
         course_lib.cluster.start_cluster(4)
     assert os.environ["IPYRANKS_PASS_ON"] == "COURSE_"
+    monkeypatch.setenv("IPYRANKS_PASS_ON", "MY_")
+    monkeypatch.delenv("COURSE_CLUSTER")
+    with pytest.raises(ValueError, match="n must be"):
+        course_lib.cluster.start_cluster(0)
+    assert "IPYRANKS_CLUSTER" not in os.environ
+    assert set(os.environ["IPYRANKS_PASS_ON"].split(",")) == {"MY_", "COURSE_"}
 
 
 def test_ranks_on_other_hosts_get_the_variables_that_are_asked_for(tmp_path: Path) -> None:
@@ -319,7 +325,7 @@ def test_ranks_on_other_hosts_get_the_variables_that_are_asked_for(tmp_path: Pat
         return {name for word, name in pairwise(command) if word == "-x"}
 
     assert passed_on() == {"TORCH_LOGS", "TMPDIR"}
-    asked = passed_on(IPYRANKS_PASS_ON="COURSE_,MY_")
+    asked = passed_on(IPYRANKS_PASS_ON="COURSE_, MY_", TMPDIR_2="/tmp")
     assert asked == {"TORCH_LOGS", "TMPDIR", "COURSE_DATA", "MY_KEY", "IPYRANKS_PASS_ON"}
 
 

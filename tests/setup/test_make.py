@@ -68,6 +68,13 @@ def test_make_alone_lists_every_target_in_a_line(root: Path) -> None:
     assert {"lab", "test", "notebooks", "bench", "clean"} <= set(listed)
 
 
+def test_what_make_quick_runs_is_there(root: Path) -> None:
+    text = (root / "Makefile").read_text().replace("\\\n", " ")
+    (chosen,) = re.findall(r"^QUICK = (.*) -k ", text, re.MULTILINE)
+    assert len(chosen.split()) > 10
+    assert [name for name in chosen.split() if not (root / name).exists()] == []
+
+
 def programs(folder: Path, **scripts: str) -> str:
     """Return a PATH that holds a shell and the given scripts, and nothing else."""
     folder.mkdir()

@@ -594,9 +594,9 @@ def over_hosts(
     if not launch.frees_ranks():
         raise HostError(f"several hosts need Open MPI 5; {command[0]} belongs to another MPI")
     where = ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())
-    asked_for = filter(None, variables.get("IPYRANKS_PASS_ON", "").split(","))
-    beginnings = (*_PASSED_ON, "TMPDIR", *asked_for)
-    passed_on = [name for name in variables if name.startswith(beginnings)]
+    asked_for = variables.get("IPYRANKS_PASS_ON", "").replace(" ", "").split(",")
+    beginnings = (*_PASSED_ON, *filter(None, asked_for))
+    passed_on = [name for name in variables if name.startswith(beginnings) or name == "TMPDIR"]
     exported = [word for name in passed_on for word in ("-x", name)]
     daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
     marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"

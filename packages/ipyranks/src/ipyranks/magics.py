@@ -1,4 +1,4 @@
-"""``%%px`` with its name and options, and the manners of a classroom.
+"""``%%px`` with its name and options, with limits, and errors that name the cause.
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
 reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.cells` for
@@ -34,7 +34,7 @@ _STARVED = 0.6  # of the limit; ranks that share cores with each other alone wai
 _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
-class CourseMagics(ParallelMagics):
+class RankMagics(ParallelMagics):
     """ipyparallel's magics, bound to a :class:`~ipyranks.Cluster`."""
 
     def __init__(self, shell: Any, cluster: Cluster) -> None:
@@ -243,7 +243,7 @@ require_first_line.has_side_effects = True  # type: ignore[attr-defined]
 
 def activate(shell: Any, cluster: Cluster) -> None:
     """Make ``%px`` and ``%%px`` run on ``cluster``, and Tab complete names of its ranks."""
-    shell.magics_manager.register(CourseMagics(shell, cluster))
+    shell.magics_manager.register(RankMagics(shell, cluster))
     if require_first_line not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(require_first_line)
     complete_on_engines(shell, cluster)

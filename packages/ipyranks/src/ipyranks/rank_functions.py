@@ -55,7 +55,7 @@ def _device(comm: Any) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a :class:`~ipyranks.rank_table.Rank` says of this one, but for its numbers."""
+    """What a :class:`~ipyranks.rank_table.Rank` says of this one, except its numbers."""
     import torch
     import torch.distributed as dist
     import torch_mpi4py as mpi

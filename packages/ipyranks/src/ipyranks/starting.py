@@ -60,7 +60,7 @@ def start_cluster(
         replace: stop a cluster that is running and start a fresh one.
         hosts: where the ranks run, with how many on each at most, ``"node1:2,node2:2"`` or the
             path of a hostfile; filled in this order. Each is reached by ssh without a password
-            and has this checkout at the same path.
+            and has this environment at the same path.
         slurm: ask Slurm for hosts, as a job that ends with the cluster: True, or
             ``"partition=main,nodes=2,time=30"``, or a dict that may also have ``gpus``,
             ``account``, and ``extra``, a list of further options for salloc. Waiting in the queue

@@ -5,8 +5,8 @@ rank would wait for ever. Whoever knows better, like the keeper of a cluster, te
 is to go on, and MPI treats it as any other death: calls raise, and the rest can shrink.
 
 The news goes to Open MPI as an event of PMIx, which is how it hears of the others, too: ranks
-behind a cut cable are dead within milliseconds, and a shrink takes 10 ms. Whoever declares ranks
-dead has to see to it that they do not go on elsewhere.
+behind a cut cable are dead within milliseconds, and a shrink takes 10 ms. A caller that declares
+ranks dead has to see to it that they do not go on elsewhere.
 
 Source: PMIx Administrative Steering Committee, *Process Management Interface for Exascale (PMIx)
 Standard*, version 4.1, 2021, chapter 9, and its header ``pmix_common.h``.
