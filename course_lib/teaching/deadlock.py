@@ -43,9 +43,9 @@ def ended_early(ranks: Sequence[int]) -> Iterator[None]:
 
     A rank in a call of MPI looks for messages all the time. If each has done so for 0.2 s on a
     core within 2 s, no message is under way, because checks send little. A rank that waits asleep
-    for others to come to its collective looks for them 50 times a second. Ten such looks within
-    the 2 s are evidence too. Where none of this can be seen (another host), the deadline ends the
-    calls.
+    for others to come to its collective, or for a message, looks for them 50 times a second. Ten
+    such looks within the 2 s are evidence too. Where none of this can be seen (another host), the
+    deadline ends the calls.
 
     Args:
         ranks: the ranks that run the code inside, numbered as at the start of MPI.

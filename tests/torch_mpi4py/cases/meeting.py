@@ -42,7 +42,7 @@ WAIT_SECONDS = 1.0
 ON_LINUX = sys.platform == "linux"  # elsewhere there is no futex, so it looks every millisecond
 MOST_OF_A_CORE = 0.04 if ON_LINUX else 0.3
 MOST_ASYNCHRONOUS = 2.5 * MOST_OF_A_CORE
-LEAST_SLICE = arrivals._SLICE_SECONDS if ON_LINUX else futex._NAP_SECONDS
+LEAST_SLICE = futex.SLICE_SECONDS if ON_LINUX else futex._NAP_SECONDS
 ASLEEP_WITHIN = 12.0
 MISSED_SECONDS = 10.0
 MEETINGS, MEETINGS_OF_COMM = 5000, 1000
@@ -131,11 +131,11 @@ def case_a_rank_that_waits_for_a_handle_leaves_its_core_to_others(rank: int, siz
 
 def longest_call(calls: int, rank: int, call: Callable[[int], None]) -> float:
     """Return the seconds of the longest of many calls, each begun at a moment drawn by chance."""
-    usual = arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS
+    usual = futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS
     chance, longest = random.Random(rank), 0.0
     try:
         # A wake-up that was missed costs a whole slice.
-        arrivals._SLICE_SECONDS = arrivals._LONG_SLICE_SECONDS = MISSED_SECONDS
+        futex.SLICE_SECONDS = futex.LONG_SLICE_SECONDS = MISSED_SECONDS
         for number in range(calls):
             delay = chance.random()
             if delay < 0.02:
@@ -146,7 +146,7 @@ def longest_call(calls: int, rank: int, call: Callable[[int], None]) -> float:
             call(number)
             longest = max(longest, time.monotonic() - began)
     finally:
-        arrivals._SLICE_SECONDS, arrivals._LONG_SLICE_SECONDS = usual
+        futex.SLICE_SECONDS, futex.LONG_SLICE_SECONDS = usual
     return longest
 
 

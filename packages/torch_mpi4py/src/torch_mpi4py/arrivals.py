@@ -9,7 +9,8 @@ signature is a call that does not match: the exchange of signatures costs no mes
 
 A rank says so before it sleeps and then looks once more; one that comes writes its word and then
 asks whether anybody sleeps. One of the two sees the other, because what each writes is out before
-it reads on (see :data:`_ASKS_FIRST`), and the kernel lets nobody sleep on a word that has changed.
+it reads on (see :data:`.futex.ASKS_FIRST`), and the kernel lets nobody sleep on a word that has
+changed.
 Sleeping is done in slices all the same, because a sleeping rank has to move other messages along
 and to hear of deaths and deadlines.
 
@@ -25,7 +26,6 @@ test of the turns that uses barriers passes without it.
 from __future__ import annotations
 
 import os
-import platform
 import threading
 import time
 from collections import deque
@@ -45,25 +45,12 @@ from .work import Collective
 if TYPE_CHECKING:
     from .deadlines import Operation
 
-_SPIN_SECONDS = 20e-6
-_SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
-_LONG_SLICE_SECONDS = 20e-3
-_LONG_AFTER_SECONDS = 0.2
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
 _GONE = 2  # where in a slot it says that its rank comes to no further meeting, and why
 _ASLEEP = ASLEEP_AT  # and where, how often it has looked for those whom it awaits asleep, or 0
 _FAILED, _CLOSED = 1, 2
 # Why a rank has closed its group, as at the end of its program, is told in another way.
 _NEWS_SECONDS = 3.0
-
-IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
-"""Whether other threads see what one writes in the order in which it does."""
-# There taking a lock and giving it back is a barrier, which no read passes. Elsewhere a rank wakes
-# the others without asking, which takes a system call each time: 0.5 us if nobody sleeps, and its
-# way through ctypes as much. A wake-up that is missed costs a slice of 4 to 20 ms
-# (`case_no_rank_oversleeps` makes slices of 10 s of them).
-_ASKS_FIRST = IN_ORDER
-_barrier = threading.Lock()
 
 
 class Peer(NamedTuple):
@@ -132,10 +119,10 @@ class Slot:
     def _show(self, word: int, turn: int) -> None:
         """Write a word of this rank's, and wake those who sleep until it comes."""
         self._words[self._first + turn] = word
-        with _barrier:
+        with futex.barrier:
             pass
         for words, asleep in self._sleepers:
-            if words[asleep] or not _ASKS_FIRST:
+            if words[asleep] or not futex.ASKS_FIRST:
                 futex.wake(self._address + 8 * turn)
                 break
 
@@ -150,7 +137,7 @@ class Slot:
         time_slice.shorten()
         operation.outside_mpi = True
         self._words[self._first + _ASLEEP] = 1
-        with _barrier:
+        with futex.barrier:
             pass
         try:
             began = time.perf_counter()
@@ -179,9 +166,7 @@ class Slot:
             is_vain = self._has_failed() or (why_gone and now > gone_at + _NEWS_SECONDS)
             self._require_hope(operation, bool(is_vain))
             self._words[self._first + _ASLEEP] += 1
-            long = now - began > _LONG_AFTER_SECONDS
-            seconds = _LONG_SLICE_SECONDS if long else _SLICE_SECONDS
-            futex.sleep(peer.address + 8 * turn, seen, seconds)
+            futex.sleep(peer.address + 8 * turn, seen, futex.slice_seconds(now - began))
             _progress_comm().Iprobe()
 
     def _has_failed(self) -> bool:
@@ -190,8 +175,7 @@ class Slot:
 
     def _require_hope(self, operation: Operation, is_vain: bool) -> None:
         """Raise if the wait is to end: given up here or elsewhere, or a rank has died."""
-        if operation.reason:
-            raise operation.freed_error()
+        operation.end_if_given_up()
         if is_vain or is_broken(self._comm):
             raise freed(operation.what, self._comm)
 
@@ -199,7 +183,7 @@ class Slot:
 def spin_for(missing: list[Peer], turn: int, has_come: Callable[[int], bool]) -> list[Peer]:
     """Look for a moment, without sleeping, who comes; return those who are still missing."""
     time_slice.shorten()
-    end = time.perf_counter() + _SPIN_SECONDS
+    end = time.perf_counter() + futex.SPIN_SECONDS
     while missing and time.perf_counter() < end:
         os.sched_yield()
         missing = [one for one in missing if not has_come(one.words[one.first + turn])]
@@ -279,10 +263,10 @@ class Arrivals(Slot):
         word, turn = signature | number, number & 1
         # From here on as in _show(), without another call of a function.
         self._words[self._first + turn] = word
-        with _barrier:
+        with futex.barrier:
             pass
         for words, asleep in self._sleepers:
-            if words[asleep] or not _ASKS_FIRST:
+            if words[asleep] or not futex.ASKS_FIRST:
                 futex.wake(self._address + 8 * turn)
                 break
         places = self._places[turn]

@@ -28,13 +28,22 @@ def arguments_of(name: str, args: Sequence[Any], kwargs: Arguments) -> dict[str,
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
+def argument_of(name: str, which: str, args: Sequence[Any], kwargs: Arguments) -> Any:
+    """Return one argument of a call of the method ``name`` that was accepted, or its default."""
+    at, default = _place_of(name, which)
+    return args[at] if at < len(args) else kwargs.get(which, default)
+
+
 def is_accepted(name: str, args: Sequence[Any], kwargs: Arguments) -> bool:
     """Return whether the method ``name`` takes such arguments, whatever their values."""
-    try:
-        _signature(name).bind(None, *args, **kwargs)
-    except TypeError:
-        return False
-    return True
+    # Faster than Signature.bind() by some microseconds; a call may be over in twenty.
+    names, defaults = _parameters(name)
+    left = names[len(args) :]
+    return (
+        len(args) <= len(names)
+        and all(one in left for one in kwargs)
+        and all(one in kwargs or one in defaults for one in left)
+    )
 
 
 def is_send(name: str) -> bool:
@@ -68,9 +77,9 @@ def sent_in(given: Arguments) -> Any:
 def with_status(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status | None]:
-    """Return a call with a status if it waits to receive, and that status; None elsewhere."""
+    """Return a call with a status, and that status; None where the method takes none."""
     names, _ = _parameters(name)
-    if not is_receive(name) or "status" not in names or not is_accepted(name, args, kwargs):
+    if "status" not in names or not is_accepted(name, args, kwargs):
         return args, kwargs, None
     status = arguments_of(name, args, kwargs)["status"]
     if status is None:
@@ -79,16 +88,17 @@ def with_status(
 
 
 @functools.cache
-def _signature(name: str) -> inspect.Signature:
-    return inspect.signature(getattr(MPI.Intracomm, name))
+def _parameters(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the parameters' names in their order, and their defaults where they have one."""
+    _, *parameters = inspect.signature(getattr(MPI.Intracomm, name)).parameters.values()
+    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    return tuple(one.name for one in parameters), defaults
 
 
 @functools.cache
-def _parameters(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the parameters' names in their order, and their defaults where they have one."""
-    _, *parameters = _signature(name).parameters.values()
-    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
-    return tuple(one.name for one in parameters), defaults
+def _place_of(name: str, which: str) -> tuple[int, Any]:
+    names, defaults = _parameters(name)
+    return names.index(which), defaults.get(which)
 
 
 # --- bytes --------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from . import collective_counts, deadlines, link_emulation, link_queue
 from .arrivals import open_arrivals
 from .call import mismatch
 from .deaths import has_ulfm
+from .doorbell import Bells
 from .errors import CommunicationError, DeliveryError, MismatchError
 from .events import log
 from .futures import CallbackQueue
@@ -47,6 +48,7 @@ class Channel(deadlines.Runner):
         open_receives: receives from any source that have not ended, in order of posting.
         checks_calls: whether ranks compare their calls before data moves.
         group: what the communicator is called in the event log.
+        bells: by which its ranks wake each other when a message comes.
         callbacks: where those of the collectives' futures run.
         queues_of_messages: where those of each message's future run.
         ending: the lock under which a collective ends.
@@ -61,6 +63,7 @@ class Channel(deadlines.Runner):
         self.comm = comm
         self.depth = depth
         self.group = log.group_of(comm)
+        self.bells = Bells(comm)
         self.failure: CommunicationError | None = None
         self.survives_failures = False
         self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -58,8 +58,8 @@ class Operation:
         seconds: time allowed.
         started: when the call was made, in seconds of ``time.perf_counter()``.
         in_mpi: whether the call is under way.
-        outside_mpi: whether it waits for other ranks before it enters MPI, and so ends by itself
-            once it has a reason.
+        outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
+            has a reason: see :meth:`end_if_given_up`.
         reason: why the watcher freed it, or None while it has not.
         report: what every rank was doing when this call was given up.
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
@@ -91,6 +91,14 @@ class Operation:
     def take_report(self) -> None:
         """Find out what every rank is doing, before any is freed."""
         self.report = shared_report.reach(self.comm, since=self.started)
+
+    def end_if_given_up(self) -> None:
+        """Raise its error if it waits outside MPI and was given up.
+
+        Where the MPI can revoke, it waits until its communicator is revoked.
+        """
+        if self.reason and (not has_ulfm() or is_revoked(self.comm)):
+            raise self.freed_error()
 
     def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
@@ -180,7 +188,7 @@ def expire(spared: MPI.Comm) -> None:
     for operation in given_up:
         operation.seconds = time.perf_counter() - operation.started
         operation.polls_left = _STUCK_POLLS
-        if not operation.outside_mpi:  # those end as soon as they have a reason
+        if has_ulfm():  # elsewhere they end as soon as they have a reason
             operation.reason = "deadline"
     time.sleep(_MARKED_WITHIN_SECONDS)
     for operation in given_up:

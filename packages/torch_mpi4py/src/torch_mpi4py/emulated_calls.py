@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .call_arguments import (
     Arguments,
@@ -27,6 +27,9 @@ from .link_emulation import EmulatedLink, hold_back, start_collective, take_in
 from .link_queue import HeldSend, sleep_until
 from .requests import RequestWithDeadline
 from .runtime import MPI
+
+if TYPE_CHECKING:
+    from .guarded_comm import GuardedComm
 
 _COLLECTIVES = {
     "barrier": "barrier",
@@ -67,7 +70,7 @@ class HeldRequest(RequestWithDeadline, HeldSend):
 
 
 def call_on_link(
-    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
+    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Return ``comm.name(*args, **kwargs)``, a blocking call, on ``link``.
 
@@ -102,7 +105,7 @@ def call_on_link(
 
 
 def start_on_link(
-    link: EmulatedLink, name: str, comm: MPI.Intracomm, /, *args: Any, **kwargs: Any
+    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
 ) -> MPI.Request | HeldRequest:
     """Return the request of ``comm.name(*args, **kwargs)``, a non-blocking call, on ``link``.
 
@@ -124,7 +127,7 @@ _Held = TypeVar("_Held", bound=HeldSend)
 
 def _held_back(
     link: EmulatedLink,
-    comm: MPI.Intracomm,
+    comm: GuardedComm,
     name: str,
     args: Sequence[Any],
     kwargs: Arguments,
@@ -142,8 +145,14 @@ def _held_back(
     if name.islower():
         data = [MPI.pickle.dumps(data), MPI.BYTE]
     plain = "Isend" if is_receive(name) else f"I{name.lower().removeprefix('i')}"
-    start = functools.partial(getattr(MPI.Intracomm, plain), comm, data, given["dest"], tag)
-    return hold_back(link, comm, given["dest"], bytes_of(data), start, kind)
+    dest, isend = given["dest"], getattr(MPI.Intracomm, plain)
+
+    def start() -> MPI.Request:
+        request = isend(comm, data, dest, tag)
+        comm.bells.sent(dest)
+        return request
+
+    return hold_back(link, comm, dest, bytes_of(data), start, kind)
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:

@@ -36,7 +36,7 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 7"
+FORMAT = "torch_mpi4py event board 8"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 512 * 1024
 
@@ -62,7 +62,11 @@ ARRIVALS_AT = RECORDS_AT + RECORDS * RECORD.size
 # For each of this process's communicators, where its ranks meet: see :mod:`.arrivals`.
 ARRIVAL_SLOTS, WORDS_A_SLOT = 4096, 4
 ASLEEP_AT = 3  # where in a slot its rank counts its looks while it waits asleep for others
-TOTAL = ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS
+# The one page that other ranks write, too: see :mod:`.doorbell`. Pages may be of 64 KiB.
+BELL_AT = -(ARRIVALS_AT + 8 * WORDS_A_SLOT * ARRIVAL_SLOTS) // 65536 * -65536
+_BELL_BYTES = 4096
+LOOKS_AT = 3
+TOTAL = BELL_AT + _BELL_BYTES
 
 Token = tuple[int, int]
 """An open operation, as :meth:`BoardWriter.begin` hands it out: its number and place."""
@@ -252,6 +256,8 @@ class Board:
         world_size: number of ranks in the world.
         host: the machine on which it runs.
         arrivals: the words by which its ranks meet others, each of 64 bits.
+        bell: the words by which others wake it; at ``LOOKS_AT`` it counts how often it has
+            looked for its message asleep; 0 if it does not sleep.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -263,7 +269,8 @@ class Board:
         self._strings: dict[int, str] = {0: ""}
         self._groups: dict[int, tuple[str, tuple[int, ...]]] = {}
         self._generation = 0  # of the strings known here
-        self.arrivals = memoryview(memory)[ARRIVALS_AT:TOTAL].cast("Q")
+        self.arrivals = memoryview(memory)[ARRIVALS_AT:BELL_AT].cast("Q")
+        self.bell = memoryview(memory)[BELL_AT:TOTAL].cast("Q")
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Board:
@@ -277,6 +284,16 @@ class Board:
             if os.fstat(file.fileno()).st_size < TOTAL:
                 raise ValueError(f"{path} is too small for an event board")
             return cls(mmap.mmap(file.fileno(), TOTAL, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    @staticmethod
+    def open_bell(path: str | os.PathLike[str]) -> memoryview:
+        """Return the words of the board in file ``path`` that every rank may write.
+
+        Raises:
+            OSError: if there is no such file, or it may not be written.
+        """
+        with open(path, "r+b") as file:
+            return memoryview(mmap.mmap(file.fileno(), _BELL_BYTES, offset=BELL_AT)).cast("Q")
 
     def events(self, since: int = 0) -> list[Event]:
         """Return the events that the ring still holds, from number ``since``, in order."""
@@ -404,6 +421,7 @@ class BoardWriter:
             whoever must not miss one when the ring turns over.
         reader: reads this board in its own process.
         arrivals: the words by which its ranks meet others, each of 64 bits.
+        bell: the words by which others wake it, and that they may write.
     """
 
     def __init__(self, rank: int, size: int, path: Path | None = None) -> None:
@@ -416,6 +434,7 @@ class BoardWriter:
         )
         self.reader = Board(self._memory)
         self.arrivals = self.reader.arrivals
+        self.bell = self.reader.bell
         # Two threads may add the same string, to two places: both are right.
         self._strings = BoardStrings(
             self._memory, STRINGS_AT, STRINGS_BYTES, self._places_in_use, self._forget_places

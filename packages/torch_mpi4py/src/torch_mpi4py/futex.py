@@ -2,6 +2,9 @@
 
 The kernel compares the word and puts the thread to sleep in one step, so whoever writes the word
 and wakes afterwards is never missed. Source: ``man 2 futex``. Other systems sleep for a moment.
+
+Here is also what all waits of ranks for each other have in common: for how long they spin, and in
+which slices they sleep.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import functools
 import platform
 import struct
 import sys
+import threading
 import time
 
 import numpy
@@ -20,6 +24,23 @@ _WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
 _number = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
 _LOW = 0 if sys.byteorder == "little" else 4  # where in 64 bits the 32 are that are compared
 _NAP_SECONDS = 1e-3
+
+SPIN_SECONDS = 20e-6
+SLICE_SECONDS = 4e-3  # as long as messages under way may stand still
+LONG_SLICE_SECONDS = 20e-3
+_LONG_AFTER_SECONDS = 0.2
+
+IN_ORDER = platform.machine() in {"x86_64", "AMD64"}
+"""Whether other threads see what one writes in the order in which it does."""
+ASKS_FIRST = IN_ORDER
+"""Whether a rank asks if anybody sleeps before it wakes them, which saves a system call.
+
+It must not read that before what it has written is out. There taking a lock and giving it back is a
+barrier, which no read passes; elsewhere a rank wakes the others without asking, which takes a
+system call each time: 0.5 us if nobody sleeps, and its way through ctypes as much. A wake-up that is
+missed costs a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes slices of 10 s of them).
+"""
+barrier = threading.Lock()
 
 _syscall = ctypes.CDLL(None).syscall
 _syscall.argtypes = [
@@ -55,6 +76,11 @@ def sleep(address: int, seen: int, seconds: float) -> None:
     else:
         limit = _timespec(seconds)
         _syscall(_number, address + _LOW, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
+
+
+def slice_seconds(waited: float) -> float:
+    """Return for how long to sleep in one go after ``waited`` seconds."""
+    return LONG_SLICE_SECONDS if waited > _LONG_AFTER_SECONDS else SLICE_SECONDS
 
 
 @functools.cache

@@ -26,10 +26,12 @@ from . import (
     peer_boards,
     runtime,
 )
-from .call_arguments import with_status
+from .blocking_messages import sleeping_call, tell_partner
+from .call_arguments import is_receive, with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .deaths import is_revoked
+from .doorbell import Bells
 from .emulated_calls import call_on_link, start_on_link
 from .errors import DeadlineError, RevokedError
 from .events import log
@@ -86,6 +88,11 @@ class GuardedComm(MPI.Intracomm):
         self.arrivals = None
         return self
 
+    @functools.cached_property
+    def bells(self) -> Bells:
+        """By which its ranks wake each other when a message comes."""
+        return Bells(self)
+
     def most_begun(self) -> float:
         """Return how many collectives this rank has begun."""
         return self.made
@@ -119,13 +126,15 @@ class GuardedComm(MPI.Intracomm):
 
     def Improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
         """Return a message that has come, None if there is none."""
+        args, kwargs, status = with_status("Improbe", args, kwargs)
         found = super().Improbe(*args, **kwargs)
-        return None if found is None else GuardedMessage(found, self)
+        return None if found is None else GuardedMessage(found, self, status)
 
     def improbe(self, *args: Any, **kwargs: Any) -> GuardedMessage | None:
         """Return an object's message that has come, None if there is none."""
+        args, kwargs, status = with_status("improbe", args, kwargs)
         found = super().improbe(*args, **kwargs)
-        return None if found is None else GuardedMessage(found, self)
+        return None if found is None else GuardedMessage(found, self, status)
 
 
 def _guarded(name: str) -> Callable[..., Any]:
@@ -154,11 +163,17 @@ def _guarded(name: str) -> Callable[..., Any]:
                 self.made += 1
             if starts:
                 made = call()
+                awaited = None if link else tell_partner(self, plain, args, kwargs)
             else:
                 operation = deadlines.Operation(self, name, self.timeout)
                 if counts and arrivals is not None:
                     arrivals.meet(operation, self.made, args, kwargs)
-                made = deadlines.carry_out(operation, call)
+                sleeping = None if link else sleeping_call(self, plain, args, kwargs)
+                made = (
+                    deadlines.carry_out(operation, call)
+                    if sleeping is None
+                    else sleeping(operation)
+                )
                 if "send" in name.lower():
                     deadlines.confirm_sent(self, name)
                 elif name in COLLECTIVES:
@@ -174,10 +189,10 @@ def _guarded(name: str) -> Callable[..., Any]:
             raise
         if starts:
             request = GuardedRequest(made) if isinstance(made, MPI.Request) else made
-            return request.started_by(self, name, events)
-        end_call(events, status)
+            return request.started_by(self, name, events, awaited)
+        end_call(events, status if is_receive(plain) else None)
         if isinstance(made, MPI.Message):
-            return GuardedMessage(made, self)
+            return GuardedMessage(made, self, status)
         return _child(self, name, made) if name in MAKE_COMMUNICATORS else made
 
     return method

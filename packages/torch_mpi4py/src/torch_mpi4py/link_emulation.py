@@ -27,14 +27,13 @@ Enter it on all ranks that talk to each other, with the same numbers.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy
 
@@ -129,14 +128,13 @@ def hold_back(
     return held
 
 
-def isend(
-    comm: MPI.Comm, message: Any, dest: int, tag: int, size_bytes: int
+def send_by(
+    start: Callable[[], MPI.Request], comm: MPI.Comm, dest: int, size_bytes: int
 ) -> MPI.Request | HeldSend:
-    """Return the request of ``comm.Isend(message, dest, tag)``, on the link in force if any."""
+    """Return the request of ``start()``, which sends a message, on the link in force if any."""
     link = current()
     if link is None:
-        return comm.Isend(message, dest, tag)
-    start = functools.partial(comm.Isend, message, dest, tag)
+        return start()
     return hold_back(link, comm, dest, size_bytes, start, HeldSend)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import link_emulation
 from .call_site import call_site
+from .doorbell import Awaited
 from .events import log
 from .requests import GuardedRequest
 from .runtime import MPI
@@ -15,11 +16,17 @@ class GuardedMessage(MPI.Message):
     """An mpi4py message whose receiving calls have its communicator's deadline."""
 
     _comm: Any
+    _awaited: Awaited
 
-    def __new__(cls, message: MPI.Message, comm: Any = None) -> GuardedMessage:
-        """Take over ``message``, which a probe of ``comm`` has found."""
+    def __new__(
+        cls, message: MPI.Message, comm: Any = None, status: MPI.Status | None = None
+    ) -> GuardedMessage:
+        """Take over ``message``, which a probe of ``comm`` has found with this status."""
         self = super().__new__(cls, message)
         self._comm = comm
+        if status is not None:
+            source, size = status.Get_source(), status.Get_count(MPI.BYTE)
+            self._awaited = Awaited(comm.bells, source, size, is_matched=True)
         return self
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
@@ -43,7 +50,8 @@ class GuardedMessage(MPI.Message):
     def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
         group = log.group_of(self._comm).place
         event = log.begin(log.string(name), group, False, call_site(3))
-        return GuardedRequest(request).started_by(self._comm, name, [event])
+        self._comm.bells.receives(self._awaited.peer, self._awaited.size_bytes)
+        return GuardedRequest(request).started_by(self._comm, name, [event], lambda: self._awaited)
 
     def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True

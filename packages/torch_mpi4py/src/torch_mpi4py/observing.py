@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from .event_board import ASLEEP_AT, WORDS_A_SLOT, Board, Event, Position
+from .event_board import ASLEEP_AT, LOOKS_AT, WORDS_A_SLOT, Board, Event, Position
 from .main_thread import SILENT_S, keeps_the_lock, seen_since
 from .rank_states import MOST_PAST, RankState
 
@@ -94,7 +94,7 @@ def looks_asleep(board: Board) -> int:
 
     At each look it had a core, and the ranks it waits for had not come.
     """
-    return sum(board.arrivals[ASLEEP_AT::WORDS_A_SLOT])
+    return sum(board.arrivals[ASLEEP_AT::WORDS_A_SLOT]) + board.bell[LOOKS_AT]
 
 
 def observe(

@@ -27,6 +27,7 @@ Address = tuple[int, str, str, str]
 directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
 """Where all boards are; None if the ranks have to tell each other where each is."""
 _boards: dict[int, Board] = {MPI.COMM_WORLD.Get_rank(): log.reader}
+_bells: dict[int, memoryview] = {MPI.COMM_WORLD.Get_rank(): log.bell}
 _lock_file = -1
 
 
@@ -45,6 +46,7 @@ def exchange(addresses: list[Address]) -> None:
                 board = Board.open(path)
                 if board.token == token:
                     _boards[rank] = board
+                    _bells[rank] = Board.open_bell(path)
     if _lock_file < 0 and here:
         with contextlib.suppress(OSError):
             _lock_file = os.open(here[0][2], os.O_RDONLY | os.O_CLOEXEC)
@@ -61,8 +63,16 @@ def board_of(rank: int) -> Board | None:
     """Return the board of world rank ``rank``, None if it runs on another host."""
     if rank not in _boards and directory is not None:
         with contextlib.suppress(OSError, ValueError):
-            _boards[rank] = Board.open(Path(directory) / str(rank))
+            path = Path(directory) / str(rank)
+            _boards[rank] = Board.open(path)
+            _bells[rank] = Board.open_bell(path)
     return _boards.get(rank)
+
+
+def bell_of(rank: int) -> memoryview | None:
+    """Return the words by which world rank ``rank`` is woken, None if it runs on another host."""
+    board_of(rank)
+    return _bells.get(rank)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ shorter than the receiver's tensor is an error on the receiver.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
@@ -19,6 +20,7 @@ from . import deadlines, link_emulation, pending_requests
 from .buffers import MAX_COUNT, Staging, message
 from .channel import Channel
 from .deaths import is_broken, is_revoked
+from .doorbell import Awaited, wait, wait_unwatched
 from .dtypes import element_type
 from .errors import (
     CommunicationError,
@@ -40,8 +42,6 @@ from .work import Handle, devices_of, future_lock, seconds_of, too_late
 
 _SEND, _RECV = log.string("send"), log.string("recv")
 _FATAL = (DeadlineError, RevokedError, RankFailedError)
-# A wait with a time-out of its own looks so often whether the message has come.
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 1e-3
 
 
 def start_send(
@@ -55,10 +55,15 @@ def start_send(
     event = begin_message(_SEND, channel.group.place, tensor, dest, tag)
     send = message(host)
 
-    def start(comm: MPI.Intracomm) -> Any:
-        return link_emulation.isend(comm, send, dest, tag, host.nbytes)
+    def isend() -> MPI.Request:
+        request = channel.comm.Isend(send, dest, tag)
+        channel.bells.sent(dest)
+        return request
 
-    return PointToPointWork(what, event, start, tensor, host, staging, channel, seconds)
+    def start(comm: MPI.Intracomm) -> Any:
+        return link_emulation.send_by(isend, comm, dest, host.nbytes)
+
+    return PointToPointWork(what, event, start, dest, tensor, host, staging, channel, seconds)
 
 
 def start_receive(
@@ -73,9 +78,11 @@ def start_receive(
     event = begin_message(_RECV, channel.group.place, tensor, peer, tag)
 
     def start(comm: MPI.Intracomm) -> MPI.Request:
-        return comm.Irecv(message(host), source, tag)
+        request = comm.Irecv(message(host), source, tag)
+        channel.bells.receives(source, host.nbytes)
+        return request
 
-    work = PointToPointWork(what, event, start, tensor, host, staging, channel, seconds)
+    work = PointToPointWork(what, event, start, source, tensor, host, staging, channel, seconds)
     work.receives = True
     if source == MPI.ANY_SOURCE:
         channel.open_receives[next(_order)] = work
@@ -117,6 +124,7 @@ class PointToPointWork(Handle):
         what: str,
         event: Token | None,
         start: Callable[[MPI.Intracomm], Any],
+        peer: int,
         tensor: torch.Tensor,
         host: torch.Tensor,
         staging: Staging,
@@ -127,6 +135,7 @@ class PointToPointWork(Handle):
         self._what = what
         self.event = event  # its entry in the event log
         self._start = start
+        self._peer = peer
         self.tensors = [tensor]
         self._host = host
         self._staging = staging
@@ -185,20 +194,22 @@ class PointToPointWork(Handle):
             message is concerned, and it has what is left of ``seconds``.
         """
         until = time.monotonic() + seconds
-        pause = _SHORTEST_PAUSE_SECONDS
+
+        def can_end_or_never_will() -> bool:
+            return self._can_end() or is_broken(self._channel.comm)
+
+        def require_time() -> float:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise too_late(self._what, seconds)
+            return left
+
         log.waits(self.event, True)
         try:
-            while not self._can_end():
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise too_late(self._what, seconds)
-                if is_broken(self._channel.comm):
-                    return left
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            wait_unwatched(can_end_or_never_will, require_time, self._awaited())
+            return self._seconds if self._can_end() else require_time()
         finally:
             log.waits(self.event, False)
-        return self._seconds
 
     def _can_end(self) -> bool:
         if not self._lock.acquire(blocking=False):
@@ -215,7 +226,7 @@ class PointToPointWork(Handle):
         failure = self._channel.failure
         try:
             if failure is None:
-                deadlines.call(self._channel.comm, self._what, seconds, self._wait_for_arrival)
+                self._await_end(seconds)
             # What has come before the group failed is in: a wait would make its status empty.
             elif not self._request.Test(self._status):
                 raise RevokedError(f"{self._what}: the group failed before: {failure}")
@@ -236,6 +247,32 @@ class PointToPointWork(Handle):
             self._channel.fail(self.error)
         self._end()
 
+    def _await_end(self, seconds: float) -> None:
+        comm, what = self._channel.comm, self._what
+        is_held = isinstance(self._request, link_emulation.HeldSend)  # its time has not come
+        if not is_held and self._request.Test(self._status):
+            pass
+        elif not is_held and self._channel.bells.reaches(self._peer):
+            self._sleep_until_end(deadlines.Operation(comm, what, seconds))
+        else:
+            deadlines.call(comm, what, seconds, self._request.Wait, self._status)
+        if self.receives and link_emulation.current() is not None:
+            deadlines.call(comm, what, seconds, link_emulation.take_in, comm, self._host.nbytes)
+
+    def _sleep_until_end(self, operation: deadlines.Operation) -> None:
+        test = functools.partial(self._request.Test, self._status)
+        try:
+            wait(operation, test, self._awaited)
+        except (DeadlineError, RevokedError):
+            if self.receives and self._request:  # nothing may come into the tensor any more
+                self._request.Cancel()
+            if self._request:  # MPI may use its memory until it has ended
+                pending_requests.keep(self._request, (operation.comm, self._host))
+            raise
+
+    def _awaited(self) -> Awaited:
+        return Awaited(self._channel.bells, self._peer, self._host.nbytes, not self.receives)
+
     def _end(self) -> None:
         self.done = True
         log.end(self.event, self.error)
@@ -244,11 +281,6 @@ class PointToPointWork(Handle):
         log.drop(self.event)
         if not self.done and self._request:
             pending_requests.keep(self._request, (self._channel.comm, self._host))
-
-    def _wait_for_arrival(self) -> None:
-        self._request.Wait(self._status)
-        if self.receives:
-            link_emulation.take_in(self._channel.comm, self._host.nbytes)
 
     def _is_of_a_death_alone(self) -> bool:
         return (
@@ -335,6 +367,7 @@ class PointToPointWork(Handle):
     def _note_arrival(self) -> None:
         status = self._status
         log.arrived(self.event, status.Get_source(), status.Get_tag(), status.Get_count(MPI.BYTE))
+        self._channel.bells.received(status.Get_source())
 
     def is_completed(self) -> bool:
         """Return whether the operation has ended; a receive makes progress by this call."""

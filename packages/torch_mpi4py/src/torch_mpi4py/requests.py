@@ -5,11 +5,13 @@ Non-blocking mpi4py calls on the library's communicator return a :class:`Guarded
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from . import deadlines
+from . import advice, deadlines, pending_requests
 from .comm_events import end_call
+from .doorbell import Awaited, wait
+from .errors import DeadlineError, RevokedError
 from .events import Token, log
 from .runtime import MPI
 
@@ -36,23 +38,35 @@ class RequestWithDeadline(_Base):
 
     _comm: Any
     _name: str
+    _awaited: Callable[[], Awaited] | None = None
+    _was_given_up = False
     events: Sequence[Token | None] = ()
     """Its entries in the event log."""
 
-    def started_by(self, comm: Any, name: str, events: Sequence[Token | None]) -> Self:
-        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it."""
-        self._comm, self._name, self.events = comm, name, events
+    def started_by(
+        self,
+        comm: Any,
+        name: str,
+        events: Sequence[Token | None],
+        awaited: Callable[[], Awaited] | None = None,
+    ) -> Self:
+        """Say that the method ``name`` (e.g. ``"Irecv"``) of ``comm`` has started it.
+
+        Args:
+            awaited: returns its message, whose partner rings; None if MPI has to wait for it.
+        """
+        self._comm, self._name, self._awaited, self.events = comm, name, awaited, events
         return self
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait, and return the object received, None for a send."""
         __tracebackhide__ = True
-        return self._guarded(super().wait, status)
+        return self._guarded(super().wait, super().test, status)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait until the buffer may be used again; always true."""
         __tracebackhide__ = True
-        self._guarded(super().Wait, status)
+        self._guarded(super().Wait, super().Test, status)
         return True
 
     @classmethod
@@ -76,14 +90,19 @@ class RequestWithDeadline(_Base):
             request.Wait(statuses[index] if statuses else None)
         return True
 
-    def _guarded(self, wait: Any, status: MPI.Status | None) -> Any:
+    def _guarded(self, wait: Any, test: Any, status: MPI.Status | None) -> Any:
         __tracebackhide__ = True
         what = f"wait of {self._name}"
         status = MPI.Status() if status is None else status
         for event in self.events:
             log.waits(event, True)
         try:
-            result = deadlines.call(self._comm, what, self._comm.timeout, wait, status)
+            operation = deadlines.Operation(self._comm, what, self._comm.timeout)
+            self._require_not_given_up(what)
+            if self._awaited is not None:
+                result = self._sleep_until_end(operation, self._awaited, test, status)
+            else:
+                result = deadlines.carry_out(operation, wait, status)
             if "send" in self._name.lower():
                 deadlines.confirm_sent(self._comm, what)
         except BaseException as error:
@@ -92,12 +111,47 @@ class RequestWithDeadline(_Base):
         self._end(status)
         return result
 
+    def _sleep_until_end(
+        self,
+        operation: deadlines.Operation,
+        awaited: Callable[[], Awaited],
+        test: Any,
+        status: MPI.Status,
+    ) -> Any:
+        """Return what was received."""
+        received: list[Any] = []
+
+        def look() -> bool:
+            ended = test(status)
+            if isinstance(ended, tuple):
+                ended, *received[:] = ended
+            return ended
+
+        try:
+            wait(operation, look, awaited)
+        except (DeadlineError, RevokedError, KeyboardInterrupt):
+            self._was_given_up = True
+            message = awaited()
+            if self and not (message.sends or message.is_matched):  # or it would come in later
+                MPI.Request.Cancel(self)
+            if self:  # MPI may use its memory until it has ended
+                pending_requests.keep(self, None)
+            raise
+        return received[0] if received else None
+
+    def _require_not_given_up(self, what: str) -> None:
+        if self._was_given_up:  # a cancelled receive would seem to have ended
+            raise RevokedError(f"{what}: it was given up before. {advice.START_AGAIN}")
+
     def _end(self, status: MPI.Status) -> None:
         tells = self._name.lower().endswith("recv") and self._name not in _STATUS_IS_NOT_FILLED
         end_call(self.events, status if tells else None)
+        if tells:
+            self._comm.bells.received(status.Get_source())
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         """Return whether it has ended, and what was received."""
+        self._require_not_given_up(f"test of {self._name}")
         status = MPI.Status() if status is None else status
         ended, received = super().test(status)
         if ended:
@@ -106,6 +160,7 @@ class RequestWithDeadline(_Base):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the buffer may be used again."""
+        self._require_not_given_up(f"test of {self._name}")
         status = MPI.Status() if status is None else status
         ended = super().Test(status)
         if ended:

@@ -24,8 +24,9 @@ from typing import Any
 import numpy
 
 from . import gpus
-from .arrivals import IN_ORDER, Arrivals
+from .arrivals import Arrivals
 from .call import mismatch
+from .futex import IN_ORDER
 from .runtime import MPI
 from .work import Collective
 

@@ -1,0 +1,378 @@
+"""A rank that waits for a message sleeps until its partner rings."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from unittest import mock
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch_mpi4py import DeadlineError, RevokedError, deadlines, doorbell, futex, world
+
+from tests.ranks import case
+from tests.torch_mpi4py.helpers import equal, raises
+
+WAIT_SECONDS = 1.0
+# A rank that spins uses all of WAIT_SECONDS, one that sleeps some hundredths of it.
+MOST_CPU_SECONDS = 0.15 * WAIT_SECONDS
+MISSED_SECONDS = 10.0
+ROUNDS = 4000
+LONG = 4_000_000  # float32, 16 MiB
+NOT_TAKEN = 100_000  # enough for a send to wait
+A_MOMENT = 0.3
+MOST_HELPED_SECONDS = 0.04  # it takes 2 to 9 ms; where the sender looks once a slice, 67 and more
+
+
+def waits(
+    rank: int, size: int, name: str, wait: Callable[[], object], send: Callable[[], object]
+) -> None:
+    """Rank 0 makes all others wait in ``wait()``, and comes late with ``send()``."""
+    comm = world()
+    comm.barrier()
+    if rank == 0:
+        time.sleep(WAIT_SECONDS)
+        send()
+        return
+    began, used = time.monotonic(), time.process_time()
+    wait()
+    waited, used = time.monotonic() - began, time.process_time() - used
+    assert waited > 0.8 * WAIT_SECONDS, (name, waited)
+    assert used < MOST_CPU_SECONDS, (name, waited, used)
+
+
+@case(sizes=(2, 4), seconds=90)
+def case_a_rank_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+    comm, into, data = world(), numpy.zeros(3), numpy.ones(3)
+    others = range(1, size)
+
+    def send() -> None:
+        for other in others:
+            comm.send("late", other)
+
+    def send_buffer() -> None:
+        for other in others:
+            comm.Send(data, other)
+
+    waits(rank, size, "recv", lambda: comm.recv(source=0), send)
+    waits(rank, size, "recv of any", comm.recv, send)
+    waits(rank, size, "Recv", lambda: comm.Recv(into, 0), send_buffer)
+    waits(rank, size, "probe", lambda: comm.probe(0), send)
+    if rank:
+        comm.recv(source=0)
+    waits(rank, size, "mprobe", lambda: comm.mprobe(0).recv(), send)
+    waits(rank, size, "irecv.wait", lambda: comm.irecv(source=0).wait(), send)
+
+
+@case(sizes=(2, 4), seconds=90)
+def case_a_rank_of_a_group_that_waits_for_a_message_sleeps(rank: int, size: int) -> None:
+    into, data = torch.zeros(3), torch.ones(3)
+
+    def send() -> None:
+        for other in range(1, size):
+            dist.send(data, other)
+
+    waits(rank, size, "recv", lambda: dist.recv(into, 0), send)
+    waits(rank, size, "recv of any", lambda: dist.recv(into), send)
+    waits(rank, size, "irecv.wait", lambda: dist.irecv(into, 0).wait(), send)
+    limit = timedelta(seconds=20)
+    waits(rank, size, "wait with a limit", lambda: dist.irecv(into, 0).wait(limit), send)
+    equal(into, [1.0 if rank else 0.0] * 3)
+
+
+@case(sizes=(2, 3), seconds=90)
+def case_a_rank_whose_message_nobody_takes_sleeps(rank: int, size: int) -> None:
+    comm, data, tensor = world(), numpy.ones(NOT_TAKEN, numpy.float32), torch.ones(NOT_TAKEN)
+    into, landing = numpy.zeros(NOT_TAKEN, numpy.float32), torch.zeros(NOT_TAKEN)
+
+    def take(receive: Callable[[int], object]) -> Callable[[], None]:
+        return lambda: [receive(other) for other in range(1, size)]
+
+    take_object = take(lambda one: comm.recv(source=one))
+    take_buffer = take(lambda one: comm.Recv(into, one))
+    take_tensor = take(lambda one: dist.recv(landing, one))
+    waits(rank, size, "ssend", lambda: comm.ssend(1, 0), take_object)
+    waits(rank, size, "send", lambda: comm.send(data, 0), take_object)
+    waits(rank, size, "Send", lambda: comm.Send(data, 0), take_buffer)
+    waits(rank, size, "isend.wait", lambda: comm.Isend(data, 0).Wait(), take_buffer)
+    waits(rank, size, "dist.send", lambda: dist.send(tensor, 0), take_tensor)
+    waits(rank, size, "dist.isend", lambda: dist.isend(tensor, 0).wait(), take_tensor)
+
+
+@contextmanager
+def long_slices(first: float = MISSED_SECONDS) -> Iterator[None]:
+    """Let nothing but a ring wake a sleeper, after a first slice of so long."""
+    slices = mock.patch.multiple(
+        futex, SLICE_SECONDS=MISSED_SECONDS, LONG_SLICE_SECONDS=MISSED_SECONDS
+    )
+    with slices, mock.patch.object(doorbell, "FIRST_SLICE_SECONDS", first):
+        yield
+
+
+def dawdle(chance: random.Random) -> None:
+    """Take some time, often about as long as a rank spins."""
+    kind = chance.random()
+    if kind < 0.1:
+        time.sleep(2e-4 * chance.random())
+    until = time.perf_counter() + 1e-4 * chance.random()
+    while kind < 0.6 and time.perf_counter() < until:
+        pass
+
+
+@case(sizes=(2, 3, 4), seconds=120)
+def case_no_ring_is_missed(rank: int, size: int) -> None:
+    """A ball goes round."""
+    comm, chance = world(), random.Random(rank)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    longest = 0.0
+    # Two go at once; the send of the third ends when its receiver calls MPI.
+    balls = [torch.zeros(count) for count in (1, 100, 800)]
+    calls: list[tuple[Callable[[torch.Tensor], object], Callable[[torch.Tensor], object]]] = [
+        (lambda ball: dist.recv(ball, before), lambda ball: dist.send(ball, after)),
+        (lambda ball: dist.irecv(ball, before).wait(), lambda ball: dist.isend(ball, after).wait()),
+        (lambda _: comm.recv(source=before), lambda ball: comm.send(ball, after)),
+        (lambda _: comm.irecv(source=before).wait(), lambda ball: comm.ssend(ball, after)),
+        (lambda _: comm.mprobe(before).recv(), lambda ball: comm.isend(ball, after).wait()),
+        (lambda ball: comm.Recv(ball, before), lambda ball: comm.Send(ball, after)),
+        (
+            lambda _: (comm.probe(before), comm.recv(source=before)),
+            lambda ball: comm.send(ball, after),
+        ),
+    ]
+    with long_slices():
+        for number in range(ROUNDS):
+            receive, send = calls[number % len(calls)]
+            ball = balls[number // len(calls) % len(balls)]
+            dawdle(chance)
+            began = time.monotonic()
+            if rank == 0:
+                send(ball)
+            receive(ball)
+            if rank:
+                send(ball)
+            longest = max(longest, time.monotonic() - began)
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 4), seconds=120)
+def case_a_sender_is_woken_when_its_message_is_taken(rank: int, size: int) -> None:
+    comm, partner, chance = world(), rank ^ 1, random.Random(rank)
+    short, eager = torch.zeros(1), torch.zeros(800)  # whose send ends when its receiver calls MPI
+    longest = 0.0
+    calls: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: comm.ssend(1, partner), lambda: comm.recv(source=partner)),
+        (lambda: comm.Ssend(short, partner), lambda: comm.Recv(short, partner)),
+        (lambda: comm.issend(1, partner).wait(), lambda: comm.irecv(source=partner).wait()),
+        (lambda: comm.Ssend(short, partner), lambda: comm.Irecv(short, partner).Wait()),
+        (lambda: comm.Send(eager, partner), lambda: comm.Irecv(eager, partner).Wait()),
+        (lambda: dist.send(eager, partner), lambda: dist.recv(eager, partner)),
+        (lambda: dist.isend(eager, partner).wait(), lambda: dist.irecv(eager, partner).wait()),
+        (lambda: comm.ssend(1, partner), lambda: comm.mprobe(partner).recv()),
+        (lambda: comm.Sendrecv(eager, partner, 0, short, partner), lambda: answer(eager, short)),
+    ]
+
+    def answer(into: torch.Tensor, data: torch.Tensor) -> None:
+        comm.Recv(into, partner)
+        comm.Send(data, partner)
+
+    with long_slices():
+        for number in range(20 * len(calls)):
+            send, receive = calls[number % len(calls)]
+            time.sleep(2e-3 * chance.random())  # either may come first
+            if (number // len(calls) + rank) % 2:
+                began = time.monotonic()
+                send()
+                longest = max(longest, time.monotonic() - began)
+            else:
+                receive()
+            comm.barrier()  # which rings no bell; the next message would
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3, 4), seconds=120)
+def case_long_messages_go_both_ways(rank: int, size: int) -> None:
+    comm, chance = world(), random.Random(rank)
+    before, after = (rank - 1) % size, (rank + 1) % size
+    data, into = torch.full((LONG,), float(rank)), torch.zeros(LONG)
+    for number in range(12):
+        time.sleep(0.02 * chance.random())
+        if number % 3 == 0:
+            work = dist.isend(data, after)
+            dist.recv(into, before)
+            work.wait()
+        elif number % 3 == 1:
+            comm.Sendrecv(data.numpy(), after, 0, into.numpy(), before)
+        else:
+            request = comm.isend(data.numpy(), after)
+            into[:] = torch.from_numpy(comm.recv(source=before))
+            request.wait()
+        assert bool((into == before).all())
+        into.zero_()
+
+
+@case(sizes=(2, 4), seconds=60)
+def case_two_threads_of_a_rank_sleep_on_one_bell(rank: int, size: int) -> None:
+    partner, chance, longest = rank ^ 1, random.Random(rank), [0.0, 0.0]
+    errors: list[BaseException] = []
+
+    def play(tag: int) -> None:
+        ball = torch.full((1,), float(rank))
+        try:
+            for _ in range(300):
+                dawdle(chance)
+                began = time.monotonic()
+                if rank & 1:
+                    dist.recv(ball, partner, tag=tag)
+                dist.send(ball, partner, tag=tag)
+                if not rank & 1:
+                    dist.recv(ball, partner, tag=tag)
+                longest[tag] = max(longest[tag], time.monotonic() - began)
+            equal(ball, [float(rank & ~1)])
+        except BaseException as error:
+            errors.append(error)
+
+    with long_slices():
+        threads = [threading.Thread(target=play, args=(tag,)) for tag in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors
+    assert max(longest) < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2,), seconds=60)
+def case_two_ranks_that_wait_for_long_messages_of_each_other_sleep(rank: int, size: int) -> None:
+    comm, into = world().Dup(), numpy.zeros(LONG, numpy.float32)
+    comm.timeout = WAIT_SECONDS
+    world().barrier()
+    used = time.process_time()
+    with raises((DeadlineError, RevokedError), ""):  # one frees the other
+        comm.Recv(into, rank ^ 1)
+    assert time.process_time() - used < MOST_CPU_SECONDS
+    world().barrier()
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_a_receive_that_was_given_up_does_not_end_later(rank: int, size: int) -> None:
+    comm = world().Dup()
+    comm.timeout = A_MOMENT
+    if rank == 0:
+        request = comm.irecv(source=1)
+        with raises(DeadlineError, "Timed out after 0.3 s"):
+            request.wait()
+        for again in (request.wait, request.test):
+            with raises(RevokedError, "it was given up before"):
+                again()
+    world().barrier()
+
+
+@case(sizes=(2, 3), seconds=90)
+def case_a_sleeping_rank_helps_with_a_long_message_it_sent(rank: int, size: int) -> None:
+    """Its receiver, who comes before or after it, wakes it; else the bytes move once a slice."""
+    comm, data = world(), numpy.ones(LONG, numpy.float32)
+    into = numpy.zeros(LONG, numpy.float32)
+    took: dict[int, list[float]] = {0: [], 1: []}
+    with long_slices(doorbell.FIRST_SLICE_SECONDS):
+        for late in 5 * [0, 1]:
+            comm.barrier()
+            if rank == late:
+                time.sleep(A_MOMENT)
+            began = time.monotonic()
+            if rank == 0:
+                request = comm.Isend(data, 1)
+                assert comm.recv(source=1, tag=1) == "taken"  # asleep in a wait for a short one
+                request.Wait()
+            elif rank == 1:
+                comm.Recv(into, 0)
+                comm.send("taken", 0, tag=1)
+                assert into.all()
+                into[:] = 0
+            if rank == late:
+                took[late].append(time.monotonic() - began)
+    assert all(min(times) < MOST_HELPED_SECONDS for times in took.values() if times), took
+
+
+@case(sizes=(2, 3, 4), seconds=90)
+def case_messages_from_any_rank_wake_their_receiver(rank: int, size: int) -> None:
+    comm, chance = world(), random.Random(rank)
+    longest, number = 0.0, torch.zeros(1)
+    with long_slices():
+        for _ in range(300):
+            dawdle(chance)
+            if rank:
+                dist.send(torch.full((1,), float(rank)), 0)
+                comm.send(rank, 0)
+                assert comm.recv(source=0) == "next"
+                continue
+            began = time.monotonic()
+            found = [dist.recv(number) for _ in range(1, size)]
+            assert sorted(found) == list(range(1, size))
+            assert sorted(comm.recv() for _ in range(1, size)) == list(range(1, size))
+            longest = max(longest, time.monotonic() - began)
+            for other in range(1, size):
+                comm.send("next", other)
+    assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_a_deadline_ends_each_wait(rank: int, size: int) -> None:
+    into, last = numpy.zeros(3), size - 1
+    for call in (
+        lambda comm: comm.recv(source=0),
+        lambda comm: comm.Recv(into, 0),
+        lambda comm: comm.Recv(into),
+        lambda comm: comm.probe(0),
+        lambda comm: comm.irecv(source=0).wait(),
+        lambda comm: comm.ssend(1, 0),
+    ):
+        comm = world().Dup()
+        comm.timeout = A_MOMENT
+        if rank == last:
+            with raises(DeadlineError, "Timed out after 0.3 s"):
+                call(comm)
+        world().barrier()
+        assert not deadlines.has_abandoned_a_thread()
+        if not deadlines.has_ulfm() and rank in (0, last):
+            # The rank and its communicator are usable, and what was given up takes no message.
+            if rank == 0:
+                comm.send("still here", last, tag=5)
+                comm.Send(numpy.ones(3), last, tag=6)
+            else:
+                assert comm.recv(source=0, tag=5) == "still here"
+                comm.Recv(into, 0, 6)
+                equal(torch.from_numpy(into), [1.0] * 3)
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_an_interrupt_ends_the_wait(rank: int, size: int) -> None:
+    comm = world().Dup()
+    world().barrier()
+    if rank == size - 1:
+        timer = threading.Timer(A_MOMENT, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        began = time.monotonic()
+        with raises(KeyboardInterrupt, ""):
+            comm.recv(source=0)
+        assert time.monotonic() - began < 5.0
+        timer.join()
+    world().barrier()
+    assert comm.Is_revoked() or not deadlines.has_ulfm()
+
+
+@case(sizes=(2, 3), seconds=60)
+def case_a_wait_ends_when_all_are_given_up(rank: int, size: int) -> None:
+    comm = world().Dup()
+    world().barrier()
+    timer = threading.Timer(A_MOMENT, deadlines.expire, (world(),))
+    timer.start()
+    with raises(DeadlineError, "Timed out"):
+        comm.recv(source=(rank + 1) % size)
+    timer.join()
+    world().barrier()
