@@ -36,9 +36,9 @@ ASKS_FIRST = IN_ORDER
 """Whether a rank asks if anybody sleeps before it wakes them, which saves a system call.
 
 It must not read that before what it has written is out. There taking a lock and giving it back is a
-barrier, which no read passes; elsewhere a rank wakes the others without asking, which takes a
-system call each time: 0.5 us if nobody sleeps, and its way through ctypes as much. A wake-up that is
-missed costs a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes slices of 10 s of them).
+barrier, which no read passes; elsewhere a rank wakes the others without asking. That takes a
+system call each time: 0.5 us if nobody sleeps, and its way through ctypes as much. A wake-up that
+is missed costs a slice of 4 to 20 ms (`case_no_rank_oversleeps` makes slices of 10 s of them).
 """
 barrier = threading.Lock()
 
