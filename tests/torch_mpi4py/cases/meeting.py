@@ -32,6 +32,7 @@ from torch_mpi4py import (
 from torch_mpi4py.event_board import Board
 from torch_mpi4py.observing import looks_asleep
 from torch_mpi4py.peer_boards import board_of
+from torch_mpi4py.remote_arrivals import RemoteArrivals
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works
@@ -197,11 +198,35 @@ def no_free_slot(here: bool) -> Iterator[None]:
 @case(sizes=(2, 3))
 def case_a_rank_without_a_free_slot(rank: int, size: int) -> None:
     with no_free_slot(here=rank == 0), group_of_all() as group:
-        assert group._channels[0]._arrivals is None
+        assert isinstance(group._channels[0]._arrivals, RemoteArrivals)
         still_works(group)
         with raises(MismatchError):
             dist.all_reduce(torch.ones(1 + rank), group=group)
         still_works(group)
+
+
+@case(sizes=(2, 4))
+def case_a_rank_that_waits_without_a_slot_leaves_its_core_to_others(rank: int, size: int) -> None:
+    ones = torch.ones(3)
+    with no_free_slot(here=rank == 0), group_of_all() as group:
+        for call, most in (
+            (lambda: dist.all_reduce(ones, group=group), MOST_OF_A_CORE),
+            (lambda: dist.all_reduce(ones, group=group, async_op=True).wait(), MOST_ASYNCHRONOUS),
+        ):
+            dist.barrier()
+            sleep_until_rank_0_comes(call, range(1, size), most)
+
+
+@case(sizes=(2, 3))
+def case_a_rank_asleep_without_a_slot_is_freed_at_its_deadline(rank: int, size: int) -> None:
+    with no_free_slot(here=rank == 0):
+        group = dist.new_group(timeout=timedelta(seconds=1))
+    if rank:
+        with raises(FREED, within=SLACK):
+            dist.all_reduce(torch.ones(1), group=group)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    still_works()
 
 
 @case(sizes=(2, 3))

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from . import collective_counts, deadlines, link_emulation, link_queue
-from .arrivals import open_arrivals
+from .arrivals import Arrivals, open_arrivals
 from .call import mismatch
 from .deaths import has_ulfm
 from .doorbell import Bells
@@ -26,6 +26,7 @@ from .events import log
 from .futures import CallbackQueue
 from .mpi_errors import translate
 from .progress import ProgressThread, cores_are_taken
+from .remote_arrivals import RemoteArrivals
 from .runtime import MPI
 from .shared_sums import SharedSums, open_shared_sums
 from .work import Collective
@@ -77,13 +78,12 @@ class Channel(deadlines.Runner):
         self._queue: deque[Collective] = deque()
         name = f"torch_mpi4py {name} depth {depth} progress"
         self._progress = ProgressThread(name, self._queue, self.run)
-        # Written by the one thread that runs a collective here at a time.
-        self._largest = bytearray(16)
-        self._largest_message = [self._largest, 2, MPI.INT64_T]
         self._abandoned = False
-        self._arrivals = open_arrivals(comm, seconds)
+        self._arrivals: Arrivals | RemoteArrivals | None = open_arrivals(comm, seconds)
         self._sums: SharedSums | None = None
         self._may_open_sums = self._arrivals is not None
+        if self._arrivals is None and comm.Get_size() > 1 and self.checks_calls:
+            self._arrivals = RemoteArrivals(comm)
         self.made = 0
         collective_counts.count(comm, self)
         self.inline_allowed = has_ulfm() or comm.Get_size() == 1
@@ -212,7 +212,7 @@ class Channel(deadlines.Runner):
                 self._compare_calls(work, signature)
             if self._may_open_sums and work.call.may_be_shared:
                 self._may_open_sums = False
-                if self._arrivals is not None:
+                if isinstance(self._arrivals, Arrivals):
                     self._sums = sums = open_shared_sums(comm, self._arrivals)
             on: Any = comm
             if sums is not None:
@@ -238,13 +238,8 @@ class Channel(deadlines.Runner):
 
     def _compare_calls(self, work: Collective, signature: int) -> None:
         """Return once all ranks have come; raise MismatchError unless their calls are equal."""
-        if self._arrivals is not None:
-            if not self._arrivals.meet(work, signature):
-                raise mismatch(self.comm, work.call)
-        elif self.checks_calls:
-            self.comm.Allreduce(work.call.message, self._largest_message, MPI.MAX)
-            if self._largest != work.call.digest:
-                raise mismatch(self.comm, work.call)
+        if self._arrivals is not None and not self._arrivals.meet(work, signature):
+            raise mismatch(self.comm, work.call)
 
     def abandon(self, work: Collective) -> None:
         """Give up a call that could not be freed: its thread stays behind in MPI."""
