@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from tests.ranks import case
+from tests.torch_mpi4py.helpers import raises
 
 
 def values(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -168,6 +169,24 @@ def case_gather(rank, size):
         if rank == root:
             for r in range(size):
                 same(outputs[r], values(r, 3))
+
+
+def case_gather_single(rank, size):
+    if not hasattr(dist, "gather_single"):  # torch before 2.14
+        return
+    for root in range(size):
+        output = torch.zeros(size, 3) if rank == root else None
+        dist.gather_single(values(rank, 3), output, dst=root)
+        if rank == root:
+            same(output, torch.stack([values(r, 3) for r in range(size)]))
+    pair = dist.new_group([0, size - 1])
+    if rank in (0, size - 1):
+        output = torch.zeros(pair.size(), 2) if rank == 0 else None
+        dist.gather_single(values(rank, 2), output, group=pair, async_op=True).wait()
+        if rank == 0:
+            same(output, torch.stack([values(r, 2) for r in sorted({0, size - 1})]))
+            with raises(ValueError, "elements of output must be"):
+                pair.gather_single(torch.zeros(1), torch.zeros(1, 2))
 
 
 def case_scatter(rank, size):
