@@ -5,11 +5,14 @@ Rank r contributes small whole numbers made from r, so that equality is exact.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from tests.ranks import case
+from tests.torch_mpi4py.helpers import raises
 
 
 def values(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -170,6 +173,24 @@ def case_gather(rank, size):
                 same(outputs[r], values(r, 3))
 
 
+def case_gather_single(rank, size):
+    if not hasattr(dist, "gather_single"):  # torch before 2.14
+        return
+    for root in range(size):
+        output = torch.zeros(size, 3) if rank == root else None
+        dist.gather_single(values(rank, 3), output, dst=root)
+        if rank == root:
+            same(output, torch.stack([values(r, 3) for r in range(size)]))
+    pair = dist.new_group([0, size - 1])
+    if rank in (0, size - 1):
+        output = torch.zeros(pair.size(), 2) if rank == 0 else None
+        dist.gather_single(values(rank, 2), output, group=pair, async_op=True).wait()
+        if rank == 0:
+            same(output, torch.stack([values(r, 2) for r in sorted({0, size - 1})]))
+            with raises(ValueError, "elements of output must be"):
+                pair.gather_single(torch.zeros(1), torch.zeros(1, 2))
+
+
 def case_scatter(rank, size):
     for root in range(size):
         sources = [values(r + root, 3) for r in range(size)] if rank == root else None
@@ -237,16 +258,20 @@ def case_barrier(rank, size):
     dist.barrier(async_op=True).wait()
 
 
-def case_monitored_barrier_refused(rank, size):
-    """monitored_barrier is gloo's own; elsewhere torch says so."""
+def case_monitored_barrier_of_torch(rank, size):
+    """Before 2.14 torch refuses its own function on any group that is not gloo's."""
     if dist.get_backend() == "gloo":
         return
-    try:
-        dist.monitored_barrier()
-    except ValueError as error:
-        assert "gloo" in str(error).lower()
-    else:
-        raise AssertionError("monitored_barrier should be refused")
+    if torch.__version__ < (2, 14):
+        with raises(ValueError, "GLOO"):
+            dist.monitored_barrier()
+        return
+    dist.monitored_barrier()
+    if rank != size - 1:
+        with raises(dist.DistBackendError, str(size - 1)):
+            dist.monitored_barrier(timeout=timedelta(seconds=0.5), wait_all_ranks=True)
+    dist.barrier()
+    dist.monitored_barrier()
 
 
 def case_all_reduce_coalesced(rank, size):

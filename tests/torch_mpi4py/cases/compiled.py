@@ -141,7 +141,15 @@ def case_collectives_with_a_root(rank, size):
         dist.scatter(mine, [x * 2, x * 3] if rank == 0 else None)
         return mine + 1
 
-    for function in (broadcast, reduce, gather, scatter):
+    def gather_single(x):
+        whole = x.new_zeros(size, *x.shape) if rank == 0 else None
+        dist.gather_single(x * 2, whole)
+        return whole + 1 if rank == 0 else x
+
+    functions = [broadcast, reduce, gather, scatter]
+    if hasattr(dist, "gather_single"):  # torch 2.14
+        functions.append(gather_single)
+    for function in functions:
         for backend in BACKENDS:
             like_eager(function, backend=backend)
 

@@ -206,6 +206,19 @@ def gather(rank, size, given):
     return Trial(arguments, wait_then(check))
 
 
+def gather_single(rank, size, given):
+    root = size - 1 if "opts" in given else 0
+    output = torch.zeros(size if rank == root else 0, 2)
+    arguments = {"output": output, "input": ones(rank, 2)}
+    arguments["opts"] = options("GatherOptions", rootRank=root)
+
+    def check() -> None:
+        for peer, part in enumerate(output):
+            equal(part, ones(peer, 2))
+
+    return Trial(arguments, wait_then(check))
+
+
 def scatter(rank, size, given):
     root = size - 1 if given & {"root", "opts"} else 0
     output = torch.zeros(2)
@@ -374,6 +387,7 @@ def unbox(rank, size, given):
     return Trial({"arg0": group.boxed()}, lambda result: equal(torch.tensor(result is group), True))
 
 
+SPLIT = ("ranks", "timeout", "opts", "group_name", "group_desc")
 TRIALS: dict[tuple[str, tuple[str, ...]], Callable[..., Trial]] = {
     ("allreduce", ("tensors", "opts")): all_reduce_listed,
     ("allreduce", ("tensors", "op", "timeout")): all_reduce_listed,
@@ -395,6 +409,8 @@ TRIALS: dict[tuple[str, tuple[str, ...]], Callable[..., Trial]] = {
     ("gather", ("output_tensors", "input_tensors", "opts")): gather,
     ("gather", ("output_tensors", "input_tensor", "root", "timeout")): gather,
     ("scatter", ("output_tensors", "input_tensors", "opts")): scatter,
+    ("gather_single", ("output", "input", "opts")): gather_single,
+    ("gather_into_tensor", ("output", "input", "opts")): gather_single,
     ("scatter", ("output_tensor", "input_tensors", "root", "timeout")): scatter,
     ("reduce_scatter", ("output_tensors", "input_tensors", "opts")): reduce_scatter,
     ("reduce_scatter", ("output", "input", "op", "timeout")): reduce_scatter,
@@ -409,10 +425,8 @@ TRIALS: dict[tuple[str, tuple[str, ...]], Callable[..., Trial]] = {
     ("_start_coalescing", ("device_type",)): start_coalescing,
     ("_end_coalescing", ("device_type",)): end_coalescing,
     ("monitored_barrier", ("timeout", "wait_all_ranks")): monitored_barrier,
-    (
-        "split_group",
-        ("ranks", "timeout", "opts", "group_name", "group_desc", "device_types"),
-    ): split_group,
+    ("split_group", SPLIT): split_group,  # torch 2.11 and 2.12
+    ("split_group", (*SPLIT, "device_types")): split_group,
     (
         "merge_remote_group",
         ("store", "size", "timeout", "group_name", "group_desc"),
@@ -421,6 +435,8 @@ TRIALS: dict[tuple[str, tuple[str, ...]], Callable[..., Trial]] = {
     ("size", ()): gives(lambda rank, size: size),
     ("name", ()): gives("mpi4py"),
     ("set_timeout", ("timeout",)): gives(None),
+    ("_add_ephemeral_timeout", ("timeout",)): gives(None),
+    ("get_backend", ("device",)): gives(lambda rank, size: dist.group.WORLD),
     ("get_group_store", ()): gives(...),
     ("_id", ()): gives(...),
     ("_backend_id", ("backend_type",)): gives(...),
@@ -442,8 +458,16 @@ for _method in ("all_to_all_single", "alltoall_base"):
     for _last in ("opts", "timeout"):
         _sizes = ("output_split_sizes", "input_split_sizes")
         TRIALS[_method, ("output", "input", *_sizes, _last)] = all_to_all_single
+REFUSED = {
+    "_register_on_completion_hook": "get_future",
+    **{f"register_{when}_hook": "events" for when in ("pre", "post", "abort")},
+    **{f"unregister_{when}_hook": "events" for when in ("pre", "post", "abort")},
+    "get_reconfigure_handle": "shrink",
+    "reconfigure": "shrink",
+    "new_window": "world",
+}
 # Tested by a case of their own: they end the group, or are refused.
-ELSEWHERE = {"abort", "shutdown", "_register_on_completion_hook"}
+ELSEWHERE = {"abort", "shutdown", *REFUSED}
 
 
 @sizes(2, 3)
@@ -513,8 +537,11 @@ def case_wrong_forms_are_refused(rank, size):
     ]:
         with raises(TypeError, word):
             call()
-    with raises(NotImplementedError, "get_future"):
-        group._register_on_completion_hook(print)
+    for method, word in REFUSED.items():
+        with raises(NotImplementedError, word):
+            getattr(group, method)(print)
+    assert not group.supports_reconfigure
+    assert not group.supports_window
     tensor = ones(rank, 2)
     done(group.allreduce([tensor]))
     equal(tensor, [size * (size + 1) / 2] * 2)

@@ -72,6 +72,7 @@ def main() -> int:
     finally:
         jobs.stop()
     print(f"{dict(count)}, {len(found)} findings")
+    print(f"gloo stalled once: {jobs.stalled_once} programs")
     for signature, times in found.items():
         print(f"{times} x {signature}")
     return int(bool(found))

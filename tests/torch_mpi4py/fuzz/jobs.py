@@ -24,8 +24,12 @@ PROGRAM_SECONDS = 50.0
 WORKER = "tests.torch_mpi4py.fuzz.worker"
 
 
-class HungError(Exception):
-    """Ranks did not answer in time; its text has their stacks."""
+class LostError(Exception):
+    """Not all ranks came, or not all answered; its text has their stacks."""
+
+
+class HungError(LostError):
+    """Ranks did not answer in time."""
 
 
 class Job:
@@ -69,7 +73,7 @@ class Job:
                     ranks[rank] = connection, pid
             except (OSError, EOFError) as error:
                 self.stop()
-                raise HungError(f"{self.backend}: not all ranks came: {error}") from error
+                raise LostError(f"{self.backend}: not all ranks came: {error}") from error
         self.connections = [ranks[rank][0] for rank in range(self.size)]
         self.pids = [ranks[rank][1] for rank in range(self.size)]
 
@@ -86,15 +90,17 @@ class Job:
 
         Raises:
             HungError: if a rank does not answer in time; the job has ended then.
+            LostError: if a rank has ended; the job has ended then.
         """
         answers: dict[int, dict] = {}
         missing = dict(zip(self.connections, range(self.size), strict=True))
-        lost = ""
+        lost, kind = "", LostError
         while missing and not lost:
             left = self.begun + seconds - time.monotonic()
             ready = wait(list(missing), max(left, 0))
             if not ready:
                 lost = f"ranks {sorted(missing.values())} did not end in {seconds:g} s"
+                kind = HungError
             for connection in ready:
                 assert isinstance(connection, Connection)
                 rank = missing.pop(connection)
@@ -110,7 +116,7 @@ class Job:
             )
             stacks = self.stacks()
             self.stop()
-            raise HungError(f"{self.backend}: {lost}{errors}\n{stacks}\n{self.printed}")
+            raise kind(f"{self.backend}: {lost}{errors}\n{stacks}\n{self.printed}")
         return [answers[rank] for rank in range(self.size)]
 
     def stacks(self) -> str:

@@ -115,7 +115,7 @@ def patient(work):
         except Exception:
             if not work.is_completed():
                 return False
-            raise
+            work.wait()  # it was done just after the time-out, or has an error of its own
         return True
 
     until(done)

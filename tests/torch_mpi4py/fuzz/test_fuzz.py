@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
-from tests.torch_mpi4py.fuzz.compare import Jobs
+from tests.torch_mpi4py.fuzz.compare import Jobs, differences
 from tests.torch_mpi4py.fuzz.failures import failing_programs
+from tests.torch_mpi4py.fuzz.jobs import Job
 from tests.torch_mpi4py.fuzz.kept import FAILING, KEPT
+from tests.torch_mpi4py.fuzz.program import Collective, Program, Slot
 from tests.torch_mpi4py.fuzz.search import (
     FoundError,
     described,
@@ -68,3 +72,56 @@ def test_a_planted_defect_is_found_and_shrunk() -> None:
         planted.stop()
     assert len(found.value.program.steps) <= 2  # the gather, and maybe a wait for it
     assert "values of Collective all_gather" in found.value.finding.signature
+
+
+class StalledJob(Job):
+    """Gloo's ranks, of which one is stopped right after each of the first starts."""
+
+    stalls = 0
+
+    def start(self) -> None:
+        super().start()
+        if self.stalls:
+            self.stalls -= 1
+            os.kill(self.pids[1], signal.SIGSTOP)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("stalls", "signature"), [(1, None), (2, "gloo: hung")])
+def test_gloo_runs_once_more_where_only_gloo_stalled(stalls: int, signature: str | None) -> None:
+    sum_of_two = Program(2, (Slot(),), ((0, 1),), (Collective("all_reduce"),))
+    jobs = Jobs(seconds=10)
+    stalled = StalledJob("gloo", 2)
+    stalled.stalls = stalls
+    jobs.jobs["gloo", 2] = stalled
+    try:
+        finding = jobs.check(sum_of_two)
+    finally:
+        jobs.stop()
+    assert (finding and finding.signature) == signature, finding
+    assert jobs.stalled_once == (1 if stalls == 1 else 0)
+    assert stalled.stalls == 0
+
+
+TIMED_OUT = "RuntimeError: Application timeout caused pair closure"
+CLOSED = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:2765."
+
+
+@pytest.mark.parametrize(
+    ("backend", "errors", "stalled"),
+    [
+        ("gloo", (TIMED_OUT, CLOSED), True),
+        ("gloo", ("", "RuntimeError: Operation timed out!"), True),
+        ("gloo", (CLOSED, ""), False),
+        ("gloo", (TIMED_OUT, "ValueError: invalid tensor size"), False),
+        ("mpi4py", (TIMED_OUT, CLOSED), False),
+    ],
+)
+def test_gloo_has_stalled_if_its_only_errors_are_of_time(
+    backend: str, errors: tuple[str, str], stalled: bool
+) -> None:
+    program = Program(2, (Slot(),), ((0, 1),), (Collective("all_reduce"),))
+    answers = [{"seen": {}, "error": error} for error in errors]
+    finding = differences(backend, program, answers, [{}, {}])
+    assert finding is not None
+    assert finding.stalled == stalled

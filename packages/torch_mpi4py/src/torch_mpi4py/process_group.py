@@ -56,6 +56,7 @@ from .futures import DEPTH_OF_MESSAGES, CallbackQueue, callback_depths, current_
 from .link_emulation import entered_links
 from .live_groups import live_groups
 from .point_to_point import PointToPointWork, start_receive, start_send
+from .refused_methods import RefusedMethods
 from .runtime import MPI
 from .shrinking import shrink_group
 from .sparse_all_reduce import sparse_all_reduce
@@ -74,7 +75,7 @@ _known_all_reduces: dict[tuple[int, int, torch.dtype, int], tuple[Call, collecti
 _MOST_KNOWN = 1000
 
 
-class MPIProcessGroup(dist.ProcessGroup):
+class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
     """Process group on one MPI communicator, with every operation of torch.distributed.
 
     Args:
@@ -146,16 +147,13 @@ class MPIProcessGroup(dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> MPIProcessGroup:
         return self
 
+    get_backend = _get_backend  # torch 2.14
+
     def _backend_id(self, backend_type: dist.ProcessGroup.BackendType) -> int:
         return self._id()
 
     def _has_hooks(self) -> bool:
         return False
-
-    def _register_on_completion_hook(self, hook: Any) -> None:
-        raise NotImplementedError(
-            "only NCCL calls a hook when an operation is complete; use work.get_future().then()"
-        )
 
     supports_splitting = False
     supports_coalescing = False
@@ -181,6 +179,9 @@ class MPIProcessGroup(dist.ProcessGroup):
         self._seconds = deadlines.bounded(timeout.total_seconds())
 
     _set_default_timeout = set_timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Do nothing, as torch wants it of backends whose operations can't be given more time."""
 
     # --- life -----------------------------------------------------------------------------
 
@@ -589,6 +590,25 @@ class MPIProcessGroup(dist.ProcessGroup):
         call = known_call("gather", (source.numel(),), source.dtype, root=root)
         plan = collectives.gather(targets, source, root, self._rank)
         return self._run(call, plan, targets, opts)
+
+    @in_every_form(dist.GatherOptions, output="", input="")
+    def gather_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: dist.GatherOptions
+    ) -> Started:
+        root, what = opts.rootRank, "gather_single"
+        output, source = as_list([output, source], what)
+        require_peer(root, self._size, f"{what}: root")
+        parts = []
+        if self._rank == root:  # the output of the others is not used
+            require_same_dtype([source, output], what)
+            wanted = source.numel() * self._size
+            require_size(output.numel(), wanted, f"{what}: elements of output")
+            parts = split_evenly(output, self._size, what)
+        call = known_call("gather", (source.numel(),), source.dtype, root=root)
+        plan = collectives.gather(parts, source, root, self._rank)
+        return self._run(call, plan, [output], opts)
+
+    gather_into_tensor = gather_single
 
     @in_every_form(dist.ScatterOptions, output_tensors="output_tensor", input_tensors="")
     def scatter(
