@@ -404,6 +404,8 @@ else:
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_deadline_without_fault_tolerance(exits: Exits, mpi: str) -> None:
     program = """
+comm = mpi.world()
+comm.timeout = 1.0
 groups = [dist.new_group(timeout=timedelta(seconds=60)) for _ in range(3)]
 for group in groups:
     group.set_timeout(timedelta(seconds=1))
@@ -411,9 +413,10 @@ calls = [
     lambda group: dist.all_reduce(ones, group=group),
     lambda group: dist.recv(ones, src=0, group=group),
     lambda group: dist.all_reduce(ones, group=group, async_op=True).wait(),
+    lambda group: comm.Ibarrier().Wait(),  # the only one that waits inside MPI
 ]
 if rank == 1:
-    for call, group in zip(calls, groups):
+    for call, group in zip(calls, [*groups, None]):
         began = time.monotonic()
         try:
             call(group)
@@ -424,9 +427,9 @@ else:
     time.sleep(600)  # the launcher ends it when the other has left, or the run is still running
 """
     finished = exits.run(2, program, timeout=1, within=15, mpi=mpi, ulfm=False)
-    # The stuck threads cannot be freed, so this rank ends without MPI's consent.
+    # The stuck thread cannot be freed, so this rank ends without MPI's consent.
     assert finished.returncode not in (0, None), finished.output
-    assert finished.output.count("the deadline passed") == 3, finished.output
+    assert finished.output.count("the deadline passed") == 4, finished.output
 
 
 def test_who_learns_of_a_death_late_is_told_of_it_all_the_same(exits: Exits) -> None:
