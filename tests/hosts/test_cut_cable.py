@@ -21,6 +21,7 @@ from torch_mpi4py import launch
 from tests.hosts.testbed import BedClient
 
 TIMEOUT_S = 8.0  # the ranks share the cores, and none may be late before the cut
+BEGUN_WITHIN_S = 180.0  # many ranks import torch at once, maybe on a busy machine
 FREED_WITHIN_S = 2.0  # after the deadline; twice what is promised on one host
 # From when the cable is plugged in again: the kernel has doubled its pauses meanwhile.
 ENDS_WITHIN_S = 60.0
@@ -46,7 +47,7 @@ def test_a_cut_cable(root: Path, folder: Path, bed: BedClient) -> None:
     shared = Path(tempfile.mkdtemp(dir=folder))
     with running(root, shared) as launchers:
         for name, program in PROGRAMS.items():
-            await_files(shared, f"{name}-going-*", program.ranks, 60)
+            await_files(shared, f"{name}-going-*", program.ranks, BEGUN_WITHIN_S)
         bed.cut("h2")
         try:
             both_sides_have_an_error_at_their_deadline(shared)
