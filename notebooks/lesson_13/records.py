@@ -1,6 +1,8 @@
 """What the same programs said on virtual hosts with Slurm, stored for those who have neither.
 
-``tests/hosts/record_launches.py`` runs them and writes ``virtual_hosts.json``, which is read here.
+They ran once, on 2026-11-23, on the hosts of :mod:`tests.hosts.testbed`, and left
+``virtual_hosts.json``, which is read here. The recorder is in the history:
+``git log -- tests/hosts/record_launches.py``.
 """
 
 from __future__ import annotations

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from ipyranks.keeper_client import KeeperClient
 from ipyranks.ranks_here import RanksHere
 from ipyranks.runtime_dir import RuntimeDir
 
@@ -66,23 +62,3 @@ def test_a_directory_is_never_there_with_a_mark_that_nobody_holds(
     assert found == [True]
     assert RuntimeDir(directory.path).is_held()
     directory.remove()  # its shared memory, too, which is elsewhere
-
-
-def test_an_engine_that_cannot_take_news_still_hears_of_the_keepers_end(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "s"))
-        server.listen()
-        told, cut = threading.Event(), threading.Event()
-        client = KeeperClient(tmp_path / "s", when_cut=cut.set)
-
-        def fail(engines: list[int]) -> None:
-            told.set()
-            raise RuntimeError("PMIx does not take the news of rank 1: status -1")
-
-        client.when_lost = fail
-        keeper, _ = server.accept()
-        with keeper:
-            keeper.sendall(json.dumps({"lost": [1]}).encode() + b"\n")
-            assert told.wait(WITHIN_S)
-            assert not cut.is_set()
-        assert cut.wait(WITHIN_S)

@@ -17,9 +17,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import cut_links
-
-ASKED_FOR_S = 2.5
 
 
 def main(folder: Path, name: str, kind: str, elements: int, seconds: float, end: str) -> None:
@@ -29,11 +26,8 @@ def main(folder: Path, name: str, kind: str, elements: int, seconds: float, end:
     tensor, sums = torch.zeros(elements), np.zeros(elements, np.float32)
     calls = {
         "dist": lambda: dist.all_reduce(tensor),
-        "async": lambda: dist.all_reduce(tensor, async_op=True).wait(),
         "comm": lambda: comm.Allreduce(tensor.numpy(), sums),
     }
-    calls[kind]()
-    leave_living_connections_alone()
     calls[kind]()
     dist.group.WORLD.set_timeout(timedelta(seconds=seconds))
     comm.timeout = seconds
@@ -51,17 +45,8 @@ def main(folder: Path, name: str, kind: str, elements: int, seconds: float, end:
     try:
         mpi.shrink(seconds)
     except mpi.CommunicationError as error:
-        (folder / f"{name}-refused-{rank}").write_text(str(error))
+        (folder / f"{name}-alone-{rank}").write_text(str(error))
     sys.exit(3)
-
-
-def leave_living_connections_alone() -> None:
-    """Ask the other host for longer than a dead one needs to be found silent."""
-    end = time.monotonic() + ASKED_FOR_S
-    while time.monotonic() < end:
-        cut_links.close_dead()
-        time.sleep(0.1)
-    assert cut_links.advice_or("") == ""
 
 
 if __name__ == "__main__":

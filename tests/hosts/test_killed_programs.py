@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch_mpi4py import launch
 
-from tests.hosts.test_cut_cable import PROGRAM, await_files, await_true, ranks_of
+from tests.hosts.test_cut_cable import BEGUN_WITHIN_S, PROGRAM, await_files, await_true, ranks_of
 from tests.hosts.testbed import BedClient
 
 ENDS_WITHIN_S = 30.0
@@ -34,7 +34,7 @@ def test_what_killed_programs_leave_goes_with_the_next(
     }  # fmt: skip
     try:
         for name in launchers:
-            await_files(shared, f"{name}-going-*", 4, 60)
+            await_files(shared, f"{name}-going-*", 4, BEGUN_WITHIN_S)
         for host in ("h1", "h2"):
             assert on(bed, host, IN_RUN_FOLDERS)  # else this test would see nothing
         launchers["launcher"].kill()

@@ -634,7 +634,7 @@ except mpi.RankFailedError as error:
 
 
 def test_a_large_message_to_a_rank_that_computes_ends_soon_after_its_deadline(exits: Exits) -> None:
-    """Revoking does not end it: the other rank would have to be in MPI."""
+    """Revoking does not end it in MPI, where the other rank would have to be, too."""
     program = f"""
 comm, large = mpi.world(), np.zeros(1 << 24)
 if rank == 0:
@@ -642,18 +642,13 @@ if rank == 0:
     try:
         comm.Send(large, dest=1)
     except mpi.DeadlineError as error:
-        assert "There is no answer" in str(error) and "rank 1: computing" in str(error), error
+        assert "rank 1: computing" in str(error), error
         assert time.monotonic() - began < {1 + FREE_SECONDS}
         print("freed", flush=True)
-    try:
-        mpi.shrink()
-    except mpi.CommunicationError as error:
-        print("refused:", error, flush=True)
 all_have("seen it")
 """
     finished = exits.run(2, "import numpy as np\n" + program, within=FREE_SECONDS + 10)
     assert finished.output.count("freed") == 1, finished.output
-    assert "refused: shrink: There is no answer" in finished.output, finished.output
 
 
 def test_a_death_before_all_have_started_is_not_waited_for(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ The keeper starts it by ssh, and the connection's two ends are its standard inpu
 needs no port and no key of its own, and notices the end of the keeper. It makes the cluster's
 runtime directory on its host, and leaves nothing of it there in the end.
 
-It has a lease: if it has not heard from the keeper for so long, it ends its ranks. The keeper gives
-such a host up a little later, so that never do two parts of a cluster go on without each other. A
-host that stood still, so that its agent could not notice, is told so as soon as it goes on.
-The daemon that MPI has on the host may live a minute longer: if mpiexec heard of its end, once the
-cable is plugged in again, it would end the ranks on the other hosts, too.
+It has a lease: if it has not heard from the keeper for so long, or their connection has ended, it
+ends all that the cluster has on its host. The keeper gives such a host up a little later, and ends
+the cluster: so never do two parts of one go on without each other.
 
 Messages are JSON, one per line. What the keeper says has an ``op``; an answer has the question's
 ``id``; all else is news. The first line each way is different: settings, and who answers.
@@ -37,7 +35,6 @@ GREETING = "rank-by-rank agent"
 """How the line begins that says who answers; a login script may have written something before."""
 
 _WATCH_INTERVAL_S = 0.1
-_DAEMON_MAY_LIVE_S = 60.0
 _LOOK_AT_ENGINES_EVERY_S = 0.5
 
 
@@ -56,7 +53,6 @@ class Agent:
         self._lease_s = lease_s
         self._writer = writer
         self._heard_at = time.monotonic()
-        self._alone_since: float | None = None
         self._stop = asyncio.Event()
         self._politely = False
         self._tasks: set[asyncio.Task] = set()
@@ -74,11 +70,7 @@ class Agent:
                 await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
             now = time.monotonic()
             if now - self._heard_at > self._lease_s:
-                self._be_alone(f"nothing heard of the keeper for {self._lease_s} s")
-            if self._alone_since is not None:
-                over = now - max(self._alone_since, self._heard_at) > _DAEMON_MAY_LIVE_S
-                if over or not self.directory.processes():
-                    self._stop.set()
+                self._end_alone(f"nothing heard of the keeper for {self._lease_s} s")
             if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
                 looked = now
                 self.ranks.look_after()
@@ -87,13 +79,11 @@ class Agent:
         self.directory.remove()
         self._tell(gone=True, left=left)
 
-    def _be_alone(self, why: str) -> None:
-        """End the ranks: what they did from now on would count for nobody."""
-        if self._alone_since is None:
-            log.error("%s: the ranks end", why)
-            self._alone_since = time.monotonic()
-            self._tell(alone=why)  # so that nobody looks for another reason of their deaths
-            self.ranks.end_ranks()
+    def _end_alone(self, why: str) -> None:
+        """End the ranks, and this agent: what they did from now on would count for nobody."""
+        log.error("%s: the ranks end", why)
+        self._tell(alone=why)  # so that nobody looks for another reason of their deaths
+        self._stop.set()
 
     def _do(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -112,21 +102,17 @@ class Agent:
             operation = message.pop("op")
             if operation == "beat":
                 self._tell(id=message["id"], answer=time.perf_counter())
-            elif operation == "given up":
-                self._be_alone("the keeper has given this host up")
             elif operation == "look":
                 self._do(self._look(message.pop("id"), message))
             elif operation == "signal":
                 self.ranks.signal(message["signum"], message["numbers"])
             elif operation == "file":
                 _write(Path(message["path"]), message["text"])
-            elif operation == "lost":
-                self.ranks.tell_lost(message["numbers"])
             elif operation == "stop":
                 self._politely = message["politely"]
                 self._stop.set()
                 return
-        self._be_alone("the connection to the keeper has ended")
+        self._end_alone("the connection to the keeper has ended")
 
     async def _look(self, number: int, question: dict[str, Any]) -> None:
         # In a thread, as a rank in C code may take seconds to say where it is.
@@ -140,7 +126,7 @@ class Agent:
             while line := await reader.readline():
                 message = json.loads(line)
                 del message["op"]
-                number = self.ranks.hear(message, writer)
+                number = self.ranks.hear(message)
         except ConnectionError:
             pass  # it was killed: the same as closing
         finally:

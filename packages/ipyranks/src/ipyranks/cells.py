@@ -207,8 +207,7 @@ class Cell:
         failures, finished = [], []
         for rank, answer in self.answers().items():
             if getattr(answer, "ename", "") == DIED:
-                advice, host = self._cluster.after_a_death(), self._cluster.lost_host_of(rank)
-                failures.append(RankFailure.death(rank, advice, host))
+                failures.append(RankFailure.death(rank, self._cluster.after_a_death()))
             elif isinstance(answer, error.RemoteError):
                 message = _CODE_FILE.sub(r"(line \1)", str(answer.evalue))
                 failures.append(RankFailure(rank, answer.ename, message, answer.traceback))

@@ -60,11 +60,8 @@ def _run(stopping: threading.Event) -> None:
     import torch
 
     keeper.tell(rank, "imported torch")
-    from torch_mpi4py import MPI, deaths  # noqa: F401  (initialised its way, before ipyparallel's)
-    from torch_mpi4py.declared_deaths import declare_dead
+    from torch_mpi4py import MPI  # noqa: F401  (initialised its way, before ipyparallel's)
 
-    if deaths.has_ulfm():
-        keeper.when_lost = declare_dead
     _advise()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     # torch.profiler tells each start and stop on stderr, where a cell shows what went wrong.

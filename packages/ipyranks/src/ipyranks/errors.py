@@ -36,15 +36,6 @@ MEMORY_ADVICE = (
 )
 
 
-def host_lost(host: str) -> str:
-    """What has happened to the ranks on a host that is lost."""
-    return (
-        f"{host} is lost: for some seconds it and this machine heard nothing of each other (a "
-        "cable is cut, one of them slept), or its agent was ended. Its ranks end themselves, and "
-        "what they had is lost."
-    )
-
-
 class ClusterError(RuntimeError):
     """The cluster cannot do what was asked; the message says why and what to do."""
 
@@ -74,14 +65,9 @@ class RankFailure:
     traceback: str = ""
 
     @classmethod
-    def death(cls, rank: int, advice: str, lost_host: str | None = None) -> RankFailure:
-        """The failure of a rank whose process has ended, with what can be done now.
-
-        Args:
-            lost_host: its host, if that has been lost and the rank with it.
-        """
-        why = WHY_DEAD if lost_host is None else host_lost(lost_host)
-        return cls(rank, DIED, f"{_ON_DEATH}. {why} {advice}")
+    def death(cls, rank: int, advice: str) -> RankFailure:
+        """The failure of a rank whose process has ended, with what can be done now."""
+        return cls(rank, DIED, f"{_ON_DEATH}. {WHY_DEAD} {advice}")
 
     @property
     def title(self) -> str:

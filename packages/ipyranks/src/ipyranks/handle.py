@@ -23,7 +23,7 @@ from . import rank_functions as on_rank
 from . import stack_dump
 from .cells import DEFAULT_LIMIT_S, Limit, free, unfinished
 from .client import Client
-from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError, host_lost
+from .errors import DIED, MEMORY_ADVICE, WHY_DEAD, ClusterError
 from .host_boards import HostBoards
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable, count
@@ -164,20 +164,12 @@ class Cluster:
             others = "cluster.shrink() goes on with the others and their variables, "
             unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
             why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}"
-            if lost := status["lost_hosts"]:
-                unasked = [rank for rank in unasked if self.lost_host_of(rank) is None]
-                others = f"{' '.join(map(host_lost, lost))} {others}"
             raise ClusterError(
                 f"{name_ranks(dead)} {have} ended; "
                 f"{others if self._survives_deaths and len(dead) < self.n else ''}"
                 f"cluster.restart() starts fresh ranks\n\n{self.report().table()}"
                 f"{why if unasked else ''}"
             )
-
-    def lost_host_of(self, rank: int) -> str | None:
-        """The host of a rank, if it is lost."""
-        host = self.boards.elsewhere.get(self.who.engine_of(rank))
-        return host if host in self.status()["lost_hosts"] else None
 
     def after_a_death(self) -> str:
         """What can be done once a rank has died."""
@@ -202,10 +194,15 @@ class Cluster:
     def restart(self) -> Cluster:
         """End all ranks at once and start fresh ones, with the same settings.
 
-        Prints which variables are lost by that.
+        Prints which variables are lost by that. After the loss of a host, the ranks start on the
+        other hosts only, as many as each had.
+
+        Raises:
+            ClusterError: if all hosts are lost.
         """
         began = time.monotonic()
         lost = self._losses()
+        self._leave_out(self.keeper.lost_hosts)
         before = self.keeper
         before.begin_stop(politely=False)
         self._disconnect()
@@ -218,6 +215,21 @@ class Cluster:
         print(f"{count(self.n, 'fresh ')} in {seconds:.1f} s; {lost}")
         print(self.table())
         return self
+
+    def _leave_out(self, lost: list[str]) -> None:
+        """Have the next start use the other hosts, where the notebook has chosen them."""
+        hosts = self._settings["hosts"]
+        if not lost or hosts is None:  # Slurm chooses its hosts itself
+            return
+        left = {host: ranks for host, ranks in hosts.items() if host not in lost}
+        if not left:
+            raise ClusterError(
+                f"{' and '.join(lost)} had all ranks: start_cluster(n, hosts=...) names other hosts"
+            )
+        self._settings = self._settings | {"hosts": left, "n": sum(left.values())}
+        print(
+            f"Without {' and '.join(lost)}; start_cluster(..., replace=True) uses all hosts again."
+        )
 
     def _losses(self) -> str:
         """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
@@ -360,7 +372,7 @@ class Cluster:
         return stack_dump.ask(self.boards.directory, engine, send)
 
     def _ask_host(self, host: str, question: str, **arguments: Any) -> Any:
-        """What the agent of another host answers; None if that host is lost."""
+        """What the agent of another host answers; None if no answer comes."""
         answer = self.keeper.ask("look", host=host, question=question, **arguments)
         return answer["answer"]
 

@@ -40,7 +40,8 @@ class HostLink:
         reach: makes of a host and a command the command that runs it there.
         directory: the cluster's.
         news: called with the host and each message that is no answer.
-        lost: called with the host, once, if the agent ends unasked or is not heard any more.
+        lost: called with the host and the reason, once, if the agent ends unasked or is not heard
+            any more.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class HostLink:
         reach: Callable[[str, list[str]], list[str]],
         directory: RuntimeDir,
         news: Callable[[str, dict[str, Any]], None],
-        lost: Callable[[str], None],
+        lost: Callable[[str, str], None],
     ) -> None:
         self.host = host
         self.is_lost = False
@@ -142,8 +143,7 @@ class HostLink:
 
     def send(self, operation: str, **content: Any) -> None:
         """Tell the agent something."""
-        if not self.is_lost:
-            self._send({"op": operation, **content})
+        self._send({"op": operation, **content})
 
     def _send(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionError, RuntimeError):  # the reader notices its end
@@ -186,15 +186,10 @@ class HostLink:
             self._ask_the_time()
             await asyncio.sleep(_BEAT_EVERY_S)
             if time.monotonic() - self._answered_at > _LOST_AFTER_S:
-                # And beat on: should the host be back, its MPI daemon must not end, for mpiexec
-                # would end all ranks with it.
                 self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
+                return  # an agent that lives is to notice that its lease is over
 
     def _ask_the_time(self) -> None:
-        if self.is_lost:
-            # It may have stood still, and not have noticed how long.
-            self._send({"op": "given up"})
-            return
         number, sent = next(self._numbers), time.perf_counter()
         answer = self._questions[number] = asyncio.get_running_loop().create_future()
 
@@ -212,12 +207,11 @@ class HostLink:
     def _lose(self, why: str) -> None:
         if self.is_lost or self._stopping:
             return
-        log.error("%s is lost: %s", self.host, why)
         self.is_lost = True
         for question in list(self._questions.values()):
             if not question.done():
                 question.set_result(None)
-        self._tell_lost(self.host)
+        self._tell_lost(self.host, why)
 
     # ---- the end -------------------------------------------------------------------------
 

@@ -142,6 +142,7 @@ class Keeper:
         self._where = {"hosts": hosts, "slurm": slurm}  # as requested
         self.ranks = RanksHere(self.directory, self._engine_says, self._engine_ended)
         self.links: dict[str, HostLink] = {}
+        self._lost_hosts: list[str] = []
         self._slurm = slurm
         self._allocation: Allocation | None = None
         self._queue = ""  # why the job still waits
@@ -417,7 +418,7 @@ class Keeper:
                 message = json.loads(line)
                 operation = message.pop("op")
                 if operation == "engine":
-                    number = self.ranks.hear(message, writer)
+                    number = self.ranks.hear(message)
                 elif operation == "look":
                     self._do(self._look(writer, **message))
                 else:
@@ -464,7 +465,8 @@ class Keeper:
             self._politely &= message["politely"]
             self._stop.set()
             return
-        self._reply(writer, message["id"], **self._status())
+        if not self._lost_hosts:  # else the last words, which come at once, are the answer
+            self._reply(writer, message["id"], **self._status())
 
     def _status(self) -> dict:
         members = [self.engines.get(number) for number in self.members]
@@ -478,7 +480,6 @@ class Keeper:
             "members": self.members,
             "where": self._where,
             "descriptions": [one and one.description for one in members],
-            "lost_hosts": [link.host for link in self.links.values() if link.is_lost],
             "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},
         }
 
@@ -496,16 +497,17 @@ class Keeper:
             self.engines[number].last_words = message["lines"]
             self._engine_ended(number)
 
-    def _host_lost(self, host: str) -> None:
-        if self.state == "starting":
-            self._fail(f"{host} was lost while the ranks were starting", "")
-        lost = [number for number, engine in self.engines.items() if engine.host == host]
-        # Its agent has ended them by now, which the MPI of the others may never hear.
-        self.ranks.tell_lost(lost)
-        for link in self.links.values():
-            link.send("lost", numbers=lost)
-        for number in lost:
-            self._engine_ended(number)
+    def _host_lost(self, host: str, why: str) -> None:
+        """End the cluster: MPI can't go on without a host, and may not even notice that it is gone.
+
+        A call that waits for a rank there can't always be freed, so all ranks are killed at once.
+        """
+        self._lost_hosts.append(host)
+        if self.state == "failed":
+            return
+        self._politely = False
+        during = " while the ranks were starting" if self.state == "starting" else ""
+        self._fail(f"{host} was lost{during}: {why}", "")
 
     @staticmethod
     def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
@@ -551,7 +553,8 @@ class Keeper:
             await self._allocation.end()
         self.directory.remove()
         if self._owner_writer is not None:
-            self._reply(self._owner_writer, None, stopped=True, error=self.error)
+            last_words = {"error": self.error, "lost_hosts": self._lost_hosts}
+            self._reply(self._owner_writer, None, stopped=True, **last_words)
             with contextlib.suppress(ConnectionError):
                 await self._owner_writer.drain()
 
@@ -601,8 +604,6 @@ def over_hosts(
     daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
     marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"
     settings = {
-        # By default mpiexec would end all ranks once a host has not answered for eight minutes.
-        "PRTE_MCA_oob_tcp_keepalive_time": "0",
         # Its daemons are known as the cluster's, and leave their files where they are swept up.
         "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
         **ssh_of_mpiexec(variables),

@@ -32,6 +32,9 @@ class NotebookClient:
         connection: a socket connected to the keeper.
         directory: the cluster's runtime directory.
         process: the keeper, if we started it.
+
+    Attributes:
+        lost_hosts: the hosts for whose loss the cluster has ended.
     """
 
     def __init__(self, connection: socket.socket, directory: RuntimeDir, process: Any = None):
@@ -42,6 +45,7 @@ class NotebookClient:
         self._received = b""
         self._number = 0
         self._end: str | None = None  # what it has ended by; empty if that was asked for
+        self.lost_hosts: list[str] = []
         self._owner_pid = os.getpid()
 
     @classmethod
@@ -163,13 +167,15 @@ class NotebookClient:
                     ) from None
                 if answer.get("stopped"):
                     self._end = answer["error"]
+                    self.lost_hosts = answer.get("lost_hosts", [])
                 elif answer["id"] == self._number:
                     return answer
         if operation == "stop":
             return {}
-        raise ClusterError(
-            f"the cluster has ended: {self.why_it_ended()}\nstart_cluster() starts a fresh one"
-        )
+        advice = "start_cluster() starts a fresh one"
+        if self.lost_hosts:
+            advice = "All variables are lost; cluster.restart() starts fresh ranks on other hosts."
+        raise ClusterError(f"the cluster has ended: {self.why_it_ended()}\n{advice}")
 
     def _send(self, operation: str, **content: Any) -> None:
         self._number += 1

@@ -8,9 +8,7 @@ breaks, the engine has ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import json
 import logging
 import signal
 import time
@@ -37,7 +35,6 @@ _TIMES = ("time", "began", "renewed", "start", "end", "waited_from")
 class _Engine:
     pid: int
     process: psutil.Process | None  # another may have the same number later
-    writer: asyncio.StreamWriter
     lives: bool = True
 
 
@@ -59,11 +56,11 @@ class RanksHere:
         self._ended = ended
         self._engines: dict[int, _Engine] = {}
 
-    def hear(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> int:
-        """Take what an engine has said over its connection; return the engine's number."""
+    def hear(self, message: dict[str, Any]) -> int:
+        """Take what an engine has said; return the engine's number."""
         number, pid = message["number"], message["pid"]
         if number not in self._engines:
-            self._engines[number] = _Engine(pid, living(pid), writer)
+            self._engines[number] = _Engine(pid, living(pid))
         self._says(**message)
         return number
 
@@ -84,17 +81,6 @@ class RanksHere:
         for engine in map(self._engines.get, numbers):
             if engine is not None and engine.lives:
                 kill(engine.pid, signum)
-
-    def tell_lost(self, numbers: list[int]) -> None:
-        """Have the MPI of the engines here take others for dead, whose host is lost."""
-        for engine in self._engines.values():
-            if engine.lives:
-                with contextlib.suppress(ConnectionError):  # it is about to end
-                    engine.writer.write(json.dumps({"lost": numbers}).encode() + b"\n")
-
-    def end_ranks(self) -> None:
-        """End the engines at once, but not the MPI's daemon beside them."""
-        self.signal(signal.SIGKILL, list(self._engines))
 
     async def end_processes(
         self, politely: bool, besides: Callable[[], Collection[int]] = tuple

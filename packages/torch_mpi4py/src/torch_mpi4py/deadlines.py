@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any
 
-from . import advice, cut_links, declared_deaths, heartbeat, shared_report
+from . import advice, heartbeat, shared_report
 from .deaths import has_ulfm, is_broken, is_revoked
 from .errors import CommunicationError, DeadlineError, RevokedError
 from .mpi_errors import freed, translate
@@ -36,8 +36,6 @@ _MARKED_WITHIN_SECONDS = 0.3
 # A freed call returns within milliseconds; one that has not by then never will. Not seconds are
 # counted: they pass, too, while the whole machine stands still.
 _STUCK_POLLS = 20
-# After so many more a program's call is ended at any price: see declared_deaths.forsake_all().
-_FORSAKEN_POLLS = 30
 
 
 def bounded(seconds: float) -> float:
@@ -114,7 +112,7 @@ class Operation:
         return DeadlineError(
             f"{self.what}: Timed out after {round(self.seconds, 2):g} s; "
             f"{'another rank did not do its part' if self.comm.Get_size() > 1 else 'stuck'}. "
-            f"{cut_links.advice_or(advice.START_AGAIN)}{shared_report.ending(self.report)}"
+            f"{advice.START_AGAIN}{shared_report.ending(self.report)}"
         )
 
 
@@ -395,7 +393,8 @@ def _watch() -> None:
                 _expire(operation, "deadline")
             elif operation.reason is not None and not operation.outside_mpi:
                 operation.polls_left -= 1
-                _try(_help_out, operation)
+                if operation.polls_left == -1:
+                    _try(operation.give_up)
         if interrupted_at is not None and now > interrupted_at + _INTERRUPT_GRACE_SECONDS:
             for operation in under_way():
                 if operation.reason is None and operation.started < interrupted_at:
@@ -445,17 +444,6 @@ def _try(function: Callable[..., None], *args: Any) -> None:
         function(*args)
     except Exception:
         traceback.print_exc()
-
-
-def _help_out(operation: Operation) -> None:
-    """Do for a call that was freed, and has not come back yet, what else there is to do."""
-    if has_ulfm():
-        cut_links.close_dead()
-    if operation.polls_left == -1:
-        operation.give_up()
-    elif operation.polls_left == -_FORSAKEN_POLLS and has_ulfm() and not heartbeat.has_cells():
-        leave_mpi_unfinalized()
-        declared_deaths.forsake_all()
 
 
 def end(operation: Operation, why: str) -> None:

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from . import (
     collective_counts,
-    cut_links,
     deadlines,
     link_emulation,
     link_queue,
@@ -37,13 +36,15 @@ from . import (
 from .deaths import failed_ranks
 from .event_board import ANY, Event
 from .events import log
+from .launch import off_the_network
 from .peer_boards import board_of
 from .rank_states import rank_list
 from .runtime import MPI
 from .work import Collective, Handle
 
 _LOOK_AFTER_SECONDS = 0.2  # nearly all calls are over by then
-_ARRIVAL_SECONDS, _ARRIVAL_SECONDS_OF_HOSTS = 2.0, 10.0
+_LOOK_EVERY_SECONDS = 1.0
+_ARRIVAL_SECONDS = 2.0 if off_the_network(os.environ) else 10.0  # longer from other hosts
 _END, _LEAVE, _MESSAGES = 1, 2, 3  # tags
 _EVERYBODY = -1
 
@@ -143,13 +144,12 @@ def await_all(is_vain: Callable[[], bool]) -> None:
     if runtime.news_comm is None:
         return
     _send(_LEAVE, b"")
-    pause, look = 1e-5, time.monotonic() + cut_links.LOOK_EVERY_SECONDS
+    pause, look = 1e-5, time.monotonic() + _LOOK_EVERY_SECONDS
     while not (_all_have_left() or is_vain()):
         time.sleep(pause)
         pause = min(2 * pause, 1e-2)
         if time.monotonic() > look:
-            look += cut_links.LOOK_EVERY_SECONDS
-            cut_links.close_dead(cut_links.PATIENT_SECONDS)
+            look += _LOOK_EVERY_SECONDS
             _vanished.update(rank for rank in _others() if not _has_process(rank))
             if _told != (_told := _messages_with()):
                 _send(_MESSAGES, pickle.dumps(_told))  # short, so that it needs no receiver
@@ -287,8 +287,7 @@ def _without_its_message(operation: deadlines.Operation) -> str:
     if link_emulation.entered_links or link_queue.has_messages():
         return ""  # it may only be slow
     now, group = time.perf_counter(), log.group_of(operation.comm)
-    patience = _ARRIVAL_SECONDS_OF_HOSTS if cut_links.several_hosts else _ARRIVAL_SECONDS
-    if now - operation.started < patience:
+    if now - operation.started < _ARRIVAL_SECONDS:
         return ""
     for event in log.reader.open_operations():
         if not event.waiting or (event.group, event.ranks) != (group.name, group.ranks):
@@ -296,7 +295,7 @@ def _without_its_message(operation: deadlines.Operation) -> str:
         if not (event.sends or event.needs_send):
             continue
         peers = _peers(event)
-        if peers and all(_has_nothing_for_us(rank, now - patience) for rank in peers):
+        if peers and all(_has_nothing_for_us(rank, now - _ARRIVAL_SECONDS) for rank in peers):
             return _text(peers, "receiving this message" if event.sends else "sending this message")
     return ""
 

@@ -19,7 +19,6 @@ from . import (
     base_comm,
     collective_counts,
     comm_reaper,
-    cut_links,
     deadlines,
     ends,
     link_emulation,
@@ -301,14 +300,11 @@ def current_world() -> GuardedComm | None:
 
 
 def introduce(comm: MPI.Intracomm, seconds: float) -> None:
-    """Tell the ranks of ``comm`` where this one is, and its event board; each must call this."""
-    what, gather = "exchange of event boards", MPI.Intracomm.allgather
-    if cut_links.several_hosts:
-        own = cut_links.own_addresses()
-        cut_links.hosts_are_at(deadlines.call(comm, what, seconds, gather, comm, own))
+    """Tell the ranks of ``comm`` where this one's event board is; each must call this."""
     if peer_boards.directory is None:
+        what, own = "exchange of event boards", peer_boards.address()
         peer_boards.exchange(
-            deadlines.call(comm, what, seconds, gather, comm, peer_boards.address())
+            deadlines.call(comm, what, seconds, MPI.Intracomm.allgather, comm, own)
         )
         deadlines.call(comm, what, seconds, MPI.Intracomm.Barrier, comm)
         peer_boards.forget_path()

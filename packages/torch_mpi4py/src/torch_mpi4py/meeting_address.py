@@ -13,8 +13,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
+
 from . import deadlines
-from .cut_links import own_addresses
 from .runtime import MPI
 
 VARIABLE = "TORCH_MPI4PY_STORE_HOST"
@@ -72,6 +73,13 @@ def listen(address: str) -> socket.socket:
     """Return a socket that listens on a port of ``address`` which the system has chosen."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family)
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses of this host."""
+    entries = [one for some in psutil.net_if_addrs().values() for one in some]
+    kinds = (socket.AF_INET, socket.AF_INET6)
+    return [one.address.partition("%")[0] for one in entries if one.family in kinds]
 
 
 def _addresses() -> list[str]:

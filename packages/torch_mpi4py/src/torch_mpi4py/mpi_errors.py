@@ -5,7 +5,7 @@ A rank that another one has freed finds out why: whether a rank has died, and wh
 
 from __future__ import annotations
 
-from . import advice, cut_links, shared_report
+from . import advice, shared_report
 from .deaths import await_failed_ranks, has_ulfm, is_revoked
 from .errors import CommunicationError, RankFailedError, RevokedError
 from .rank_states import rank_list
@@ -60,15 +60,11 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
     told = shared_report.find(comm)  # it may have come meanwhile
     return RevokedError(
         f"{what}: this rank was freed because another rank gave up or failed. "
-        f"{cut_links.advice_or(advice.START_AGAIN)}"
-        f"{shared_report.ending('' if told is None else told.text)}"
+        f"{advice.START_AGAIN}{shared_report.ending('' if told is None else told.text)}"
     )
 
 
 def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
     who = rank_list(dead) if dead else "a rank"
     report = shared_report.reach(comm, dead=dead)
-    cut_links.close_dead()  # it may have been another rank of this host that found one silent
-    return RankFailedError(
-        f"{what}: {who} died. {cut_links.advice_or(advice.GO_ON)}{shared_report.ending(report)}"
-    )
+    return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{shared_report.ending(report)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
-from . import cut_links, deadlines
+from . import deadlines
 from .base_comm import numbers_in
 from .guarded_comm import DEFAULT_TIMEOUT_SECONDS, current_world, forget_half_made, renew_world
 from .live_groups import live_groups
@@ -51,10 +51,8 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
 
     Raises:
         DeadlineError: if a living rank does not come; call it again, then it goes on.
-        CommunicationError: if this MPI has no fault tolerance, or another host does not answer: its
-            ranks may live and shrink, too.
+        CommunicationError: if this MPI has no fault tolerance.
     """
-    cut_links.require_none("shrink")
     comm = current_world()
     if comm is not None:
         deadlines.revoke(comm)
@@ -95,7 +93,6 @@ def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIPro
         return dist.group.WORLD
     group.abort()
     comm = shrunk_copy(group.comm, seconds, "shrink of a group")
-    cut_links.require_none("shrink of a group")
     places = numbers_in(group.comm, comm.Get_group())
     members = dist.get_process_group_ranks(group)
     checked, timeout = group.check_collectives, group.timeout

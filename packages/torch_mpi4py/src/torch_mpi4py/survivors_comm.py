@@ -6,10 +6,9 @@ taken up again by the next one.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, wait
 
-from . import advice, cut_links, deadlines
+from . import advice, deadlines
 from .base_comm import base, numbers_in, replace_base
 from .deaths import has_ulfm
 from .errors import CommunicationError, DeadlineError
@@ -29,7 +28,6 @@ def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
     """
     before = base()
     fresh = shrunk_copy(before, seconds, "shrink")
-    cut_links.require_none("shrink")
     survivors = numbers_in(before, fresh.Get_group())
     dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
     if dead:
@@ -56,12 +54,7 @@ def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm
     if key not in _unfinished:
         _unfinished[key] = deadlines.on_thread("shrink", comm.Shrink)
     shrinking = _unfinished[key]
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        if wait([shrinking], min(left, cut_links.LOOK_EVERY_SECONDS)).done:
-            break
-        cut_links.close_dead(min(cut_links.PATIENT_SECONDS, seconds / 3))
-    if not shrinking.done():
+    if not wait([shrinking], deadlines.bounded(seconds)).done:
         raise DeadlineError(
             f"{what}: Timed out because not every living rank made this call within {seconds:g} s. "
             "Call it on all of them; this rank goes on where it stopped when it is called again."
