@@ -32,7 +32,7 @@ from course_lib.parallel.parameter_server import (
 from course_lib.training.data import DataSet, load
 from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import MLP
-from notebooks.lesson_09.shuffled_batches import shuffled_batches
+from course_lib.training.shuffled_batches import shuffled_batches
 
 STEP_SECONDS = 0.02
 SLOWER = 3

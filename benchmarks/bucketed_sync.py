@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 from torch_mpi4py import MPI
 
 from benchmarks.measure import LEAST_LOOPS, take_turns
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training.models import MLP, LeNet
-from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
 
 BATCH = 32
 ROUNDS = 31
