@@ -1,14 +1,12 @@
 """The course's cluster and a plain ipyparallel one, four engines each, side by side.
 
-An ordinary program: ``python -m benchmarks.engines FILE``. It starts two programs, each with an
-IPython of its own and the magics of its cluster: ``ours`` and ``plain``. They start one after the
-other, with torch imported on the engines, and then run cells in turns, while the other waits; so
-no cell competes with another.
+Two programs, each with an IPython of its own and the magics of its cluster: ``ours`` and ``plain``.
+They start one after the other, with torch imported on the engines, and then run cells in turns,
+while the other waits; so no cell competes with another.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -18,18 +16,29 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
-from typing import IO, TYPE_CHECKING
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
 
-from torch_mpi4py import launch
+from benchmarks.report import (
+    Section,
+    Table,
+    Target,
+    by_turns,
+    each,
+    few,
+    key,
+    milliseconds,
+    ratio,
+    target,
+)
+from benchmarks.running import ROOT, environment, in_turns, rounds
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
 STARTS = 2
-ROUNDS = 15
+TURNS = 15
 CELLS_A_SAMPLE = 10
 CELLS = {
     "nothing": "pass",
@@ -39,20 +48,18 @@ CELLS = {
 IMPORT = "import torch, torch.distributed"
 ANSWER_SECONDS = 90
 
-Answer = dict[str, list[float]]
-
 
 class Child:
     """One of the two programs, asked through its standard input."""
 
     def __init__(self, kind: str) -> None:
-        environment = launch.environment() | {"IPP_NONINTERACTIVE": "1"}
+        variables = environment() | {"IPP_NONINTERACTIVE": "1"}
         programs = str(Path(sys.executable).parent)
-        environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
+        variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engines", "--serve", kind],
+            [sys.executable, "-m", "benchmarks.engines", kind],
             cwd=ROOT,
-            env=environment,
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,18 +88,13 @@ class Child:
             raise
 
 
-def main() -> None:
-    """Ask both programs in turns, and write what they measured."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--serve", choices=("ours", "plain"))
-    parser.add_argument("output", type=Path, nargs="?")
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(Ours() if arguments.serve == "ours" else Plain())
-        return
-    children = {kind: Child(kind) for kind in ("ours", "plain")}
-    starts: Answer = {kind: [] for kind in children}
-    cells: dict[str, Answer] = {name: {kind: [] for kind in children} for name in CELLS}
+def measure() -> dict:
+    """Ask both programs in turns."""
+    children = {kind: Child(kind) for kind in KINDS}
+    starts: dict[str, list[float]] = {kind: [] for kind in children}
+    cells: dict[str, dict[str, list[float]]] = {
+        name: {kind: [] for kind in children} for name in CELLS
+    }
     try:
         for turn in range(STARTS):
             for kind, child in children.items():
@@ -100,15 +102,55 @@ def main() -> None:
                     child.ask("stop")
                 starts[kind].append(child.ask("start"))
         for name in CELLS:
-            for turn in range(ROUNDS):
-                order = list(children) if turn % 2 else list(reversed(children))
-                for kind in order:
-                    cells[name][kind].append(children[kind].ask(name))
+            for kind in in_turns(list(children), rounds(TURNS)):
+                cells[name][kind].append(children[kind].ask(name))
     finally:
         for child in children.values():
             child.close()
-    result = {"ranks": RANKS, "starts": starts, "cells": cells}
-    arguments.output.write_text(json.dumps(result))
+    return {"ranks": RANKS, "starts": starts, "cells": cells}
+
+
+def section(measured: dict) -> Section:
+    """Return tables and targets of :func:`measure`."""
+    starts, ranks = measured["starts"], measured["ranks"]
+    cells = [{"cell": name, "samples": samples} for name, samples in measured["cells"].items()]
+    by_cell = {
+        "cell": key("cell"),
+        **each({"ours": "ipyranks", "plain": "ipyparallel"}, milliseconds),
+        "turn by turn": lambda row: f"{by_turns(row, 'ours', 'plain'):.2f}x",
+    }
+    kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
+    parts = [
+        f"{ranks} MPI engines each, in turns. A `%%px` cell from its call to the end of its "
+        "output, ms: median (quartiles). Ours with everything on: limits, hang reports, ordered "
+        "output.",
+        Table(by_cell, cells),
+        "Start with torch imported on all engines, s: median (smallest to largest).",
+        Table(each(kinds, few), [{"samples": starts}]),
+    ]
+    plain = median(starts["plain"])
+    started = target(
+        f"start of {ranks} engines, torch imported",
+        "<= 4.5 s",
+        median(starts["ours"]),
+        min(starts["ours"]),
+        "{:.1f} s",
+        f"plain ipyparallel and its import take {plain:.1f} s here",
+    )
+    targets = [*map(cell_target, cells), started]
+    return Section("A cluster of engines, against plain ipyparallel", parts, targets)
+
+
+def cell_target(row: dict) -> Target:
+    """Return how long a cell takes over one of plain ipyparallel."""
+    ours, plain = (median(row["samples"][kind]) for kind in ("ours", "plain"))
+    return target(
+        f"%%px round trip against ipyparallel, {row['cell']}",
+        "<= 1.1x",
+        by_turns(row, "ours", "plain"),
+        ratio(row, "ours", "plain", min),
+        cause=f"{1e3 * (ours - plain):+.1f} ms a cell",
+    )
 
 
 # ---- the programs that are asked -------------------------------------------------------
@@ -142,6 +184,9 @@ class Plain:
         self.cluster.stop_cluster_sync()
 
 
+KINDS: dict[str, type[Ours | Plain]] = {"ours": Ours, "plain": Plain}
+
+
 def serve(kind: Ours | Plain) -> None:
     """Answer requests from standard input with seconds; at its end, stop."""
     from IPython.core.interactiveshell import InteractiveShell
@@ -150,38 +195,27 @@ def serve(kind: Ours | Plain) -> None:
     shell = InteractiveShell.instance()
     running = False
 
-    def timed(call: Callable[[], None]) -> float:
+    def timed(call: Callable[..., Any], *arguments: Any) -> float:
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            call()
+            call(*arguments)
         return time.perf_counter() - start
-
-    def cell(name: str) -> float:
-        code = CELLS[name]
-        one = lambda: shell.run_cell_magic("px", "", code)  # noqa: E731
-        return mean(timed(one) for _ in range(CELLS_A_SAMPLE))
 
     try:
         for line in sys.stdin:
             request = line.strip()
-            if request == "start":
-                answer = timed(lambda: kind.start(shell))
-                running = True
-            elif request == "stop":
-                answer = timed(kind.stop)
-                running = False
+            if request in CELLS:
+                cell = (shell.run_cell_magic, "px", "", CELLS[request])
+                answer = mean(timed(*cell) for _ in range(CELLS_A_SAMPLE))
             else:
-                answer = cell(request)
-            _say(answers, answer)
+                running = request == "start"
+                answer = timed(kind.start, shell) if running else timed(kind.stop)
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
     finally:
         if running:
             kind.stop()
 
 
-def _say(answers: IO[str], value: float) -> None:
-    answers.write(json.dumps(value) + "\n")
-    answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve(KINDS[sys.argv[1]]())
