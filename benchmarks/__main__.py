@@ -1,4 +1,4 @@
-"""One command measures on real ranks, and writes a text with all tables and what pages show.
+"""One command measures on real ranks; it writes a text with all tables, and what pages show.
 
 Every entry of PROGRAMS is a program, on which ranks it runs, and what says its tables and targets.
 """
@@ -27,14 +27,14 @@ from benchmarks import (
     hosts,
     lab,
     pages,
-    peers,
     single_calls,
     throughput,
 )
-from benchmarks.report import Section, render, target_table
+from benchmarks.report import Section, Target, render, target_table
 from benchmarks.running import LIMIT_SECONDS, QUICK, ROOT, run
 
 RESULTS = ROOT / "benchmarks" / "results"
+SAMPLES = "samples.json.xz"
 
 
 class Program(NamedTuple):
@@ -65,7 +65,6 @@ PROGRAMS = (
     Program("engines", (0,), engines.measure, engines.section),
     Program("failures", (0,), failures.measure, failures.section),
     Program("lab", (0,), lab.measure, lab.section),
-    Program("peers", (2,), peers.measure, peers.section),
     Program("launchers", (0,), throughput.launchers, throughput.launchers_section),
     Program("hosts", (0,), hosts.measure, hosts.section),
     Program("gpu", (0,), gpu.measure, gpu.section),
@@ -86,123 +85,115 @@ def told(program: Program) -> list[dict]:
 
 
 def sections_of(found: dict[str, list]) -> list[Section]:
-    """Return the sections of these programs' results; those of RARE may never have been there."""
-    found = {RARE.name: [None], **found}
+    """Return the sections of these programs' results."""
     programs = (program for program in (*PROGRAMS, RARE) if program.name in found)
     return [program.section(one) for program in programs for one in found[program.name]]
+
+
+def tables(sections: list[Section]) -> str:
+    """Return sections in Markdown."""
+    return "\n".join(line for section in sections for line in render(section))
+
+
+def targets_of(sections: list[Section]) -> list[Target]:
+    """Return all targets of sections."""
+    return [target for section in sections for target in section.targets]
 
 
 def markdown(result: dict) -> str:
     """Return the whole report."""
     sections = sections_of(result["programs"])
-    lines = [
-        "# Benchmarks",
-        "",
-        f"{result['date']}. {pages.software(result)}, Python {result['python']}, one thread per "
-        "rank. Milliseconds: median (quartiles) of samples taken in turns in the same ranks. Load "
-        f"average at the start: {result['load']}. Made by `make bench`.",
-        "",
-        "![Time of an all_reduce over its size](all_reduce.svg)",
-        "",
-        *(line for section in sections for line in render(section)),
-        "## Targets",
-        "",
-        "Targets are about medians. Other load on the machine slows gloo more than MPI, so the "
-        "ratio of the fastest samples stands beside: where it tells another story, trust neither.",
-        "",
-        *target_table(target for section in sections for target in section.targets),
-    ]
-    return "\n".join(lines)
+    targets = "\n".join(target_table(targets_of(sections)))
+    return f"""# Benchmarks
+
+{result["date"]}. {pages.software(result)}, Python {result["python"]}, one thread per rank. \
+Milliseconds: median (quartiles) of samples taken in turns in the same ranks. Load average at the \
+start: {result["load"]}. Made by `make bench`.
+
+{tables(sections)}
+## Targets
+
+Targets are about medians. Other load on the machine slows gloo more than MPI, so the ratio of the \
+fastest samples stands beside: where it tells another story, trust neither.
+
+{targets}"""
 
 
 def write(result: dict, output: Path) -> str:
-    """Write text, plot and samples, and pages if it goes to RESULTS; return the text."""
+    """Keep all samples and write the text, and pages if it goes to RESULTS; return the text."""
     output.mkdir(parents=True, exist_ok=True)
-    write_samples(result, output)
-    text = markdown(result)
-    (output / "results.md").write_text(text)
-    runs = result["programs"]["backend"]
-    pages.plot(runs, output / "all_reduce.svg")
-    if output == RESULTS:
-        if any(run["ranks"] == pages.RANKS for run in runs):
-            pages.plot_five(result, ROOT / pages.PLOT)
-            pages.renew(ROOT / pages.FRONT, pages.in_words(result))
-        targets = [row for section in sections_of(result["programs"]) for row in section.targets]
-        pages.renew(ROOT / pages.PAGE, pages.table_of(result, targets))
-    return text
-
-
-def write_samples(result: dict, output: Path) -> None:
-    """Keep everything that was measured, with five digits."""
     exact = json.dumps(result)
-    short = json.loads(exact, parse_float=lambda text: float(f"{float(text):.5g}"))
-    with lzma.open(output / "samples.json.xz", "wt") as file:
+    short = json.loads(exact, parse_float=lambda text: float(f"{float(text):.8g}"))
+    with lzma.open(output / SAMPLES, "wt") as file:
         json.dump(short, file, separators=(",", ":"))
+    text = markdown(short)
+    (output / "results.md").write_text(text)
+    if output == RESULTS:
+        if any(run["ranks"] == pages.RANKS for run in short["programs"]["backend"]):
+            pages.plot_five(short, ROOT / pages.PLOT)
+            pages.renew(ROOT / pages.FRONT, pages.in_words(short))
+        targets = targets_of(sections_of(short["programs"]))
+        pages.renew(ROOT / pages.PAGE, pages.table_of(short, targets))
+    return text
 
 
 def kept(output: Path) -> dict:
     """Return the measurement that was written there."""
-    with lzma.open(output / "samples.json.xz", "rt") as file:
+    with lzma.open(output / SAMPLES, "rt") as file:
         return json.load(file)
 
 
-def main() -> None:
-    """Measure and report; results go to benchmarks/results unless said otherwise."""
-    names = [program.name for program in PROGRAMS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", help="instead of 2 and 4")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--all", action="store_true", help="also all lessons and a fresh clone (many minutes)"
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        metavar="NAME",
-        choices=names,
-        help="print what these programs measure, and keep nothing",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a few rounds only, to try: give --only or --output"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="measure nothing, write the kept results again"
-    )
-    arguments = parser.parse_args()
-    if arguments.quick:
-        if not arguments.only and arguments.output == RESULTS:
-            parser.error("--quick is no measurement to keep: give --only or --output as well")
-        os.environ[QUICK] = "1"
-    if arguments.again:
-        print(write(kept(arguments.output), arguments.output))
-        return
-    programs = [
-        program._replace(ranks=tuple(arguments.ranks or program.ranks))
-        if len(program.ranks) > 1
-        else program
-        for program in PROGRAMS
-        if not arguments.only or program.name in arguments.only
-    ]
-    if arguments.only:
-        for program in programs:
-            sections = [program.section(found) for found in told(program)]
-            lines = [line for section in sections for line in render(section)]
-            rows = [row for section in sections for row in section.targets]
-            print("\n".join([*lines, *(target_table(rows) if rows else [])]), flush=True)
-        return
-    result = {
+def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
+    """Return what all programs measured; what is rare is taken from ``output`` otherwise."""
+    result: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
     result["programs"] = {program.name: told(program) for program in programs}
-    if arguments.all:
-        result["programs"][RARE.name] = told(RARE)
-    elif (arguments.output / "samples.json.xz").exists():
-        rare = kept(arguments.output)["programs"].get(RARE.name)
-        result["programs"] |= {RARE.name: rare} if rare else {}
-    print(write(result, arguments.output))
+    before = kept(output)["programs"] if (output / SAMPLES).exists() else {}
+    rare = told(RARE) if with_rare else before.get(RARE.name, [None])
+    result["programs"][RARE.name] = rare
+    return result
+
+
+def main() -> None:
+    """Measure and report; results go to benchmarks/results unless said otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
+    option = parser.add_argument
+    option("--ranks", type=int, nargs="+", help="instead of 2 and 4")
+    option("--output", type=Path, default=RESULTS)
+    option("--all", action="store_true", help="also all lessons and a fresh clone (many minutes)")
+    names = [program.name for program in PROGRAMS]
+    text = "print what these programs measure, and keep nothing"
+    option("--only", nargs="+", metavar="NAME", choices=names, help=text)
+    text = "a few rounds only, to try: with --only or --output"
+    option("--quick", action="store_true", help=text)
+    option("--again", action="store_true", help="write the kept results again; measure nothing")
+    given = parser.parse_args()
+    if given.again:
+        print(write(kept(given.output), given.output))
+        return
+    if given.quick:
+        if not given.only and given.output == RESULTS:
+            parser.error("--quick is no measurement to keep: give --only or --output as well")
+        os.environ[QUICK] = "1"
+    programs = [
+        program._replace(ranks=tuple(given.ranks or program.ranks))
+        if len(program.ranks) > 1
+        else program
+        for program in PROGRAMS
+        if program.name in (given.only or names)
+    ]
+    if not given.only:
+        print(write(measure_all(programs, given.output, given.all), given.output))
+        return
+    for program in programs:
+        sections = [program.section(found) for found in told(program)]
+        print(tables(sections))
+        if targets := targets_of(sections):
+            print("\n".join(target_table(targets)), flush=True)
 
 
 if __name__ == "__main__":

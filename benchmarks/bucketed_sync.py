@@ -6,25 +6,15 @@ Both keep replicas of equal weights equal, which is checked at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from benchmarks import report
 from benchmarks.backend import MODELS, step_of
-from benchmarks.report import (
-    Section,
-    Table,
-    Target,
-    by_turns,
-    each,
-    extra,
-    milliseconds,
-    ratio,
-    target,
-)
+from benchmarks.report import Section, Table, Target, by_turns, compared
 from benchmarks.running import take_turns, world
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.invariants import assert_replicas_equal
@@ -64,13 +54,12 @@ def measure() -> dict:
 
 def section(measured: dict) -> Section:
     """Return table and targets of :func:`measure`."""
-    over_ddp = partial(by_turns, above="sync", below="ddp")
     columns = {
         "model (parameters, tensors, buckets)": lambda row: (
             f"{row['model']} ({row['parameters']:,}, {row['tensors']}, {row['buckets']})"
         ),
-        **each({"sync": "BucketedGradientSync", "ddp": "DDP"}, milliseconds),
-        "turn by turn": lambda row: f"{over_ddp(row):.2f}x",
+        **report.each({"sync": "BucketedGradientSync", "ddp": "DDP"}, report.milliseconds),
+        "turn by turn": report.over("sync", "ddp", ".2f", by_turns),
     }
     about = (
         f"Both on this backend, {measured['ranks']} ranks, {measured['batch']} images a rank and "
@@ -78,14 +67,11 @@ def section(measured: dict) -> Section:
         "(quartiles)."
     )
 
-    def row_target(row: dict) -> Target:
-        more = extra(row, "sync", "ddp")
+    def over_ddp(row: dict) -> Target:
+        more = report.extra(row, "sync", "ddp")
         cause = f"{more:.0f} us a step for {row['tensors']} hooks in Python, which DDP has in C++"
         what = f"lesson's bucketed sync against DDP, {row['model']}, {measured['ranks']} ranks"
-        return target(what, "<= 1.05x", over_ddp(row), ratio(row, "sync", "ddp", min), cause=cause)
+        return compared(what, "<= 1.05x", row, "sync", "ddp", cause, by_turns)
 
-    return Section(
-        "The lesson's bucketed, overlapped sync against DDP",
-        [about, Table(columns, measured["models"])],
-        [row_target(row) for row in measured["models"]],
-    )
+    title, rows = "The lesson's bucketed, overlapped sync against DDP", measured["models"]
+    return Section(title, [about, Table(columns, rows)], [*map(over_ddp, rows)])

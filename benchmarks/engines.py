@@ -1,37 +1,27 @@
 """The course's cluster and a plain ipyparallel one, four engines each, side by side.
 
-Two programs, each with an IPython of its own and the magics of its cluster: ``ours`` and ``plain``.
-They start one after the other, with torch imported on the engines, and then run cells in turns,
-while the other waits; so no cell competes with another.
+Two processes, each with an IPython of its own and the magics of its cluster: ``ours`` and
+``plain``. They start one after the other, with torch imported on the engines, and then run cells
+in turns, while the other waits; so no cell competes with another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.report import (
-    Section,
-    Table,
-    Target,
-    by_turns,
-    each,
-    few,
-    key,
-    milliseconds,
-    ratio,
-    target,
-)
-from benchmarks.running import ROOT, environment, in_turns, rounds
+from benchmarks import report
+from benchmarks.report import Section, Table, Target, by_turns, compared, few, key, within
+from benchmarks.running import environment, in_turns, rounds
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -46,55 +36,41 @@ CELLS = {
     "an import and 1,000 numbers": "import numpy\nnumbers = numpy.arange(1000)",
 }
 IMPORT = "import torch, torch.distributed"
-ANSWER_SECONDS = 90
+END_SECONDS = 90
 
 
 class Child:
-    """One of the two programs, asked through its standard input."""
+    """One of the two processes, which ends with this one."""
 
     def __init__(self, kind: str) -> None:
-        variables = environment() | {"IPP_NONINTERACTIVE": "1"}
-        programs = str(Path(sys.executable).parent)
-        variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engines", kind],
-            cwd=ROOT,
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdin
-        assert self.process.stdout
-        self.requests, self.answers = self.process.stdin, self.process.stdout
+        context = multiprocessing.get_context("spawn")
+        self._pipe, its_own = context.Pipe()
+        self._process = context.Process(target=serve, args=(kind, its_own))
+        self._process.start()
+        its_own.close()
 
     def ask(self, request: str) -> float:
-        """Return the seconds that the answer names."""
-        self.requests.write(request + "\n")
-        self.requests.flush()
-        line = self.answers.readline()
-        if not line:
-            raise RuntimeError(f"the program ended at the request {request!r}")
-        return json.loads(line)
+        """Return how many seconds the request took; EOFError if the process has ended."""
+        self._pipe.send(request)
+        return self._pipe.recv()
 
     def close(self) -> None:
         """Let it stop its cluster and end."""
-        self.requests.close()
-        try:
-            self.process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
+        self._pipe.close()
+        self._process.join(END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            raise TimeoutError(f"a cluster did not stop within {END_SECONDS} s")
 
 
 def measure() -> dict:
-    """Ask both programs in turns."""
+    """Ask both processes in turns."""
+    programs = str(Path(sys.executable).parent)
+    os.environ.update(environment() | {"IPP_NONINTERACTIVE": "1"})
+    os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
     children = {kind: Child(kind) for kind in KINDS}
     starts: dict[str, list[float]] = {kind: [] for kind in children}
-    cells: dict[str, dict[str, list[float]]] = {
-        name: {kind: [] for kind in children} for name in CELLS
-    }
+    cells: dict[str, dict] = {name: {kind: [] for kind in children} for name in CELLS}
     try:
         for turn in range(STARTS):
             for kind, child in children.items():
@@ -116,7 +92,7 @@ def section(measured: dict) -> Section:
     cells = [{"cell": name, "samples": samples} for name, samples in measured["cells"].items()]
     by_cell = {
         "cell": key("cell"),
-        **each({"ours": "ipyranks", "plain": "ipyparallel"}, milliseconds),
+        **report.each({"ours": "ipyranks", "plain": "ipyparallel"}, report.milliseconds),
         "turn by turn": lambda row: f"{by_turns(row, 'ours', 'plain'):.2f}x",
     }
     kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
@@ -126,34 +102,22 @@ def section(measured: dict) -> Section:
         "output.",
         Table(by_cell, cells),
         "Start with torch imported on all engines, s: median (smallest to largest).",
-        Table(each(kinds, few), [{"samples": starts}]),
+        Table(report.each(kinds, few), [{"samples": starts}]),
     ]
-    plain = median(starts["plain"])
-    started = target(
-        f"start of {ranks} engines, torch imported",
-        "<= 4.5 s",
-        median(starts["ours"]),
-        min(starts["ours"]),
-        "{:.1f} s",
-        f"plain ipyparallel and its import take {plain:.1f} s here",
-    )
-    targets = [*map(cell_target, cells), started]
+    cause = f"plain ipyparallel and its import take {median(starts['plain']):.1f} s here"
+    what = f"start of {ranks} engines, torch imported"
+    targets = [*map(over_plain, cells), within(what, 4.5, starts["ours"], cause, "{:.1f} s")]
     return Section("A cluster of engines, against plain ipyparallel", parts, targets)
 
 
-def cell_target(row: dict) -> Target:
+def over_plain(row: dict) -> Target:
     """Return how long a cell takes over one of plain ipyparallel."""
-    ours, plain = (median(row["samples"][kind]) for kind in ("ours", "plain"))
-    return target(
-        f"%%px round trip against ipyparallel, {row['cell']}",
-        "<= 1.1x",
-        by_turns(row, "ours", "plain"),
-        ratio(row, "ours", "plain", min),
-        cause=f"{1e3 * (ours - plain):+.1f} ms a cell",
-    )
+    what = f"%%px round trip against ipyparallel, {row['cell']}"
+    cause = f"{report.extra(row, 'ours', 'plain') / 1e3:+.1f} ms a cell"
+    return compared(what, "<= 1.1x", row, "ours", "plain", cause, by_turns)
 
 
-# ---- the programs that are asked -------------------------------------------------------
+# ---- the processes that are asked -------------------------------------------------------
 
 
 class Ours:
@@ -187,13 +151,11 @@ class Plain:
 KINDS: dict[str, type[Ours | Plain]] = {"ours": Ours, "plain": Plain}
 
 
-def serve(kind: Ours | Plain) -> None:
-    """Answer requests from standard input with seconds; at its end, stop."""
+def serve(kind: str, pipe: Connection) -> None:
+    """Answer requests with seconds until the other end is closed; then stop."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    answers = sys.stdout
-    shell = InteractiveShell.instance()
-    running = False
+    cluster, shell, running = KINDS[kind](), InteractiveShell.instance(), False
 
     def timed(call: Callable[..., Any], *arguments: Any) -> float:
         start = time.perf_counter()
@@ -202,20 +164,16 @@ def serve(kind: Ours | Plain) -> None:
         return time.perf_counter() - start
 
     try:
-        for line in sys.stdin:
-            request = line.strip()
+        while True:
+            request = pipe.recv()
             if request in CELLS:
                 cell = (shell.run_cell_magic, "px", "", CELLS[request])
-                answer = mean(timed(*cell) for _ in range(CELLS_A_SAMPLE))
+                pipe.send(mean(timed(*cell) for _ in range(CELLS_A_SAMPLE)))
             else:
                 running = request == "start"
-                answer = timed(kind.start, shell) if running else timed(kind.stop)
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
+                pipe.send(timed(cluster.start, shell) if running else timed(cluster.stop))
+    except EOFError:
+        pass  # the other end is closed: all has been asked
     finally:
         if running:
-            kind.stop()
-
-
-if __name__ == "__main__":
-    serve(KINDS[sys.argv[1]]())
+            cluster.stop()

@@ -18,13 +18,12 @@ import io
 import os
 import signal
 import time
-from statistics import median
 
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
 
-from benchmarks.report import Section, Table, Target, at_most_seconds, few
+from benchmarks.report import Section, Table, Target, few, key, within
 from benchmarks.running import rounds, run
 
 RANKS = 4
@@ -160,46 +159,37 @@ def after_a_death() -> float:
 def section(measured: dict) -> Section:
     """Return table and targets of :func:`measure`."""
     alone, ranks = measured["alone"], measured["ranks"]
-    hang = {
-        (way, until): [one[until] for one in measured[way]]
-        for way in ("limit", "deadline")
-        for until in ("report", "next")
-    }
-    survivors, cell = "to the survivors' next", "to the end of the next cell's all-reduce"
-    rows = [
-        ("a cell's limit passes", "to the report", hang["limit", "report"]),
-        ("a cell's limit passes", cell, hang["limit", "next"]),
-        ("a group's deadline passes", "to the report", hang["deadline", "report"]),
-        ("a group's deadline passes", cell, hang["deadline", "next"]),
-        (
-            f"a rank of {alone['ranks']} and fewer is killed, no notebook",
-            f"{survivors} completed all-reduce",
-            alone["seconds"],
-        ),
-        (f"`cluster.kill` of one of {ranks}, `cluster.shrink()`", cell, measured["death"]),
+    report, after = "the report", "to the end of the next cell's all-reduce"
+    survivors = "the survivors' next"
+    rows, targets = [], []
+    for way, what in (
+        ("limit", "a cell's limit passes"),
+        ("deadline", "a group's deadline passes"),
+    ):
+        reports, nexts = ([one[until] for one in measured[way]] for until in ("report", "next"))
+        rows += [(what, f"to {report}", reports), (what, after, nexts)]
+        targets.append(seconds(f"hang: from the {way} to {report}", 1, reports))
+        targets.append(
+            seconds(f"hang: from the {way} to the free ranks' next all-reduce", 1, nexts)
+        )
+    killed = f"a rank of {alone['ranks']} and fewer is killed, no notebook"
+    rows += [
+        (killed, f"to {survivors} completed all-reduce", alone["seconds"]),
+        (f"`cluster.kill` of one of {ranks}, `cluster.shrink()`", after, measured["death"]),
         ("`cluster.restart()`", "to a cell on fresh ranks with torch", measured["restart"]),
     ]
-    columns = {
-        "what happens": lambda row: row[0],
-        "from then": lambda row: row[1],
-        "s": lambda row: few(row[2]),
-    }
-    untils = {"report": "the report", "next": "the free ranks' next all-reduce"}
-    targets = [
-        within(f"hang: from the {way} to {untils[until]}", 1, values)
-        for (way, until), values in hang.items()
-    ]
-    death = f"killed rank: {survivors} all-reduce"
+    death = f"killed rank: to {survivors} all-reduce"
     targets += [
-        within(death, 0.2, alone["seconds"]),
-        within(f"{death}, by cells", 0.2, measured["death"]),
-        within("restart of the engines", 4, measured["restart"]),
+        seconds(death, 0.2, alone["seconds"]),
+        seconds(f"{death}, by cells", 0.2, measured["death"]),
+        seconds("restart of the engines", 4, measured["restart"]),
     ]
+    columns = {"what happens": key(0), "from then": key(1), "s": lambda row: few(row[2])}
     about = f"{ranks} engines. Seconds: median (smallest to largest) of a few."
     return Section("Hangs and deaths", [about, Table(columns, rows)], targets)
 
 
-def within(what: str, wanted: float, values: list[float]) -> Target:
+def seconds(what: str, wanted: float, values: list[float]) -> Target:
     """Return a comparison with so many seconds, its cause all that were measured."""
     cause = f"the {len(values)} took {', '.join(f'{value:.2f}' for value in values)} s"
-    return at_most_seconds(what, wanted, values, cause)
+    return within(what, wanted, values, cause)

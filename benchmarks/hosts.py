@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -24,25 +26,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from benchmarks import report
 from benchmarks.backend import ddp_steps
 from benchmarks.failures import HANGS, RANKS, Notebook
-from benchmarks.report import (
-    MIB,
-    Section,
-    Shown,
-    Table,
-    Target,
-    at_most_seconds,
-    each,
-    few,
-    key,
-    microseconds,
-    milliseconds,
-    over,
-    ratio,
-    size,
-    target,
-)
+from benchmarks.report import MIB, Section, Shown, Table, Target, few, ratio, size, target, within
 from benchmarks.running import QUICK, all_reduces, least_loops, rounds, run, take_turns, world
 
 if TYPE_CHECKING:
@@ -103,7 +90,7 @@ def on_ranks() -> dict:
     rows = []
     for count in SIZES:
         variants = all_reduces(comm, count, gloo=gloo, least=group)
-        least.message = variants["raw"].args[1]
+        least.asked = variants["raw"]
         samples = take_turns(comm, variants, TURNS, least_loops(count))
         rows.append({"bytes": count, "samples": samples})
     return {"ranks": comm.Get_size(), "all_reduce": rows, "ddp_step": ddp_steps(comm, gloo)}
@@ -128,38 +115,23 @@ class Least(dist.ProcessGroup):
     any check cost, which is done by all ranks before data moves.
     """
 
+    # What torch asks a group written in Python for, besides.
+    setGroupName = setGroupDesc = lambda self, name: None
+    getGroupName = getGroupDesc = lambda self: "least"
+    group_name = group_desc = "least"
+
     def __init__(self, comm: MPI.Intracomm) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size())
-        self._comm = comm
-        self._name = self._description = ""
         from torch_mpi4py import MPI
 
-        self._mpi = MPI
-        self._check = [bytes(16), 2, MPI.INT64_T]
-        self._largest = [bytearray(16), 2, MPI.INT64_T]
-        self.message: list = []
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        check, largest = ([memory, 2, MPI.INT64_T] for memory in (bytes(16), bytearray(16)))
+        self._check = partial(comm.Allreduce, check, largest, MPI.MAX)
+        self.asked: Callable[[], object] = comm.Barrier
 
     def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> None:
-        """Add up ``message``, which the caller has set to the memory of the tensor."""
-        self._comm.Allreduce(self._check, self._largest, self._mpi.MAX)
-        self._comm.Allreduce(self._mpi.IN_PLACE, self.message, self._mpi.SUM)
-
-    # What torch asks a group written in Python for, besides.
-
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupDesc(self) -> str:
-        return self._description
-
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
+        """Do what is ``asked``, which the caller has set to the raw call on the tensor's memory."""
+        self._check()
+        self.asked()
 
 
 def new_least_group(comm: MPI.Intracomm) -> tuple[dist.ProcessGroup, Least]:
@@ -181,32 +153,30 @@ def section(measured: dict) -> Section:
     title = "Several hosts"
     if why := measured.get("missing"):
         return Section(title, [f"Not measured here: {why}."])
+    runs = measured["runs"]
     ratios = {
-        "gloo / ours": over("gloo", "ours", ".1f"),
-        "ours / least": over("ours", "least"),
-        "ours / raw": over("ours", "raw"),
+        "gloo / ours": report.over("gloo", "ours", ".1f"),
+        "ours / least": report.over("ours", "least"),
+        "ours / raw": report.over("ours", "raw"),
     }
-    steps = [
-        {"where": where} | row for where, on in measured["runs"].items() for row in on["ddp_step"]
-    ]
+    steps = [{"where": where} | row for where in runs for row in runs[where]["ddp_step"]]
+    variants = {"ours": "torch_mpi4py", "gloo": "gloo", "silent": "sends nothing"}
     by_model = {
-        "where": key("where"),
-        "model": key("model"),
-        **each({"ours": "torch_mpi4py", "gloo": "gloo", "silent": "sends nothing"}, milliseconds),
-        "gloo / ours": over("gloo", "ours"),
+        "where": report.key("where"),
+        "model": report.key("model"),
+        **report.each(variants, report.milliseconds),
+        "gloo / ours": report.over("gloo", "ours"),
     }
     seconds = {f"four engines with torch on {where}": s for where, s in measured["starts"].items()}
     seconds["from a cell's limit to the report, two hosts"] = measured["reports"]
+    by_size = report.each(NAMES, report.microseconds) | ratios
     parts = [
         "Two virtual hosts with two ranks each, beside one with four; all on this machine's "
         "cores, what crosses the network is copied by its kernel. all_reduce of float32, "
         "microseconds: median (quartiles), in turns in the same ranks. The least that a checked "
         "call can take is torch's own `dist.all_reduce` around nothing but two raw MPI calls: 16 "
         "bytes, for the check, and the data.",
-        *(
-            Table({f"on {where}": size, **each(NAMES, microseconds), **ratios}, on["all_reduce"])
-            for where, on in measured["runs"].items()
-        ),
+        *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
         "A DDP step, ms:",
         Table(by_model, steps),
         "A notebook's cluster, s: median (smallest to largest):",
@@ -217,18 +187,16 @@ def section(measured: dict) -> Section:
 
 def targets(measured: dict) -> list[Target]:
     """Return what is promised on two hosts."""
-    on = measured["runs"]["two hosts"]
+    on, idle = measured["runs"]["two hosts"], 100 * measured["idle"]
     here, there = (measured["starts"][name] for name in ("one host", "two hosts"))
     cause = f"on one host it takes {median(here):.1f} s here, and most of that is torch's import"
     return [
         over_gloo("two hosts: all_reduce against gloo, every size", on["all_reduce"], size),
-        over_gloo("two hosts: DDP step against gloo", on["ddp_step"], key("model")),
+        over_gloo("two hosts: DDP step against gloo", on["ddp_step"], report.key("model")),
         *(over_raw(row) for row in on["all_reduce"] if row["bytes"] >= MIB),
-        at_most_seconds("start of four engines on two hosts", 8, there, cause),
-        at_most_seconds("two hosts: from the limit to the report", 2, measured["reports"]),
-        target(
-            "agent of a host, idle, of a core", "<= 0.5%", 100 * measured["idle"], form="{:.2f}%"
-        ),
+        within("start of four engines on two hosts", 8, there, cause),
+        within("two hosts: from the limit to the report", 2, measured["reports"]),
+        target("agent of a host, idle, of a core", "<= 0.5%", idle, form="{:.2f}%"),
     ]
 
 
@@ -241,12 +209,10 @@ def over_gloo(what: str, rows: list[dict], name: Shown) -> Target:
 
 def over_raw(row: dict) -> Target:
     """Return what all_reduce takes over raw MPI, at one size."""
-    return target(
-        f"two hosts: all_reduce over raw MPI, {size(row)}",
-        "<= 1.15x",
-        ratio(row, "ours", "raw"),
-        ratio(row, "ours", "raw", min),
-        cause="torch's own function around the raw call and a check took "
+    cause = (
+        "torch's own function around the raw call and a check took "
         f"{ratio(row, 'least', 'raw'):.2f}x in the same turns: all four ranks are in Python at "
-        "the same time, on this machine's cores",
+        "the same time, on this machine's cores"
     )
+    what = f"two hosts: all_reduce over raw MPI, {size(row)}"
+    return report.compared(what, "<= 1.15x", row, "ours", "raw", cause)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.backend import USUAL_BATCH, VARIANTS
-from benchmarks.report import MIB, Target, markdown_table, ratio, size, size_name, target_table
+from benchmarks.backend import USUAL_BATCH
+from benchmarks.report import MIB, Target, markdown_table, ratio, size, target_table
 from benchmarks.throughput import speedup
 
 PAGE = Path("docs/benchmark.md")  # all targets
@@ -20,7 +20,6 @@ BEGIN = "<!-- written by make bench, from here -->"
 END = "<!-- to here -->"
 SIZES = (4, 1024, 64 * 1024, MIB, 16 * MIB, 64 * MIB)
 OURS, OTHER, RAW, FLOOR = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"  # Okabe-Ito, and a grey
-COLOURS = {"ours": OURS, "gloo": OTHER, "raw": RAW}
 PLOT = Path("docs/five_figures.svg")
 RANKS, MODEL, IMAGES = 2, "MLP", 64
 CELL = "an import and 1,000 numbers"
@@ -65,36 +64,6 @@ def table_of(result: dict, targets: list[Target]) -> str:
     return "\n".join([about, "", *markdown_table(header, rows), *target_table(targets)])
 
 
-def plot(runs: list[dict], path: Path) -> None:
-    """Draw time over size, one panel per number of ranks, with quartiles as bands."""
-    figure = Figure(figsize=(4.6 * len(runs), 3.8), layout="constrained")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for panel, run in zip(panels, runs, strict=True):
-        sizes = [row["bytes"] for row in run["all_reduce"]]
-        for name, colour in COLOURS.items():
-            cuts = [quantiles(row["samples"][name], n=4) for row in run["all_reduce"]]
-            low, middle, high = ([1e3 * value for value in cut] for cut in zip(*cuts, strict=True))
-            panel.plot(sizes, middle, color=colour, marker="o", markersize=3, label=VARIANTS[name])
-            panel.fill_between(sizes, low, high, color=colour, alpha=0.2, linewidth=0)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        ticks = [4, 1024, 64 * 1024, MIB, 64 * MIB]
-        panel.set_xticks(ticks, [size_name(tick) for tick in ticks], fontsize=8)
-        panel.set_xlabel("size of the tensor")
-        panel.set_title(f"all_reduce, {run['ranks']} ranks", fontsize=10)
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("time per call (ms)")
-    panels[0].legend(frameon=False, fontsize=9)
-    save(figure, path)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure; the same samples give the same file."""
-    with mpl.rc_context({"svg.hashsalt": path.name}):
-        figure.savefig(path, metadata={"Date": None})
-
-
 # ---- five figures -----------------------------------------------------------------------
 
 
@@ -103,7 +72,7 @@ class Bar(NamedTuple):
 
     name: str
     value: float
-    colour: str
+    colour: str = OURS
 
 
 class Panel(NamedTuple):
@@ -111,76 +80,47 @@ class Panel(NamedTuple):
 
     title: str
     unit: str
-    bars: tuple[Bar, ...]
+    bars: list[Bar]
 
 
 def panels(result: dict) -> list[Panel]:
     """Return the five figures of a whole measurement, each beside what it is compared with."""
     programs = result["programs"]
     run = next(run for run in programs["backend"] if run["ranks"] == RANKS)
-    (reduced,) = [row["samples"] for row in run["all_reduce"] if row["bytes"] == MIB]
-    (step,) = [
-        row["samples"]
-        for row in run["ddp_step"]
-        if (row["model"], row["batch"]) == (MODEL, USUAL_BATCH)
-    ]
+    (reduced,) = (row for row in run["all_reduce"] if row["bytes"] == MIB)
+    steps = (row for row in run["ddp_step"] if row["batch"] == USUAL_BATCH)
+    (step,) = (row for row in steps if row["model"] == MODEL)
     throughput, engines, failed = (
-        programs[name][0] for name in ("throughput", "engines", "failures")
+        programs[key][0] for key in ("throughput", "engines", "failures")
     )
-    (trained,) = [batch for batch in throughput["batches"] if batch["batch"] == IMAGES]
-    cell = engines["cells"][CELL]
+    (trained,) = (row for row in throughput["batches"] if row["batch"] == IMAGES)
+    cell, hangs = {"samples": engines["cells"][CELL]}, [one["report"] for one in failed["limit"]]
 
-    def bars(samples: dict[str, list[float]], **names: tuple[str, str]) -> tuple[Bar, ...]:
-        return tuple(Bar(name, 1e3 * median(samples[v]), c) for v, (name, c) in names.items())
+    def ms(row: dict, variant: str, name: str, colour: str = OURS) -> Bar:
+        return Bar(name, 1e3 * median(row["samples"][variant]), colour)
 
+    reductions = [ms(reduced, "gloo", "gloo", OTHER), ms(reduced, "ours", "this backend")]
+    reductions += [ms(reduced, "raw", "MPI itself", RAW)]
+    in_step = [ms(step, "gloo", "gloo", OTHER), ms(step, "ours", "this backend")]
+    in_step += [ms(step, "silent", "nothing sent", FLOOR)]
+    training = [
+        Bar("two ranks, DDP", speedup(trained, "ddp")),
+        Bar("two ranks, lesson 05", speedup(trained, "sync")),
+        Bar("two that never speak", speedup(trained, "apart"), FLOOR),
+    ]
+    cells = [ms(cell, "plain", "ipyparallel alone", OTHER)]
+    cells += [ms(cell, "ours", "with limits and reports")]
+    failure = [
+        Bar("hang: limit to report", median(hangs)),
+        Bar("death: to the next all_reduce", median(failed["alone"]["seconds"])),
+        Bar("fresh ranks: restart", median(failed["restart"])),
+    ]
     return [
-        Panel(
-            f"all_reduce of 1 MiB, {RANKS} ranks",
-            "ms",
-            bars(
-                reduced,
-                gloo=("gloo", OTHER),
-                ours=("this backend", OURS),
-                raw=("MPI itself", RAW),
-            ),
-        ),
-        Panel(
-            f"a DDP step of an {MODEL}, {RANKS} ranks",
-            "ms",
-            bars(
-                step,
-                gloo=("gloo", OTHER),
-                ours=("this backend", OURS),
-                silent=("nothing sent", FLOOR),
-            ),
-        ),
-        Panel(
-            "training LeNet on two cores",
-            "times one process",
-            (
-                Bar("two ranks, DDP", speedup(trained, "ddp"), OURS),
-                Bar("two ranks, lesson 05", speedup(trained, "sync"), OURS),
-                Bar("two that never speak", speedup(trained, "apart"), FLOOR),
-            ),
-        ),
-        Panel(
-            f"a %%px cell on {engines['ranks']} ranks",
-            "ms",
-            bars(
-                cell,
-                plain=("ipyparallel alone", OTHER),
-                ours=("with limits and reports", OURS),
-            ),
-        ),
-        Panel(
-            "after a failure, 4 or 5 ranks",
-            "s",
-            (
-                Bar("hang: limit to report", median(x["report"] for x in failed["limit"]), OURS),
-                Bar("death: to the next all_reduce", median(failed["alone"]["seconds"]), OURS),
-                Bar("fresh ranks: restart", median(failed["restart"]), OURS),
-            ),
-        ),
+        Panel(f"all_reduce of 1 MiB, {RANKS} ranks", "ms", reductions),
+        Panel(f"a DDP step of an {MODEL}, {RANKS} ranks", "ms", in_step),
+        Panel("training LeNet on two cores", "times one process", training),
+        Panel(f"a %%px cell on {engines['ranks']} ranks", "ms", cells),
+        Panel("after a failure, 4 or 5 ranks", "s", failure),
     ]
 
 
@@ -206,27 +146,22 @@ def plot_five(result: dict, path: Path) -> None:
     *places, last = figure.subplots(3, 2).flat
     for axes, panel in zip(places, panels(result), strict=True):
         draw(axes, panel)
-    last.axis("off")
-    last.text(
-        0,
-        0.5,
+    about = (
         f"Medians, measured on {result['date']}:\n{result['machine']}, one thread per rank\n\n"
         "blue: this course\norange: what there is without it\n"
-        "green: MPI called without PyTorch\ngrey: no communication at all",
-        fontsize=10,
-        va="center",
-        transform=last.transAxes,
+        "green: MPI called without PyTorch\ngrey: no communication at all"
     )
-    save(figure, path)
+    last.axis("off")
+    last.text(0, 0.5, about, fontsize=10, va="center", transform=last.transAxes)
+    with mpl.rc_context({"svg.hashsalt": path.name}):  # the same samples give the same file
+        figure.savefig(path, metadata={"Date": None})
 
 
 def draw(axes: Axes, panel: Panel) -> None:
     """Draw the bars of a panel, each with its value."""
-    values = [bar.value for bar in panel.bars]
-    axes.barh([bar.name for bar in panel.bars], values, color=[bar.colour for bar in panel.bars])
-    for place, value in enumerate(values):
-        at, shift = (value, place), {"xytext": (4, 0), "textcoords": "offset points"}
-        axes.annotate(number(value), at, **shift, va="center", fontsize=10)
+    names, values, colours = zip(*panel.bars, strict=True)
+    bars = axes.barh(names, values, color=colours)
+    axes.bar_label(bars, [number(value) for value in values], padding=4, fontsize=10)
     axes.set_title(panel.title, fontsize=10, loc="left")
     axes.set_xlabel(panel.unit, fontsize=9)
     axes.set_xlim(0, 1.18 * max(values))

@@ -33,11 +33,6 @@ def microseconds(samples: Samples) -> str:
     return spread(samples, lambda v: f"{1e6 * v:,.0f}" if v >= 1e-4 else f"{1e6 * v:.3g}")
 
 
-def rate(samples: Samples) -> str:
-    """Return median and quartiles of a number a second."""
-    return spread(samples, lambda value: f"{value:,.0f}")
-
-
 def few(samples: Samples, form: str = ".2f") -> str:
     """Return the median, and the smallest and the largest: for samples of which there are few."""
     return f"{median(samples):{form}} ({min(samples):{form}} to {max(samples):{form}})"
@@ -84,8 +79,8 @@ def size(row: dict) -> str:
     return size_name(row["bytes"])
 
 
-def key(name: str) -> Shown:
-    """Show what a row has under a name."""
+def key(name: Any) -> Shown:
+    """Show what a row has under a name or at a place."""
     return lambda row: str(row[name])
 
 
@@ -98,9 +93,9 @@ def each(names: Mapping[str, str], shown: Callable[[Samples], str]) -> dict[str,
     return {name: column(variant) for variant, name in names.items()}
 
 
-def over(above: str, below: str, form: str = ".2f") -> Shown:
-    """Show the ratio of two medians."""
-    return lambda row: f"{ratio(row, above, below):{form}}"
+def over(above: str, below: str, form: str = ".2f", of: Callable[..., float] = ratio) -> Shown:
+    """Show the ratio of two variants, by their medians or by turns."""
+    return lambda row: f"{of(row, above, below):{form}}"
 
 
 # ---- sections ---------------------------------------------------------------------------
@@ -111,12 +106,6 @@ class Table(NamedTuple):
 
     columns: Mapping[str, Shown]
     rows: Iterable[Any]
-
-    def lines(self) -> list[str]:
-        """Return it in Markdown."""
-        return markdown_table(
-            list(self.columns), [[show(row) for show in self.columns.values()] for row in self.rows]
-        )
 
 
 class Target(NamedTuple):
@@ -134,7 +123,7 @@ class Section(NamedTuple):
     """What a program measured: paragraphs and tables, and its targets."""
 
     title: str
-    parts: Sequence[str | Table]
+    parts: Sequence[Any]  # str or Table
     targets: Sequence[Target] = ()
 
 
@@ -158,38 +147,55 @@ def target(
     return Target(what, wanted, form.format(got), shown, met, cause)
 
 
-def at_most_seconds(what: str, wanted: float, values: Samples, cause: str = "") -> Target:
+def within(
+    what: str, seconds: float, values: Samples, cause: str = "", form: str = "{:.2f} s"
+) -> Target:
     """Return a comparison of the median of a few with so many seconds."""
-    form = "{:.2f} s"
-    return target(what, f"<= {wanted} s", median(values), min(values), form, cause)
+    return target(what, f"<= {seconds} s", median(values), min(values), form, cause)
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def compared(
+    what: str,
+    wanted: str,
+    row: dict,
+    above: str,
+    below: str,
+    cause: str = "",
+    of: Callable[..., float] = ratio,
+) -> Target:
+    """Return a comparison of two variants: by :func:`ratio`, :func:`extra` or :func:`by_turns`."""
+    got, form = of(row, above, below), "{:+.1f} us" if of is extra else "{:.2f}x"
+    fastest = (extra if of is extra else ratio)(row, above, below, min)
+    return target(what, wanted, got, fastest, form, cause)
+
+
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """Return a Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows] + [""]
+    first, *lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [first, "|" + " --- |" * (first.count(" | ") + 1), *lines, ""]
 
 
 def render(section: Section) -> list[str]:
     """Return a section's title, paragraphs and tables in Markdown."""
     lines = [f"## {section.title}", ""]
     for part in section.parts:
-        lines += part.lines() if isinstance(part, Table) else [part, ""]
+        if isinstance(part, Table):
+            shown = [[show(row) for show in part.columns.values()] for row in part.rows]
+            lines += markdown_table(part.columns, shown)
+        else:
+            lines += [part, ""]
     return lines
 
 
-def target_table(rows: Iterable[Target]) -> list[str]:
+def target_table(rows: Sequence[Target]) -> list[str]:
     """Return all targets as a Markdown table, and below it those missed, each with its cause."""
-    rows = list(rows)
     lines = markdown_table(
-        ["what", "target", "by medians", "by fastest samples", "met"],
+        ("what", "target", "by medians", "by fastest samples", "met"),
         [[*row[:4], "yes" if row.met else "**no**"] for row in rows],
     )
-    if missed := [row for row in rows if not row.met]:
-        lines += ["Missed:", ""]
-        lines += [
-            f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
-            for row in missed
-        ]
-        lines.append("")
-    return lines
+    missed = [
+        f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
+        for row in rows
+        if not row.met
+    ]
+    return [*lines, "Missed:", "", *missed, ""] if missed else lines

@@ -74,20 +74,32 @@ def run(
         output = Path(name) / "answer.json"
         command = [sys.executable, "-m", "benchmarks.running", program.__module__]
         command += [program.__name__, str(ranks), str(output)]
-        ended = subprocess.run(
-            launch.mpiexec(ranks, *before, *command) if ranks else [*before, *command],
-            env=environment(),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit_seconds,
-            check=False,
-        )
-        if output.exists() and (deaths or ended.returncode == 0):
-            return json.loads(output.read_text())
-    where = f"{program.__module__}.{program.__name__} on {ranks} ranks"
-    raise RuntimeError(f"{where} failed:\n{ended.stdout}{ended.stderr}")
+        command = launch.mpiexec(ranks, *before, *command) if ranks else [*before, *command]
+        written = execute(command, limit_seconds, deaths)
+        if not output.exists():
+            raise RuntimeError(f"{program.__module__} left no answer:\n{written}")
+        return json.loads(output.read_text())
+
+
+def execute(command: Sequence[str], limit_seconds: float, deaths: bool = False) -> str:
+    """Run a command in the checkout to its end; return its standard output.
+
+    Raises:
+        RuntimeError: with what it wrote, if it failed, unless ``deaths`` make that its usual end.
+    """
+    ended = subprocess.run(
+        command,
+        env=environment(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_seconds,
+        check=False,
+    )
+    if ended.returncode and not deaths:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
+    return ended.stdout
 
 
 def main() -> None:

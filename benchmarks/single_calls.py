@@ -19,19 +19,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from benchmarks import report
 from benchmarks.backend import step_of
-from benchmarks.report import (
-    MIB,
-    Section,
-    Table,
-    Target,
-    each,
-    extra,
-    microseconds,
-    ratio,
-    size,
-    target,
-)
+from benchmarks.report import MIB, Section, Table, Target, compared, extra, ratio, size, target
 from benchmarks.running import Call, all_reduces, in_turns, rounds, take_turns, timed, world
 from course_lib.training.models import LeNet
 
@@ -75,41 +65,32 @@ def alternating(
 
 def cold_section(measured: dict) -> Section:
     """Return table and targets of :func:`cold`."""
-    where = {
-        "turns": ("taking turns", "taking turns, no warm calls", 15),
-        "step": (
-            f"after a LeNet step, {measured['images']} images",
-            "in the middle of a training step",
-            100,
-        ),
-    }
-    rows = [row | {"when": when} for when in where for row in measured[when]]
+    after = f"after a LeNet step, {measured['images']} images"
+    names = {"turns": "taking turns", "step": after}
+    rows = [row | {"when": names[when]} for when in names for row in measured[when]]
     columns = {
-        "when": lambda row: where[row["when"]][0],
+        "when": report.key("when"),
         "size": size,
-        **each({"ours": "torch_mpi4py", "raw": "raw MPI"}, microseconds),
-        "difference of medians": lambda row: f"{extra(row, 'ours', 'raw'):.0f}",
+        **report.each({"ours": "torch_mpi4py", "raw": "raw MPI"}, report.microseconds),
+        "difference of medians": report.over("ours", "raw", ".0f", extra),
     }
     about = (
         f"{measured['ranks']} ranks. all_reduce and raw MPI.Allreduce on the same buffer, one call "
         "of each in turn, none of them repeated. Microseconds: median (quartiles)."
     )
-    targets = [cold_target(row, *where[row["when"]][1:]) for row in rows]
+    targets = [cold_target(row, "taking turns, no warm calls", 15) for row in measured["turns"]]
+    targets += [
+        cold_target(row, "in the middle of a training step", 100) for row in measured["step"]
+    ]
     return Section("Single calls", [about, Table(columns, rows)], targets)
 
 
 def cold_target(row: dict, where: str, most: int) -> Target:
     """Return what a single call takes over raw MPI."""
-    compare: Callable = ratio if row["bytes"] >= MIB else extra
-    wanted, form = ("<= 1.15x", "{:.2f}x") if compare is ratio else (f"<= +{most} us", "{:+.1f} us")
-    return target(
-        f"all_reduce over raw MPI, {size(row)}, {where}",
-        wanted,
-        compare(row, "ours", "raw"),
-        compare(row, "ours", "raw", min),
-        form,
-        "Python's own code and objects have left the caches",
-    )
+    wanted, of = ("<= 1.15x", ratio) if row["bytes"] >= MIB else (f"<= +{most} us", extra)
+    what = f"all_reduce over raw MPI, {size(row)}, {where}"
+    cause = "Python's own code and objects have left the caches"
+    return compared(what, wanted, row, "ours", "raw", cause, of)
 
 
 # ---- the event log ----------------------------------------------------------------------
@@ -161,32 +142,28 @@ def event_log() -> dict:
 
 def event_section(measured: dict) -> Section:
     """Return table and target of :func:`event_log`."""
-    alone, operation = measured["alone"], measured["all_reduce"]
+    alone, both = measured["alone"], measured["all_reduce"]
     rows = {
         "one event": alone["event"],
         "one section, `with section(...)`": alone["section"],
-        "all_reduce of 4 B, log on": operation["on"],
-        "all_reduce of 4 B, log off": operation["off"],
-        "their difference, turn by turn": [
-            on - off for on, off in zip(operation["on"], operation["off"], strict=True)
-        ],
+        "all_reduce of 4 B, log on": both["on"],
+        "all_reduce of 4 B, log off": both["off"],
     }
+    difference = [on - off for on, off in zip(both["on"], both["off"], strict=True)]
+    rows["their difference, turn by turn"] = difference
     parts = [
         f"{measured['ranks']} ranks. Microseconds: median (quartiles). What each contains:",
         "- one event: the line that called is looked up, the record is packed into the board, and "
-        "its end is packed when it ends. That is what the log itself costs, and what the target "
-        "is about;\n"
+        "its end is packed when it ends. The target is about this, what the log itself costs;\n"
         "- one section: an event, the context manager around it (less an empty `with` block), and "
         "its name;\n"
         "- an all_reduce with the log on against one with the log off, in turns: an event, a "
-        "search through the deeper stack of the call, the group's and the call's descriptions "
-        "looked up, and the end passed through the task. It is the small difference of two large "
-        "numbers, and no event of its own.",
-        Table({"what": lambda row: row[0], "us": lambda row: microseconds(row[1])}, rows.items()),
+        "search through the deeper stack, the descriptions of group and call looked up, and the "
+        "end passed through the task. The difference is a small one of two large numbers.",
+        Table({"what": str, "us": lambda what: report.microseconds(rows[what])}, rows),
     ]
     got, fastest = (1e6 * of(alone["event"]) for of in (median, min))
     what = "event log, one event (opened and closed, with its call site)"
     cause = "most of it is Python: finding the line that called, and packing the record"
-    return Section(
-        "The event log", parts, [target(what, "<= 2 us", got, fastest, "{:.2f} us", cause)]
-    )
+    met = target(what, "<= 2 us", got, fastest, "{:.2f} us", cause)
+    return Section("The event log", parts, [met])

@@ -9,7 +9,6 @@ processes can do on this machine; ``sync`` and ``ddp`` keep the replicas equal.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch_mpi4py import launch
 
-from benchmarks.report import Section, Table, Target, by_turns, few, rate, target
-from benchmarks.running import ROOT, environment, in_turns, rounds, slowest, world
+from benchmarks.report import Section, Table, Target, by_turns, few, spread, target
+from benchmarks.running import execute, in_turns, rounds, slowest, world
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training.data import DataSet, load_available
@@ -137,7 +136,9 @@ def ranks_section(measured: dict) -> Section:
     columns = {
         "images a step": lambda row: str(row[0]["batch"]),
         "variant": lambda row: NAMES[row[1]],
-        "samples/s: median (quartiles)": lambda row: rate(row[0]["samples"][row[1]]),
+        "samples/s: median (quartiles)": lambda row: spread(
+            row[0]["samples"][row[1]], "{:,.0f}".format
+        ),
         "over one, turn by turn": lambda row: f"{speedup(*row):.2f}x",
     }
     about = (
@@ -146,11 +147,9 @@ def ranks_section(measured: dict) -> Section:
         "synchronise, update. Variants take turns. Samples/s over all ranks."
     )
     batches = measured["batches"]
-    return Section(
-        "Two ranks against one process",
-        [about, Table(columns, [(batch, variant) for batch in batches for variant in NAMES])],
-        [ceiling_target(batch, way) for batch in batches for way in ("sync", "ddp")],
-    )
+    table = Table(columns, [(batch, variant) for batch in batches for variant in NAMES])
+    targets = [ceiling_target(batch, way) for batch in batches for way in ("sync", "ddp")]
+    return Section("Two ranks against one process", [about, table], targets)
 
 
 def ceiling_target(measured: dict, variant: str) -> Target:
@@ -159,16 +158,15 @@ def ceiling_target(measured: dict, variant: str) -> Target:
     samples, batch = measured["samples"], measured["batch"]
     # A step of two ranks takes two batches.
     silent, step = (2e3 * batch / median(samples[name]) for name in ("apart", variant))
-    name = {"sync": "sync_gradients", "ddp": "DDP"}[variant]
-    return target(
-        f"LeNet, {batch} images a step, two ranks against two silent ones, {name}",
-        ">= 0.95x",
-        reached / ceiling,
-        max(samples[variant]) / max(samples["apart"]),
-        cause=f"two ranks reach {reached:.2f}x of one process here, two that never speak "
-        f"{ceiling:.2f}x: to synchronise, and to wait for the later rank, takes "
-        f"{step - silent:.1f} ms of a step of {step:.1f} ms",
+    name = NAMES[variant].removeprefix("two ranks, ")
+    what = f"LeNet, {batch} images a step, two ranks against two silent ones, {name}"
+    fastest = max(samples[variant]) / max(samples["apart"])
+    cause = (
+        f"two ranks reach {reached:.2f}x of one process here, two that never speak {ceiling:.2f}x: "
+        f"to synchronise, and to wait for the later rank, takes {step - silent:.1f} ms of a step "
+        f"of {step:.1f} ms"
     )
+    return target(what, ">= 0.95x", reached / ceiling, fastest, cause=cause)
 
 
 # ---- one script, two launchers ----------------------------------------------------------
@@ -188,27 +186,12 @@ def launchers() -> dict:
 
 
 def one_run(command: list[str]) -> dict:
-    """Return what the script said in its last line, and the seconds of the whole.
-
-    Raises:
-        RuntimeError: with what it wrote, if it failed.
-    """
+    """Return what the script said in its last line, and the seconds of the whole."""
     start = time.monotonic()
-    ended = subprocess.run(
-        command,
-        env=environment(),
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SCRIPT_SECONDS,
-        check=False,
-    )
+    written = execute(command, SCRIPT_SECONDS)
     whole = time.monotonic() - start
-    results = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    if ended.returncode != 0 or not results:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stdout}{ended.stderr}")
-    return json.loads(results[-1]) | {"whole_seconds": whole}
+    *_, result = (line for line in written.splitlines() if line.startswith("{"))
+    return json.loads(result) | {"whole_seconds": whole}
 
 
 def launchers_section(measured: dict) -> Section:
@@ -216,11 +199,12 @@ def launchers_section(measured: dict) -> Section:
     runs = measured["runs"]
     equal = len({run["checksum"] for found in runs.values() for run in found}) == 1
     rates = {name: [run["samples_per_s"] for run in found] for name, found in runs.items()}
+    times = median(rates["mpiexec"]) / median(rates["torchrun"])
     about = (
         f"`scripts/ddp.py`, {measured['ranks']} ranks, {measured['steps']} steps of 32 images a "
         f"rank, runs in turns: median (smallest to largest). Their final weights are "
-        f"{'equal to the bit' if equal else '**not equal**'}. mpiexec trains "
-        f"{median(rates['mpiexec']) / median(rates['torchrun']):.2f} times as many samples/s."
+        f"{'equal to the bit' if equal else '**not equal**'}. mpiexec trains {times:.2f} times as "
+        "many samples/s."
     )
     columns: dict[str, Callable[[str], str]] = {
         "launcher, backend": lambda name: LAUNCHERS[name],
