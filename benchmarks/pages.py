@@ -46,7 +46,7 @@ def table_of(result: dict, targets: list[Target]) -> str:
     """Return what stands between the marks of ``PAGE``."""
     about = (
         f"Measured on {result['date']} with `make bench`: {software(result)}, one thread per rank, "
-        f"load average {result['load']} at the start. Medians; spread, plots and all samples are "
+        f"load average {result['load']} at the start. Medians; spread and all samples are "
         "in [benchmarks/results](../benchmarks/results/results.md)."
     )
     runs = result["programs"]["backend"]
