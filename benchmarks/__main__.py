@@ -21,6 +21,7 @@ from benchmarks import (
     async_sgd,
     backend,
     bucketed_sync,
+    busy,
     engines,
     failures,
     gpu,
@@ -57,6 +58,7 @@ class Program(NamedTuple):
 
 PROGRAMS = (
     Program("backend", (2, 4), backend.measure, backend.section),
+    Program("busy", (2, 4), busy.measure, busy.section),
     Program("cold_calls", (2,), single_calls.cold, single_calls.cold_section),
     Program("bucketed_sync", (2,), bucketed_sync.measure, bucketed_sync.section),
     Program("throughput", (2,), throughput.ranks, throughput.ranks_section),

@@ -44,7 +44,9 @@ class Row:
     said: str = ""
 
 
-def row(what: str, command: Sequence[object], output: Path | None = None, **variables: str) -> Row:
+def row(
+    what: str, command: Sequence[object], output: Path | None = None, /, **variables: str
+) -> Row:
     """Run a command, at most ten minutes; keep what it writes in ``output``, if it passes."""
     began = time.monotonic()
     try:
@@ -94,7 +96,7 @@ def rows(gpus: int, folder: Path) -> list[Row]:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
     by_torchrun = row(f"scripts/ddp.py, torchrun, {ranks} ranks", [python, *torchrun, *script[1:]])
     bench = [python, "-m", "benchmarks", "--only", "gpu"]
-    measured = row("benchmarks.gpu", bench, output=folder / MEASURED)
+    measured = row("benchmarks.gpu", bench, folder / MEASURED)
     return [*found, by_mpi, by_torchrun, measured]
 
 
