@@ -18,15 +18,7 @@ from torch import nn
 
 from benchmarks.report import Section, Table, spread, target
 from benchmarks.running import in_turns, rounds
-from course_lib.parallel.parameter_server import (
-    Asynchronous,
-    Record,
-    Server,
-    Stop,
-    Synchronous,
-    Worker,
-    load_parameters,
-)
+from course_lib.parallel import parameter_server as ps
 from course_lib.training.data import DataSet, load
 from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import MLP
@@ -39,7 +31,7 @@ TARGET = 0.9
 BATCH = 16
 RATE = 0.1  # of one gradient; a round's mean of four has four times the rate (linear rule)
 SEEDS = 7
-MODES = {"synchronous": Synchronous(), "asynchronous": Asynchronous()}
+MODES = {"synchronous": ps.Synchronous(), "asynchronous": ps.Asynchronous()}
 LOW_LOSS = 0.25  # accuracy is beyond TARGET then; a run ends some while after it
 MOST_SECONDS = 12.0
 EVERY = {"synchronous": 1, "asynchronous": 4}  # updates between snapshots: the same gradients
@@ -62,32 +54,32 @@ def one_run(mode: str, seed: int, train: DataSet, test: DataSet) -> dict | None:
     if rank:
         batches = shuffled_batches(train, BATCH, seed=100 * seed + rank)
         pace = STEP_SECONDS * (SLOWER if rank == STRAGGLER else 1)
-        Worker(model, nn.functional.cross_entropy, batches, step_seconds=pace).run()
+        ps.Worker(model, nn.functional.cross_entropy, batches, step_seconds=pace).run()
         return None
     rate = RATE * (dist.get_world_size() - 1 if mode == "synchronous" else 1)
-    server = Server(
+    server = ps.Server(
         model,
         torch.optim.SGD(model.parameters(), lr=rate),
         mode=MODES[mode],
         snapshots=EVERY[mode],
-        stop=Stop(when=low_loss, seconds=MOST_SECONDS),
+        stop=ps.Stop(when=low_loss, seconds=MOST_SECONDS),
     )
     return found_in(server.run(), test)
 
 
-def low_loss(server: Server) -> bool:
+def low_loss(server: ps.Server) -> bool:
     """Return whether the last 40 gradients had so small a loss that the target is behind."""
     updates = server.record.updates[-40:]
     losses = [gradient.loss for update in updates for gradient in update.gradients]
     return len(losses) >= 40 and mean(losses[-40:]) < LOW_LOSS
 
 
-def found_in(record: Record, test: DataSet) -> dict:
+def found_in(record: ps.Record, test: DataSet) -> dict:
     """Return when the target was reached (None: never), and how many updates and gradients."""
     model = MLP()
 
     def arrived(parameters: list[torch.Tensor]) -> bool:
-        load_parameters(model, parameters)
+        ps.load_parameters(model, parameters)
         return accuracy(model, test) >= TARGET
 
     times = (at for _, at, parameters in record.snapshots if arrived(parameters))

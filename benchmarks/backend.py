@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from benchmarks import report
 from benchmarks.report import MIB, SMALL, Section, Table, Target, compared, ratio, size, target
-from benchmarks.running import Call, all_reduces, least_loops, take_turns, world
+from benchmarks.running import Call, all_reduces, execute, least_loops, take_turns, world
 from course_lib.training.models import MLP, LeNet
 
 if TYPE_CHECKING:
@@ -123,13 +123,9 @@ def compiled(folder: Path) -> tuple[Path | None, str]:
     source.write_text(SOURCE)
     command = [wrapper, "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, f"mpicc did not run: {error}"
-    if answer.returncode != 0:
-        return None, f"mpicc failed: {(answer.stderr.strip().splitlines() or ['no output'])[-1]}"
+        execute(command, COMPILE_SECONDS)
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+        return None, f"no C function was made: {str(error).strip().splitlines()[-1]}"
     return library, ""
 
 

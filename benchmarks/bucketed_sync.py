@@ -59,7 +59,7 @@ def section(measured: dict) -> Section:
             f"{row['model']} ({row['parameters']:,}, {row['tensors']}, {row['buckets']})"
         ),
         **report.each({"sync": "BucketedGradientSync", "ddp": "DDP"}, report.milliseconds),
-        "turn by turn": report.over("sync", "ddp", ".2f", by_turns),
+        "turn by turn": report.over("sync", "ddp", of=by_turns),
     }
     about = (
         f"Both on this backend, {measured['ranks']} ranks, {measured['batch']} images a rank and "

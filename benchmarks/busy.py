@@ -19,20 +19,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from benchmarks.report import (
-    MIB,
-    SMALL,
-    Section,
-    Shown,
-    Table,
-    Target,
-    each,
-    key,
-    microseconds,
-    ratio,
-    size,
-    target,
-)
+from benchmarks import report
+from benchmarks.report import MIB, SMALL, Section, Shown, Table, Target, each, size, target
 from benchmarks.running import all_reduces, in_turns, rounds, slowest, world
 
 if TYPE_CHECKING:
@@ -153,7 +141,7 @@ def section(run: dict) -> Section:
     by_call = [
         {"call": call, "samples": {g: waits[g][call] for g in waits}} for call in waits["ours"]
     ]
-    waiting = {"while it waits in": key("call"), **each(GROUPS, "{:.2%}".format)}
+    waiting = {"while it waits in": report.key("call"), **each(GROUPS, "{:.2%}".format)}
     parts = [
         f"all_reduce of float32 beside {run['loops']} busy loops, as many as cores, in turns in "
         "the same ranks. Microseconds.",
@@ -163,7 +151,7 @@ def section(run: dict) -> Section:
         Table(waiting, by_call),
         "From the arrival of the last rank to the first return of another, which slept. "
         "Microseconds: median (quartiles).",
-        Table(each(GROUPS, microseconds), [{"samples": run["wakes"]}]),
+        Table(each(GROUPS, report.microseconds), [{"samples": run["wakes"]}]),
     ]
     return Section(f"Busy cores and waiting ranks, {run['ranks']} ranks", parts, targets(run))
 
@@ -176,7 +164,11 @@ def shown(of: Callable[[list[float]], float]) -> Callable[[list[float]], str]:
 def targets(run: dict) -> list[Target]:
     """Return what is promised beside busy loops, and of ranks that wait."""
     where = f"{run['ranks']} ranks"
-    found = [over_gloo(run["all_reduce"], where, average) for average in AVERAGES]
+    what = f"all_reduce beside busy loops against gloo, {where}, every size, by the"
+    found = [
+        report.least_ahead(f"{what} {average}", ">= 1x", run["all_reduce"], size, of)
+        for average, of in AVERAGES.items()
+    ]
     waits, wakes = run["waits"], run["wakes"]
     ours, gloo = (100 * max(waits[name].values()) for name in ("ours", "gloo"))
     what = f"a rank that waits, share of a core: all_reduce, recv, barrier, {where}"
@@ -186,11 +178,3 @@ def targets(run: dict) -> list[Target]:
     got, fastest = (1e6 * of(wakes["ours"]) for of in (median, min))
     cause = f"gloo takes {1e6 * median(wakes['gloo']):.0f} us in the same ranks"
     return [*found, target(what, "<= 100 us", got, fastest, "{:.0f} us", cause)]
-
-
-def over_gloo(rows: list[dict], where: str, average: str) -> Target:
-    """Return the size at which all_reduce is least ahead of gloo."""
-    least = min(rows, key=lambda row: ratio(row, "gloo", "ours", AVERAGES[average]))
-    what = f"all_reduce beside busy loops against gloo, {where}, every size, by the {average}"
-    got, fastest = (ratio(least, "gloo", "ours", of) for of in (AVERAGES[average], min))
-    return target(what, ">= 1x", got, fastest, f"{{:.2f}}x ({size(least)})")

@@ -93,7 +93,7 @@ def section(measured: dict) -> Section:
     by_cell = {
         "cell": key("cell"),
         **report.each({"ours": "ipyranks", "plain": "ipyparallel"}, report.milliseconds),
-        "turn by turn": lambda row: f"{by_turns(row, 'ours', 'plain'):.2f}x",
+        "turn by turn": report.over("ours", "plain", of=by_turns),
     }
     kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
     parts = [

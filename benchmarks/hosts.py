@@ -29,7 +29,18 @@ import torch.distributed as dist
 from benchmarks import report
 from benchmarks.backend import ddp_steps
 from benchmarks.failures import HANGS, RANKS, Notebook
-from benchmarks.report import MIB, Section, Shown, Table, Target, few, ratio, size, target, within
+from benchmarks.report import (
+    MIB,
+    Section,
+    Table,
+    Target,
+    few,
+    least_ahead,
+    ratio,
+    size,
+    target,
+    within,
+)
 from benchmarks.running import QUICK, all_reduces, least_loops, rounds, run, take_turns, world
 
 if TYPE_CHECKING:
@@ -188,23 +199,19 @@ def section(measured: dict) -> Section:
 def targets(measured: dict) -> list[Target]:
     """Return what is promised on two hosts."""
     on, idle = measured["runs"]["two hosts"], 100 * measured["idle"]
+    all_reduce = "two hosts: all_reduce"
     here, there = (measured["starts"][name] for name in ("one host", "two hosts"))
     cause = f"on one host it takes {median(here):.1f} s here, and most of that is torch's import"
     return [
-        over_gloo("two hosts: all_reduce against gloo, every size", on["all_reduce"], size),
-        over_gloo("two hosts: DDP step against gloo", on["ddp_step"], report.key("model")),
+        least_ahead(f"{all_reduce} against gloo, every size", "> 1x", on["all_reduce"], size),
+        least_ahead(
+            "two hosts: DDP step against gloo", "> 1x", on["ddp_step"], report.key("model")
+        ),
         *(over_raw(row) for row in on["all_reduce"] if row["bytes"] >= MIB),
         within("start of four engines on two hosts", 8, there, cause),
         within("two hosts: from the limit to the report", 2, measured["reports"]),
         target("agent of a host, idle, of a core", "<= 0.5%", idle, form="{:.2f}%"),
     ]
-
-
-def over_gloo(what: str, rows: list[dict], name: Shown) -> Target:
-    """Return the row that is least ahead of gloo."""
-    least = min(rows, key=lambda row: ratio(row, "gloo", "ours"))
-    fastest = f"{ratio(least, 'gloo', 'ours', min):.2f}x"
-    return target(what, "> 1x", ratio(least, "gloo", "ours"), fastest, f"{{:.2f}}x ({name(least)})")
 
 
 def over_raw(row: dict) -> Target:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -46,38 +45,30 @@ def one_start(checkout: Path, limit_seconds: float) -> float:
     token, start = uuid.uuid4().hex, time.monotonic()
     page = f"http://127.0.0.1:{port}/lab?token={token}"
     with tempfile.TemporaryFile() as written:
-        command = ["make", "lab", f"ARGS=--no-browser --port {port}"]
-        with started(command, checkout, {"JUPYTER_TOKEN": token}, written.fileno()) as make:
+        make = subprocess.Popen(
+            ["make", "lab", f"ARGS=--no-browser --port {port}"],
+            cwd=checkout,
+            env=os.environ | {"JUPYTER_TOKEN": token},
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
             while make.poll() is None and time.monotonic() < start + limit_seconds:
                 with contextlib.suppress(requests.ConnectionError):  # it does not listen yet
                     if "JupyterLab" in requests.get(page, timeout=START_SECONDS).text:
                         return time.monotonic() - start
                 time.sleep(0.02)
-        written.seek(0)
-        raise RuntimeError(f"make lab has no page:\n{written.read().decode(errors='replace')}")
-
-
-@contextlib.contextmanager
-def started(
-    command: list[str], folder: Path, variables: dict[str, str], output: int
-) -> Iterator[subprocess.Popen]:
-    """Run a program until the block ends, and end all of its group then."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | variables,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # all of it has ended
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(START_SECONDS)
-            os.killpg(process.pid, signal.SIGKILL)
+            written.seek(0)
+            text = written.read().decode(errors="replace")
+            raise RuntimeError(f"make lab has no page after {limit_seconds:g} s:\n{text}")
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # all of it has ended
+                os.killpg(make.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    make.wait(START_SECONDS)
+                os.killpg(make.pid, signal.SIGKILL)
 
 
 def section(measured: dict) -> Section:

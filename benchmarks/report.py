@@ -169,6 +169,19 @@ def compared(
     return target(what, wanted, got, fastest, form, cause)
 
 
+def least_ahead(
+    what: str,
+    wanted: str,
+    rows: Sequence[dict],
+    name: Shown,
+    of: Callable[[Samples], float] = median,
+) -> Target:
+    """Return the row at which ours is least ahead of gloo, by medians or by what ``of`` makes."""
+    row = min(rows, key=lambda row: ratio(row, "gloo", "ours", of))
+    fastest = f"{ratio(row, 'gloo', 'ours', min):.2f}x"
+    return target(what, wanted, ratio(row, "gloo", "ours", of), fastest, f"{{:.2f}}x ({name(row)})")
+
+
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """Return a Markdown table."""
     first, *lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]

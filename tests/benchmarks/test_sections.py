@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import psutil
 import pytest
 
 from benchmarks import (
     async_sgd,
     bucketed_sync,
+    busy,
     engines,
     failures,
     gpu,
@@ -86,6 +92,15 @@ def straggled(synchronous: list, asynchronous: list) -> dict:
     return {"ranks": 5, "runs": modes}
 
 
+def waiting(ours: float, share: float = 0.01, back: float = 9e-5) -> dict:
+    """Return samples beside busy loops: gloo's median is 2 s, its mean 3 s."""
+    samples = {"ours": [ours] * 3, "gloo": [1.0, 2.0, 6.0], "raw": [1.0] * 3}
+    waits = {"ours": {"recv": share, "barrier": 0.0}, "gloo": {"recv": 0.005, "barrier": 0.0}}
+    rows = [{"bytes": 4, "samples": samples}]
+    wakes = times(ours=back, gloo=3e-4)
+    return {"ranks": 2, "loops": 2, "all_reduce": rows, "waits": waits, "wakes": wakes}
+
+
 THREE = [3.0, 4.5, 1.5]
 
 
@@ -101,6 +116,10 @@ THREE = [3.0, 4.5, 1.5]
         (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "a check took 1.07x"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
         (hosts.section, on_hosts(1.1e-3), on_hosts(1.1e-3, 9.0), "takes 6.0 s here"),
+        (busy.section, waiting(1.9), waiting(2.1), "by the median: 0.95x (4 B), target >= 1x"),
+        (busy.section, waiting(1.9), waiting(3.1), "by the mean: 0.97x (4 B), target >= 1x"),
+        (busy.section, waiting(1.9), waiting(1.9, share=0.14), "14.00%, target <= 2%: gloo's"),
+        (busy.section, waiting(1.9), waiting(1.9, back=2e-4), "gloo takes 300 us"),
         (lab.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
         (
             async_sgd.section,
@@ -115,6 +134,33 @@ def test_targets_are_met_or_missed_with_their_cause(section, good, bad, said):
     text = "\n".join(report.target_table(section(bad).targets))
     assert "Missed:" in text
     assert said in text
+
+
+def test_calls_beside_busy_loops_have_median_and_mean_and_waits_their_share():
+    text = tables([busy.section(waiting(1.9))])
+    assert "| 4 B | 1,900,000 | 2,000,000 | 1,000,000 | 1,900,000 | 3,000,000 | 1,000,000 |" in text
+    assert "| recv | 1.00% | 0.50% |" in text
+    assert "| 90 (90 to 90) | 300 (300 to 300) |" in text
+
+
+def test_busy_loops_end_with_the_process_that_started_them(root):
+    program = (
+        "import os, psutil, sys, time\n"
+        "from benchmarks.busy import busy_loops\n"
+        "with busy_loops(True):\n"
+        "    print(*(loop.pid for loop in psutil.Process().children()), flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) as process:
+        loops = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+        assert len(loops) == os.cpu_count()
+        process.kill()  # so that it can't end them itself
+    _, alive = psutil.wait_procs(loops, timeout=60)
+    for loop in alive:
+        loop.kill()
+    assert not alive
 
 
 def test_the_event_log_says_what_each_number_contains():
