@@ -1,156 +1,201 @@
-"""One command measures on real ranks and writes table, plot and JSON.
+"""One command measures on real ranks; it writes a text with all tables, and what pages show.
 
-The backend is measured on 2 and 4 ranks. Every entry of PROGRAMS is a further program with a
-part of the report of its own; :mod:`.rows` says which promise is whose.
+Every entry of PROGRAMS is a program, on which ranks it runs, and what says its tables and targets.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks import (
-    async_sgd_report,
-    bucketed_sync_report,
-    cold_calls_report,
-    engines_report,
-    event_log_report,
-    failures_report,
-    five_figures,
-    gpu_report,
-    hosts_report,
-    lab_report,
-    launchers_report,
+    async_sgd,
+    backend,
+    bucketed_sync,
+    busy,
+    engines,
+    failures,
+    gpu,
+    hosts,
+    lab,
     pages,
-    peers_report,
-    report,
-    target_plot,
-    throughput_report,
+    single_calls,
+    throughput,
 )
-from benchmarks.rows import RARE
-from benchmarks.run import ROOT, command_of, measure
+from benchmarks.report import Section, Target, render, target_table
+from benchmarks.running import LIMIT_SECONDS, QUICK, ROOT, run
 
-RARE_SECONDS = 2400
 RESULTS = ROOT / "benchmarks" / "results"
+SAMPLES = "samples.json.xz"
 
 
 class Program(NamedTuple):
-    """``python -m benchmarks.NAME FILE`` on so many ranks; an ordinary program for 0."""
+    """A program and its section of the report, one for each number of ranks.
+
+    Attributes:
+        name: under which the results are kept.
+        ranks: numbers of ranks; 0 for an ordinary program.
+        measure: what runs, see :func:`.running.run`.
+        section: makes title, tables and targets of what it returned.
+        limit_seconds: after these it is killed.
+    """
 
     name: str
-    ranks: int
-    section: Callable[[dict], report.Section]
+    ranks: tuple[int, ...]
+    measure: Callable[[], dict]
+    section: Callable[[Any], Section]
+    limit_seconds: float = LIMIT_SECONDS
 
 
 PROGRAMS = (
-    Program("cold_calls", 2, cold_calls_report.section),
-    Program("bucketed_sync", 2, bucketed_sync_report.section),
-    Program("throughput", 2, throughput_report.section),
-    Program("async_sgd", 5, async_sgd_report.section),
-    Program("event_log", 2, event_log_report.section),
-    Program("engines", 0, engines_report.section),
-    Program("failures", 0, failures_report.section),
-    Program("lab", 0, lab_report.section),
-    Program("peers", 2, peers_report.section),
-    Program("launchers", 0, launchers_report.section),
-    Program("hosts", 0, hosts_report.section),
-    Program("gpu", 0, gpu_report.section),
+    Program("backend", (2, 4), backend.measure, backend.section),
+    Program("busy", (2, 4), busy.measure, busy.section),
+    Program("cold_calls", (2,), single_calls.cold, single_calls.cold_section),
+    Program("bucketed_sync", (2,), bucketed_sync.measure, bucketed_sync.section),
+    Program("throughput", (2,), throughput.ranks, throughput.ranks_section),
+    Program("async_sgd", (5,), async_sgd.measure, async_sgd.section),
+    Program("event_log", (2,), single_calls.event_log, single_calls.event_section),
+    Program("engines", (0,), engines.measure, engines.section),
+    Program("failures", (0,), failures.measure, failures.section),
+    Program("lab", (0,), lab.measure, lab.section),
+    Program("launchers", (0,), throughput.launchers, throughput.launchers_section),
+    Program("hosts", (0,), hosts.measure, hosts.section),
+    Program("gpu", (0,), gpu.measure, gpu.section),
 )
+RARE = Program("rare", (0,), lab.rare, lab.rare_section, 2400)
 
 
-def told(name: str, ranks: int, folder: Path) -> dict:
-    """Measure, and say on standard error how long that took."""
-    print(f"{name}{f' on {ranks} ranks' if ranks else ''} ...", end="", file=sys.stderr, flush=True)
-    start = time.monotonic()
-    result = measure(ranks, folder, name)
-    print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    return result
+def told(program: Program) -> list[dict]:
+    """Measure on every number of ranks, and say on standard error how long that took."""
+    found = []
+    for ranks in program.ranks:
+        where = f" on {ranks} ranks" if ranks else ""
+        print(f"{program.name}{where} ...", end="", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        found.append(run(program.measure, ranks, limit_seconds=program.limit_seconds))
+        print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    return found
 
 
-def measure_rare(output: Path) -> None:
-    """Measure and keep what is measured on demand only."""
-    print(f"{RARE} (many minutes) ...", file=sys.stderr, flush=True)
-    ended = command_of(RARE, 0, output / f"{RARE}.json", RARE_SECONDS)
-    if ended.returncode != 0:
-        raise RuntimeError(f"benchmarks.{RARE} failed:\n{ended.stdout}{ended.stderr}")
+def sections_of(found: dict[str, list]) -> list[Section]:
+    """Return the sections of these programs' results."""
+    programs = (program for program in (*PROGRAMS, RARE) if program.name in found)
+    return [program.section(one) for program in programs for one in found[program.name]]
+
+
+def tables(sections: list[Section]) -> str:
+    """Return sections in Markdown."""
+    return "\n".join(line for section in sections for line in render(section))
+
+
+def targets_of(sections: list[Section]) -> list[Target]:
+    """Return all targets of sections."""
+    return [target for section in sections for target in section.targets]
+
+
+def markdown(result: dict) -> str:
+    """Return the whole report."""
+    sections = sections_of(result["programs"])
+    targets = "\n".join(target_table(targets_of(sections)))
+    return f"""# Benchmarks
+
+{result["date"]}. {pages.software(result)}, Python {result["python"]}, one thread per rank. \
+Milliseconds: median (quartiles) of samples taken in turns in the same ranks. Load average at the \
+start: {result["load"]}. Made by `make bench`.
+
+{tables(sections)}
+## Targets
+
+Targets are about medians. Other load on the machine slows gloo more than MPI, so the ratio of the \
+fastest samples stands beside: where it tells another story, trust neither.
+
+{targets}"""
 
 
 def write(result: dict, output: Path) -> str:
-    """Write table, plots and JSON, with what was kept of the rare; return the table."""
-    kept = output / f"{RARE}.json"
-    seldom = json.loads(kept.read_text()) if kept.exists() else None
-    sections = [each.section(result["programs"][each.name]) for each in PROGRAMS]
-    sections.append(lab_report.rare_section(seldom))
-    (output / "results.json").write_text(json.dumps(result, indent=1) + "\n")
-    text = report.markdown(result, sections)
+    """Keep all samples and write the text, and pages if it goes to RESULTS; return the text."""
+    output.mkdir(parents=True, exist_ok=True)
+    exact = json.dumps(result)
+    short = json.loads(exact, parse_float=lambda text: float(f"{float(text):.8g}"))
+    with lzma.open(output / SAMPLES, "wt") as file:
+        json.dump(short, file, separators=(",", ":"))
+    text = markdown(short)
     (output / "results.md").write_text(text)
-    report.plot(result, output / "all_reduce.svg")
-    targets = report.targets(result["runs"]) + [row for part in sections for row in part.targets]
-    target_plot.plot(targets, output / "targets.svg")
     if output == RESULTS:
-        if any(run["ranks"] == five_figures.RANKS for run in result["runs"]):
-            five_figures.plot(result, ROOT / five_figures.PLOT)
-            pages.renew(ROOT / pages.FRONT, five_figures.in_words(result))
-        pages.renew(ROOT / pages.PAGE, pages.table_of(result, targets))
+        if any(run["ranks"] == pages.RANKS for run in short["programs"]["backend"]):
+            pages.plot_five(short, ROOT / pages.PLOT)
+            pages.renew(ROOT / pages.FRONT, pages.in_words(short))
+        targets = targets_of(sections_of(short["programs"]))
+        pages.renew(ROOT / pages.PAGE, pages.table_of(short, targets))
     return text
 
 
-def only(names: list[str]) -> None:
-    """Print the sections of some programs, and keep nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        for each in PROGRAMS:
-            if each.name in names:
-                found = each.section(told(each.name, each.ranks, Path(folder)))
-                print("\n".join([*found.lines, *report.target_table(found.targets)]))
+def kept(output: Path) -> dict:
+    """Return the measurement that was written there."""
+    with lzma.open(output / SAMPLES, "rt") as file:
+        return json.load(file)
+
+
+def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
+    """Return what all programs measured; what is rare is taken from ``output`` otherwise."""
+    result: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+    }
+    result["programs"] = {program.name: told(program) for program in programs}
+    before = kept(output)["programs"] if (output / SAMPLES).exists() else {}
+    rare = told(RARE) if with_rare else before.get(RARE.name, [None])
+    result["programs"][RARE.name] = rare
+    return result
 
 
 def main() -> None:
     """Measure and report; results go to benchmarks/results unless said otherwise."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=main.__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--all", action="store_true", help="also all lessons and a fresh clone (many minutes)"
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        metavar="NAME",
-        choices=[each.name for each in PROGRAMS],
-        help="print what these programs measure, and keep nothing",
-    )
-    arguments = parser.parse_args()
-    if arguments.only:
-        only(arguments.only)
+    option = parser.add_argument
+    option("--ranks", type=int, nargs="+", help="instead of 2 and 4")
+    option("--output", type=Path, default=RESULTS)
+    option("--all", action="store_true", help="also all lessons and a fresh clone (many minutes)")
+    names = [program.name for program in PROGRAMS]
+    text = "print what these programs measure, and keep nothing"
+    option("--only", nargs="+", metavar="NAME", choices=names, help=text)
+    text = "a few rounds only, to try: with --only or --output"
+    option("--quick", action="store_true", help=text)
+    option("--again", action="store_true", help="write the kept results again; measure nothing")
+    given = parser.parse_args()
+    if given.again:
+        print(write(kept(given.output), given.output))
         return
-    load = round(os.getloadavg()[0], 2)
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        runs = [told("measure", ranks, folder) for ranks in arguments.ranks]
-        programs = {each.name: told(each.name, each.ranks, folder) for each in PROGRAMS}
-    result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
-        "load": load,
-        "python": platform.python_version(),
-        "runs": runs,
-        "programs": programs,
-    }
-    text = write(result, arguments.output)
-    if arguments.all:
-        measure_rare(arguments.output)
-        text = write(result, arguments.output)
-    print(text)
+    if given.quick:
+        if not given.only and given.output == RESULTS:
+            parser.error("--quick is no measurement to keep: give --only or --output as well")
+        os.environ[QUICK] = "1"
+    programs = [
+        program._replace(ranks=tuple(given.ranks or program.ranks))
+        if len(program.ranks) > 1
+        else program
+        for program in PROGRAMS
+        if program.name in (given.only or names)
+    ]
+    if not given.only:
+        print(write(measure_all(programs, given.output, given.all), given.output))
+        return
+    for program in programs:
+        sections = [program.section(found) for found in told(program)]
+        print(tables(sections))
+        if targets := targets_of(sections):
+            print("\n".join(target_table(targets)), flush=True)
 
 
 if __name__ == "__main__":

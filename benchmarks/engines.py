@@ -1,35 +1,34 @@
 """The course's cluster and a plain ipyparallel one, four engines each, side by side.
 
-An ordinary program: ``python -m benchmarks.engines FILE``. It starts two programs, each with an
-IPython of its own and the magics of its cluster: ``ours`` and ``plain``. They start one after the
-other, with torch imported on the engines, and then run cells in turns, while the other waits; so
-no cell competes with another.
+Two processes, each with an IPython of its own and the magics of its cluster: ``ours`` and
+``plain``. They start one after the other, with torch imported on the engines, and then run cells
+in turns, while the other waits; so no cell competes with another.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import mean
-from typing import IO, TYPE_CHECKING
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any
 
-from torch_mpi4py import launch
+from benchmarks import report
+from benchmarks.report import Section, Table, Target, by_turns, compared, few, key, within
+from benchmarks.running import environment, in_turns, rounds
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
 STARTS = 2
-ROUNDS = 15
+TURNS = 15
 CELLS_A_SAMPLE = 10
 CELLS = {
     "nothing": "pass",
@@ -37,62 +36,41 @@ CELLS = {
     "an import and 1,000 numbers": "import numpy\nnumbers = numpy.arange(1000)",
 }
 IMPORT = "import torch, torch.distributed"
-ANSWER_SECONDS = 90
-
-Answer = dict[str, list[float]]
+END_SECONDS = 90
 
 
 class Child:
-    """One of the two programs, asked through its standard input."""
+    """One of the two processes, which ends with this one."""
 
     def __init__(self, kind: str) -> None:
-        environment = launch.environment() | {"IPP_NONINTERACTIVE": "1"}
-        programs = str(Path(sys.executable).parent)
-        environment["PATH"] = os.pathsep.join([programs, environment.get("PATH", os.defpath)])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engines", "--serve", kind],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdin
-        assert self.process.stdout
-        self.requests, self.answers = self.process.stdin, self.process.stdout
+        context = multiprocessing.get_context("spawn")
+        self._pipe, its_own = context.Pipe()
+        self._process = context.Process(target=serve, args=(kind, its_own))
+        self._process.start()
+        its_own.close()
 
     def ask(self, request: str) -> float:
-        """Return the seconds that the answer names."""
-        self.requests.write(request + "\n")
-        self.requests.flush()
-        line = self.answers.readline()
-        if not line:
-            raise RuntimeError(f"the program ended at the request {request!r}")
-        return json.loads(line)
+        """Return how many seconds the request took; EOFError if the process has ended."""
+        self._pipe.send(request)
+        return self._pipe.recv()
 
     def close(self) -> None:
         """Let it stop its cluster and end."""
-        self.requests.close()
-        try:
-            self.process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
+        self._pipe.close()
+        self._process.join(END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            raise TimeoutError(f"a cluster did not stop within {END_SECONDS} s")
 
 
-def main() -> None:
-    """Ask both programs in turns, and write what they measured."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--serve", choices=("ours", "plain"))
-    parser.add_argument("output", type=Path, nargs="?")
-    arguments = parser.parse_args()
-    if arguments.serve:
-        serve(Ours() if arguments.serve == "ours" else Plain())
-        return
-    children = {kind: Child(kind) for kind in ("ours", "plain")}
-    starts: Answer = {kind: [] for kind in children}
-    cells: dict[str, Answer] = {name: {kind: [] for kind in children} for name in CELLS}
+def measure() -> dict:
+    """Ask both processes in turns."""
+    programs = str(Path(sys.executable).parent)
+    os.environ.update(environment() | {"IPP_NONINTERACTIVE": "1"})
+    os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    children = {kind: Child(kind) for kind in KINDS}
+    starts: dict[str, list[float]] = {kind: [] for kind in children}
+    cells: dict[str, dict] = {name: {kind: [] for kind in children} for name in CELLS}
     try:
         for turn in range(STARTS):
             for kind, child in children.items():
@@ -100,18 +78,46 @@ def main() -> None:
                     child.ask("stop")
                 starts[kind].append(child.ask("start"))
         for name in CELLS:
-            for turn in range(ROUNDS):
-                order = list(children) if turn % 2 else list(reversed(children))
-                for kind in order:
-                    cells[name][kind].append(children[kind].ask(name))
+            for kind in in_turns(list(children), rounds(TURNS)):
+                cells[name][kind].append(children[kind].ask(name))
     finally:
         for child in children.values():
             child.close()
-    result = {"ranks": RANKS, "starts": starts, "cells": cells}
-    arguments.output.write_text(json.dumps(result))
+    return {"ranks": RANKS, "starts": starts, "cells": cells}
 
 
-# ---- the programs that are asked -------------------------------------------------------
+def section(measured: dict) -> Section:
+    """Return tables and targets of :func:`measure`."""
+    starts, ranks = measured["starts"], measured["ranks"]
+    cells = [{"cell": name, "samples": samples} for name, samples in measured["cells"].items()]
+    by_cell = {
+        "cell": key("cell"),
+        **report.each({"ours": "ipyranks", "plain": "ipyparallel"}, report.milliseconds),
+        "turn by turn": report.over("ours", "plain", of=by_turns),
+    }
+    kinds = {"ours": "ipyranks", "plain": "ipyparallel and a cell that imports torch"}
+    parts = [
+        f"{ranks} MPI engines each, in turns. A `%%px` cell from its call to the end of its "
+        "output, ms: median (quartiles). Ours with everything on: limits, hang reports, ordered "
+        "output.",
+        Table(by_cell, cells),
+        "Start with torch imported on all engines, s: median (smallest to largest).",
+        Table(report.each(kinds, few), [{"samples": starts}]),
+    ]
+    cause = f"plain ipyparallel and its import take {median(starts['plain']):.1f} s here"
+    what = f"start of {ranks} engines, torch imported"
+    targets = [*map(over_plain, cells), within(what, 4.5, starts["ours"], cause, "{:.1f} s")]
+    return Section("A cluster of engines, against plain ipyparallel", parts, targets)
+
+
+def over_plain(row: dict) -> Target:
+    """Return how long a cell takes over one of plain ipyparallel."""
+    what = f"%%px round trip against ipyparallel, {row['cell']}"
+    cause = f"{report.extra(row, 'ours', 'plain') / 1e3:+.1f} ms a cell"
+    return compared(what, "<= 1.1x", row, "ours", "plain", cause, by_turns)
+
+
+# ---- the processes that are asked -------------------------------------------------------
 
 
 class Ours:
@@ -142,46 +148,32 @@ class Plain:
         self.cluster.stop_cluster_sync()
 
 
-def serve(kind: Ours | Plain) -> None:
-    """Answer requests from standard input with seconds; at its end, stop."""
+KINDS: dict[str, type[Ours | Plain]] = {"ours": Ours, "plain": Plain}
+
+
+def serve(kind: str, pipe: Connection) -> None:
+    """Answer requests with seconds until the other end is closed; then stop."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    answers = sys.stdout
-    shell = InteractiveShell.instance()
-    running = False
+    cluster, shell, running = KINDS[kind](), InteractiveShell.instance(), False
 
-    def timed(call: Callable[[], None]) -> float:
+    def timed(call: Callable[..., Any], *arguments: Any) -> float:
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            call()
+            call(*arguments)
         return time.perf_counter() - start
 
-    def cell(name: str) -> float:
-        code = CELLS[name]
-        one = lambda: shell.run_cell_magic("px", "", code)  # noqa: E731
-        return mean(timed(one) for _ in range(CELLS_A_SAMPLE))
-
     try:
-        for line in sys.stdin:
-            request = line.strip()
-            if request == "start":
-                answer = timed(lambda: kind.start(shell))
-                running = True
-            elif request == "stop":
-                answer = timed(kind.stop)
-                running = False
+        while True:
+            request = pipe.recv()
+            if request in CELLS:
+                cell = (shell.run_cell_magic, "px", "", CELLS[request])
+                pipe.send(mean(timed(*cell) for _ in range(CELLS_A_SAMPLE)))
             else:
-                answer = cell(request)
-            _say(answers, answer)
+                running = request == "start"
+                pipe.send(timed(cluster.start, shell) if running else timed(cluster.stop))
+    except EOFError:
+        pass  # the other end is closed: all has been asked
     finally:
         if running:
-            kind.stop()
-
-
-def _say(answers: IO[str], value: float) -> None:
-    answers.write(json.dumps(value) + "\n")
-    answers.flush()
-
-
-if __name__ == "__main__":
-    main()
+            cluster.stop()

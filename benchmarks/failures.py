@@ -1,6 +1,6 @@
 """What a hang and a death cost the person in front of the notebook.
 
-An ordinary program: ``python -m benchmarks.failures FILE`` starts a cluster of four and times
+A cluster of four runs, and timed are
 
 - ``limit``: a cell with a limit hangs; from the limit to its error with the report, and on to
   the end of a cell with an all-reduce of all ranks,
@@ -8,20 +8,23 @@ An ordinary program: ``python -m benchmarks.failures FILE`` starts a cluster of 
 - ``death``: a rank is killed, ``cluster.shrink()``, and such a cell of the survivors,
 - ``restart``: ``cluster.restart()`` after that, to fresh ranks with torch imported.
 
-``alone`` is what the survivors need without a notebook (:mod:`benchmarks.deaths`).
+``alone`` is what the survivors need without a notebook.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
-import sys
-import tempfile
+import os
+import signal
 import time
-from pathlib import Path
 
-from benchmarks.run import command_of
+import torch
+import torch.distributed as dist
+import torch_mpi4py as mpi
+
+from benchmarks.report import Section, Table, Target, few, key, within
+from benchmarks.running import rounds, run
 
 RANKS = 4
 HANGS = 4
@@ -56,6 +59,15 @@ class Notebook:
         """Run a ``%%px`` cell."""
         with quiet():
             self.shell.run_cell_magic("px", line, code)
+
+    def hangs_at_limit(self) -> dict[str, float]:
+        """Let a cell with a limit hang."""
+        return self.hangs(HANGING.format(group="", all=""), f"--limit {LIMIT_SECONDS}")
+
+    def hangs_at_deadline(self) -> dict[str, float]:
+        """Let a cell hang in a group with a deadline."""
+        self.cell(GROUP)
+        return self.hangs(HANGING.format(group=", group=quick", all="quick"))
 
     def hangs(self, code: str, line: str = "") -> dict[str, float]:
         """Return the seconds from the limit to the error, and to the next all-reduce's end."""
@@ -98,36 +110,86 @@ def quiet() -> contextlib.redirect_stdout:
     return contextlib.redirect_stdout(io.StringIO())
 
 
-def alone() -> dict:
-    """Return what ``benchmarks.deaths`` measured; mpiexec's status tells of the deaths only."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "deaths.json"
-        ended = command_of("deaths", ALONE_RANKS, output, ALONE_SECONDS)
-        if not output.exists():
-            raise RuntimeError(f"benchmarks.deaths failed:\n{ended.stdout}{ended.stderr}")
-        return json.loads(output.read_text())
-
-
-def main() -> None:
+def measure() -> dict:
     """Measure everything."""
-    result: dict = {"ranks": RANKS, "limit": [], "deadline": [], "death": [], "restart": []}
-    result["alone"] = alone()
+    alone = run(deaths, ALONE_RANKS, limit_seconds=ALONE_SECONDS, deaths=True)
+    result: dict = {"ranks": RANKS, "alone": alone, "death": [], "restart": []}
     notebook = Notebook()
     try:
-        for _ in range(HANGS):
-            limited = HANGING.format(group="", all="")
-            result["limit"].append(notebook.hangs(limited, f"--limit {LIMIT_SECONDS}"))
-        for _ in range(HANGS):
-            notebook.cell(GROUP)
-            quick = HANGING.format(group=", group=quick", all="quick")
-            result["deadline"].append(notebook.hangs(quick))
+        result["limit"] = [notebook.hangs_at_limit() for _ in range(rounds(HANGS))]
+        result["deadline"] = [notebook.hangs_at_deadline() for _ in range(rounds(HANGS))]
         for _ in range(DEATHS):
             result["death"].append(notebook.dies())
             result["restart"].append(notebook.restarts())
     finally:
         notebook.cluster.stop()
-    Path(sys.argv[1]).write_text(json.dumps(result))
+    return result
 
 
-if __name__ == "__main__":
-    main()
+def deaths() -> dict:
+    """Let three ranks die one after the other; all are on one machine, so their clocks are one."""
+    ranks = dist.get_world_size()
+    return {"ranks": ranks, "seconds": [after_a_death() for _ in range(DEATHS)]}
+
+
+def after_a_death() -> float:
+    """Let the last rank die in the midst of all-reduces; return the seconds on the slowest rank."""
+    dist.barrier()
+    number = torch.ones(1)
+    for _ in range(20):
+        dist.all_reduce(number)
+    last = dist.get_rank() == dist.get_world_size() - 1
+    died = torch.tensor(time.perf_counter() if last else 0.0, dtype=torch.float64)
+    dist.all_reduce(died)
+    if last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            dist.all_reduce(number)
+    except mpi.RankFailedError:
+        mpi.shrink()
+    number = torch.ones(1)
+    dist.all_reduce(number)
+    done = torch.tensor(time.perf_counter(), dtype=torch.float64)
+    assert number.item() == dist.get_world_size()
+    dist.all_reduce(done, dist.ReduceOp.MAX)
+    return (done - died).item()
+
+
+def section(measured: dict) -> Section:
+    """Return table and targets of :func:`measure`."""
+    alone, ranks = measured["alone"], measured["ranks"]
+    report, after = "the report", "to the end of the next cell's all-reduce"
+    survivors = "the survivors' next"
+    rows, targets = [], []
+    for way, what in (
+        ("limit", "a cell's limit passes"),
+        ("deadline", "a group's deadline passes"),
+    ):
+        reports, nexts = ([one[until] for one in measured[way]] for until in ("report", "next"))
+        rows += [(what, f"to {report}", reports), (what, after, nexts)]
+        targets.append(seconds(f"hang: from the {way} to {report}", 1, reports))
+        targets.append(
+            seconds(f"hang: from the {way} to the free ranks' next all-reduce", 1, nexts)
+        )
+    killed = f"a rank of {alone['ranks']} and fewer is killed, no notebook"
+    rows += [
+        (killed, f"to {survivors} completed all-reduce", alone["seconds"]),
+        (f"`cluster.kill` of one of {ranks}, `cluster.shrink()`", after, measured["death"]),
+        ("`cluster.restart()`", "to a cell on fresh ranks with torch", measured["restart"]),
+    ]
+    death = f"killed rank: to {survivors} all-reduce"
+    targets += [
+        seconds(death, 0.2, alone["seconds"]),
+        seconds(f"{death}, by cells", 0.2, measured["death"]),
+        seconds("restart of the engines", 4, measured["restart"]),
+    ]
+    columns = {"what happens": key(0), "from then": key(1), "s": lambda row: few(row[2])}
+    about = f"{ranks} engines. Seconds: median (smallest to largest) of a few."
+    return Section("Hangs and deaths", [about, Table(columns, rows)], targets)
+
+
+def seconds(what: str, wanted: float, values: list[float]) -> Target:
+    """Return a comparison with so many seconds, its cause all that were measured."""
+    cause = f"the {len(values)} took {', '.join(f'{value:.2f}' for value in values)} s"
+    return within(what, wanted, values, cause)

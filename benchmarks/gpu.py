@@ -1,36 +1,66 @@
 """What NCCL does alone, and what this backend does where NCCL refuses.
 
-An ordinary program: ``python -m benchmarks.gpu FILE`` writes ``{"device": null}`` where there is
-no GPU. Where there is one, it starts two kinds of ranks, ``--ranks``: one rank with NCCL beside
-ours, and several ranks that share the GPU, which NCCL refuses. ``copy`` is the way of a message
-to pinned host memory and back, which is what staging costs.
+Two kinds of ranks: one rank with NCCL beside ours, and several ranks that share the GPU, which
+NCCL refuses. ``copy`` is the way of a message to pinned host memory and back, which is what
+staging costs. Without a GPU nothing is measured.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import launch
+
+from benchmarks.report import Section, Table, each, microseconds, over, size
+from benchmarks.running import Call, in_turns, rounds, run
 
 SIZES = (4, 2**12, 2**16, 2**20, 2**24, 2**26)
 SHARING = (1, 2, 4)
 LOOPS = {2**24: 20, 2**26: 10}
 MANY_LOOPS = 100
-ROUNDS = 7
+TURNS = 7
 RUN_SECONDS = 120
 
 
-def seconds_each(call: Callable[[], None], loops: int) -> float:
+def measure() -> dict:
+    """Start the ranks, or say that there is no GPU."""
+    if not torch.cuda.is_available():
+        return {"device": None}
+    runs = [run(sharing, ranks, limit_seconds=RUN_SECONDS) for ranks in SHARING]
+    return {"device": torch.cuda.get_device_name(0), "runs": runs}
+
+
+def sharing() -> dict:
+    """Measure all sizes on ranks that share the first GPU."""
+    alone = dist.get_world_size() == 1
+    nccl = dist.new_group(backend="nccl") if alone and dist.is_nccl_available() else None
+    rows = []
+    for count in SIZES:
+        tensor = torch.zeros(count // 4, device="cuda:0")
+        host = torch.empty(count // 4, pin_memory=True)
+        variants: dict[str, Call] = {
+            "ours": partial(dist.all_reduce, tensor),
+            "copy": partial(copy, tensor, host),
+        }
+        if nccl is not None:
+            variants["nccl"] = partial(dist.all_reduce, tensor, group=nccl)
+        samples: dict[str, list[float]] = {name: [] for name in variants}
+        for name in in_turns(list(variants), rounds(TURNS)):
+            dist.barrier()
+            samples[name].append(seconds_each(variants[name], LOOPS.get(count, MANY_LOOPS)))
+        rows.append({"bytes": count, "samples": samples})
+    return {"ranks": dist.get_world_size(), "all_reduce": rows}
+
+
+def copy(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Copy a tensor to pinned memory and back."""
+    host.copy_(tensor, non_blocking=True)
+    tensor.copy_(host, non_blocking=True)
+
+
+def seconds_each(call: Call, loops: int) -> float:
     """Return the seconds a call takes, the GPU's work included."""
     call()
     torch.cuda.synchronize()
@@ -41,73 +71,21 @@ def seconds_each(call: Callable[[], None], loops: int) -> float:
     return (time.perf_counter() - start) / loops
 
 
-def on_a_rank(output: Path) -> None:
-    """Measure all sizes on the ranks of this mpiexec, which share the first GPU."""
-    torch.cuda.set_device(0)
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
-    alone = dist.get_world_size() == 1
-    nccl = dist.new_group(backend="nccl") if alone and dist.is_nccl_available() else None
-    rows = []
-    for size in SIZES:
-        tensor = torch.zeros(size // 4, device="cuda")
-        host = torch.empty(size // 4, pin_memory=True)
-
-        def ours(tensor: torch.Tensor = tensor) -> None:
-            dist.all_reduce(tensor)
-
-        def copy(tensor: torch.Tensor = tensor, host: torch.Tensor = host) -> None:
-            host.copy_(tensor, non_blocking=True)
-            tensor.copy_(host, non_blocking=True)
-
-        variants: dict[str, Callable[[], None]] = {
-            "ours": ours,
-            "copy": copy,
-        }
-        if nccl is not None:
-
-            def by_nccl(tensor: torch.Tensor = tensor) -> None:
-                dist.all_reduce(tensor, group=nccl)
-
-            variants["nccl"] = by_nccl
-        samples: dict[str, list[float]] = {name: [] for name in variants}
-        for _ in range(ROUNDS):
-            for name, call in variants.items():
-                dist.barrier()
-                samples[name].append(seconds_each(call, LOOPS.get(size, MANY_LOOPS)))
-        rows.append({"bytes": size, "samples": samples})
-    if dist.get_rank() == 0:
-        output.write_text(json.dumps({"ranks": dist.get_world_size(), "all_reduce": rows}))
-    dist.destroy_process_group()
+def section(measured: dict) -> Section:
+    """Return the tables of :func:`measure`; they have no targets."""
+    if measured["device"] is None:
+        return Section("GPU", ["There is no GPU on this machine, so nothing was measured."])
+    about = (
+        f"{measured['device']}; all_reduce of float32 on it, all ranks on this one GPU. "
+        "Microseconds: median (quartiles)."
+    )
+    return Section("GPU", [about, *map(table_of, measured["runs"])])
 
 
-def main() -> None:
-    """Start the ranks, or say that there is no GPU."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", action="store_true")
-    parser.add_argument("output", type=Path)
-    arguments = parser.parse_args()
-    if arguments.ranks:
-        on_a_rank(arguments.output)
-        return
-    if not torch.cuda.is_available():
-        arguments.output.write_text(json.dumps({"device": None}))
-        return
-    runs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in SHARING:
-            output = Path(folder) / f"{ranks}.json"
-            command = [sys.executable, "-m", "benchmarks.gpu", "--ranks", str(output)]
-            subprocess.run(
-                launch.mpiexec(ranks, *command),
-                env=launch.environment(),
-                stdin=subprocess.DEVNULL,
-                timeout=RUN_SECONDS,
-                check=True,
-            )
-            runs.append(json.loads(output.read_text()))
-    result = {"device": torch.cuda.get_device_name(0), "runs": runs}
-    arguments.output.write_text(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()
+def table_of(found: dict) -> Table:
+    """Return the table of one number of ranks."""
+    names = {"ours": f"torch_mpi4py, {found['ranks']} ranks", "nccl": "NCCL, one rank"}
+    names["copy"] = "copy to pinned host memory and back"
+    here = {name: names[name] for name in names if name in found["all_reduce"][0]["samples"]}
+    columns = {"size": size, **each(here, microseconds), "of ours": over("copy", "ours", ".0%")}
+    return Table(columns, found["all_reduce"])

@@ -1,12 +1,12 @@
 """Two hosts with two ranks each against one host with four.
 
-An ordinary program: ``python -m benchmarks.hosts FILE``. The hosts are the virtual ones of
-``tests/hosts`` (root and sshd are needed; else it writes ``{"missing": why}``), so all ranks share
-this machine's cores, and what crosses the network is copied by its kernel. There it measures
+The hosts are the virtual ones of ``tests/hosts`` (root and sshd are needed; else the answer is
+``{"missing": why}``), so all ranks share this machine's cores, and what crosses the network is
+copied by its kernel. There it measures
 
 - ``runs``: all-reduces and training steps of four ranks, ours, gloo and raw MPI in turns in the
-  same processes, on two hosts and on one (``--ranks`` is what mpiexec starts); and what is the
-  least that a backend can take which compares calls, see :class:`Least`,
+  same processes, on two hosts and on one; and what is the least that a backend can take which
+  compares calls, see :class:`Least`,
 - ``starts``: from ``start_cluster`` to four engines with torch, on one host and on two, in turns,
 - ``reports``: a cell with a limit hangs on two hosts; from the limit to its error,
 - ``idle``: the share of a core that the agent of the other host takes when nothing happens.
@@ -14,31 +14,47 @@ this machine's cores, and what crosses the network is copied by its kernel. Ther
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import MPI, launch
 
-from benchmarks.failures import HANGING, HANGS, LIMIT_SECONDS, RANKS, Notebook
-from benchmarks.measure import LEAST_LOOPS, LEAST_LOOPS_SMALL, SMALL, ddp_steps, take_turns
+from benchmarks import report
+from benchmarks.backend import ddp_steps
+from benchmarks.failures import HANGS, RANKS, Notebook
+from benchmarks.report import (
+    MIB,
+    Section,
+    Table,
+    Target,
+    few,
+    least_ahead,
+    ratio,
+    size,
+    target,
+    within,
+)
+from benchmarks.running import QUICK, all_reduces, least_loops, rounds, run, take_turns, world
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from torch_mpi4py import MPI
+
 WHERE = {"two hosts": "h1:2,h2:2", "one host": "h1:4"}
-SIZES = (4, 4096, 64 * 2**10, 2**20, 4 * 2**20, 16 * 2**20)
-ROUNDS = 21  # scheduling of four ranks on two cores makes single samples differ by half
+SIZES = (4, 4096, 64 * 2**10, MIB, 4 * MIB, 16 * MIB)
+TURNS = 21  # scheduling of four ranks on two cores makes single samples differ by half
 STARTS = 2
 IDLE_SECONDS = 15.0
 RUN_SECONDS = 180
-BED = [sys.executable, "-m", "tests.hosts.testbed", "--"]
+BED = (sys.executable, "-m", "tests.hosts.testbed", "--")  # runs a command on the first host
+NETWORK = "GLOO_SOCKET_IFNAME"
+NAMES = {"ours": "torch_mpi4py", "gloo": "gloo", "least": "the least", "raw": "raw MPI"}
 CPU_OF_AGENTS = """
 import psutil
 agents = [p for p in psutil.process_iter(["cmdline"])
@@ -47,130 +63,48 @@ cpu = sum(sum(p.cpu_times()[:2]) for p in agents)
 """
 
 
-class Least(dist.ProcessGroup):
-    """Does nothing but two raw MPI calls: an all-reduce of 16 bytes, as a check, and the asked one.
-
-    Between it and ours lies what ours costs; between it and raw MPI what torch's own function and
-    any check cost, which is done by all ranks before data moves.
-    """
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        super().__init__(comm.Get_rank(), comm.Get_size())
-        self._comm = comm
-        self._name = self._description = ""
-        self._check = [bytes(16), 2, MPI.INT64_T]
-        self._largest = [bytearray(16), 2, MPI.INT64_T]
-        self.message: list = []
-
-    def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> None:
-        """Add up ``message``, which the caller has set to the memory of the tensor."""
-        self._comm.Allreduce(self._check, self._largest, MPI.MAX)
-        self._comm.Allreduce(MPI.IN_PLACE, self.message, MPI.SUM)
-
-    # What torch asks a group written in Python for, besides.
-
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupDesc(self) -> str:
-        return self._description
-
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
+def measure() -> dict:
+    """Make the hosts and measure on them, or say why not."""
+    if os.getuid() != 0 or not Path("/usr/sbin/sshd").exists():
+        return {"missing": "virtual hosts take root and Debian's openssh-server"}
+    return run(on_first_host, before=BED, folder="/run")  # a virtual host has a /tmp of its own
 
 
-def new_least_group(comm: MPI.Intracomm) -> Least:
-    """Return a group of all ranks that does the least, as torch makes one."""
-
-    def create(*_: object) -> Least:
-        return Least(comm)
-
-    dist.Backend.register_backend("least", create, extended_api=True, devices=["cpu"])
-    return dist.new_group(backend="least")
-
-
-def on_a_rank(output: Path) -> None:
-    """Measure all-reduces and steps on the ranks of this mpiexec; rank 0 writes them."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
-    gloo = dist.new_group(backend="gloo")
-    comm = MPI.COMM_WORLD.Dup()
-    least_group = new_least_group(comm)
-    rows = []
-    for size in SIZES:
-        tensor = torch.zeros(size // 4)
-        least_group.message = message = [tensor.numpy(), size // 4, MPI.FLOAT]
-        variants = {
-            "ours": lambda: dist.all_reduce(tensor),  # noqa: B023 used within this turn
-            "gloo": lambda: dist.all_reduce(tensor, group=gloo),  # noqa: B023
-            "least": lambda: dist.all_reduce(tensor, group=least_group),  # noqa: B023
-            "raw": lambda: comm.Allreduce(MPI.IN_PLACE, message, MPI.SUM),  # noqa: B023
-        }
-        least = LEAST_LOOPS_SMALL if size <= SMALL else LEAST_LOOPS
-        rows.append({"bytes": size, "samples": take_turns(comm, variants, ROUNDS, least)})
-    result = {"ranks": dist.get_world_size(), "all_reduce": rows, "ddp_step": ddp_steps(comm, gloo)}
-    if dist.get_rank() == 0:
-        output.write_text(json.dumps(result))
-    dist.destroy_process_group()
-
-
-def run_on(hosts: str, folder: Path) -> dict:
-    """Return what four ranks on these hosts measured.
-
-    Raises:
-        RuntimeError: with what they wrote, if they failed.
-    """
-    output = folder / "run.json"
-    program = [sys.executable, "-m", "benchmarks.hosts", "--ranks", str(output)]
-    ended = subprocess.run(
-        launch.mpiexec(RANKS, "--host", hosts, "-x", "GLOO_SOCKET_IFNAME", *program),
-        env=launch.environment() | {"GLOO_SOCKET_IFNAME": "eth0"},
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
-    if ended.returncode != 0:
-        raise RuntimeError(f"{RANKS} ranks on {hosts} failed:\n{ended.stdout}{ended.stderr}")
-    return json.loads(output.read_text())
-
-
-def start_on(hosts: str) -> tuple[Notebook, float]:
-    """Return a cluster on these hosts, and the seconds until its engines have torch."""
-    start = time.perf_counter()
-    notebook = Notebook(hosts)
-    notebook.cell("torch.zeros(1)")
-    return notebook, time.perf_counter() - start
-
-
-def on_first_host(output: Path) -> None:
-    """Measure everything; this runs on h1."""
-    from tests.hosts.testbed import BedClient
-
-    folder = BedClient().folder  # all hosts see it
-    result: dict = {name: {} for name in ("runs", "starts")} | {"reports": []}
-    for name, hosts in WHERE.items():
-        result["runs"][name] = run_on(hosts, folder)
-    for _ in range(STARTS):
-        for name, hosts in reversed(WHERE.items()):
-            notebook, seconds = start_on(hosts)
-            result["starts"].setdefault(name, []).append(seconds)
-            if name == "two hosts" and not result["reports"]:
-                hanging = HANGING.format(group="", all="")
-                line = f"--limit {LIMIT_SECONDS}"
-                hangs = [notebook.hangs(hanging, line)["report"] for _ in range(HANGS)]
-                result["reports"], result["idle"] = hangs, idle(notebook)
+def on_first_host() -> dict:
+    """Measure everything."""
+    os.environ[NETWORK] = "eth0"
+    options = ["-x", NETWORK, *(["-x", QUICK] if QUICK in os.environ else [])]
+    runs = {
+        where: run(on_ranks, RANKS, before=["--host", hosts, *options], limit_seconds=RUN_SECONDS)
+        for where, hosts in WHERE.items()
+    }
+    starts: dict[str, list[float]] = {where: [] for where in WHERE}
+    result: dict = {"runs": runs, "starts": starts}
+    for turn in range(STARTS):
+        for where, hosts in reversed(WHERE.items()):
+            start = time.perf_counter()
+            notebook = Notebook(hosts)
+            notebook.cell("torch.zeros(1)")
+            starts[where].append(time.perf_counter() - start)
+            if where == "two hosts" and turn == 0:
+                hangs = [notebook.hangs_at_limit() for _ in range(rounds(HANGS))]
+                result["reports"] = [hang["report"] for hang in hangs]
+                result["idle"] = idle(notebook)
             notebook.cluster.stop()
-    output.write_text(json.dumps(result))
+    return result
+
+
+def on_ranks() -> dict:
+    """Measure all-reduces and steps on the ranks of this mpiexec."""
+    gloo, comm = dist.new_group(backend="gloo"), world()
+    group, least = new_least_group(comm)
+    rows = []
+    for count in SIZES:
+        variants = all_reduces(comm, count, gloo=gloo, least=group)
+        least.asked = variants["raw"]
+        samples = take_turns(comm, variants, TURNS, least_loops(count))
+        rows.append({"bytes": count, "samples": samples})
+    return {"ranks": comm.Get_size(), "all_reduce": rows, "ddp_step": ddp_steps(comm, gloo)}
 
 
 def idle(notebook: Notebook) -> float:
@@ -185,29 +119,107 @@ def idle(notebook: Notebook) -> float:
     return (cpu() - before) / (time.perf_counter() - start)
 
 
-def main() -> None:
-    """Make the hosts and measure on them, or say why not."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", action="store_true")
-    parser.add_argument("--first-host", action="store_true")
-    parser.add_argument("output", type=Path)
-    arguments = parser.parse_args()
-    if arguments.ranks:
-        on_a_rank(arguments.output)
-        return
-    if arguments.first_host:
-        on_first_host(arguments.output)
-        return
-    if os.getuid() != 0 or not Path("/usr/sbin/sshd").exists():
-        why = "virtual hosts take root and Debian's openssh-server"
-        arguments.output.write_text(json.dumps({"missing": why}))
-        return
-    with tempfile.TemporaryDirectory(dir="/run") as folder:  # a virtual host has a /tmp of its own
-        output = Path(folder) / "hosts.json"
-        program = [sys.executable, "-m", "benchmarks.hosts", "--first-host", str(output)]
-        subprocess.run([*BED, *program], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
-        arguments.output.write_text(output.read_text())
+class Least(dist.ProcessGroup):
+    """Does nothing but two raw MPI calls: an all-reduce of 16 bytes, as a check, and the asked one.
+
+    Between it and ours lies what ours costs; between it and raw MPI what torch's own function and
+    any check cost, which is done by all ranks before data moves.
+    """
+
+    # What torch asks a group written in Python for, besides.
+    setGroupName = setGroupDesc = lambda self, name: None
+    getGroupName = getGroupDesc = lambda self: "least"
+    group_name = group_desc = "least"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        from torch_mpi4py import MPI
+
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        check, largest = ([memory, 2, MPI.INT64_T] for memory in (bytes(16), bytearray(16)))
+        self._check = partial(comm.Allreduce, check, largest, MPI.MAX)
+        self.asked: Callable[[], object] = comm.Barrier
+
+    def allreduce(self, tensors: list[torch.Tensor], options: dist.AllreduceOptions) -> None:
+        """Do what is ``asked``, which the caller has set to the raw call on the tensor's memory."""
+        self._check()
+        self.asked()
 
 
-if __name__ == "__main__":
-    main()
+def new_least_group(comm: MPI.Intracomm) -> tuple[dist.ProcessGroup, Least]:
+    """Return a group of all ranks that does the least, as torch makes one, and what does it."""
+    least = Least(comm)
+
+    def create(*_: object) -> Least:
+        return least
+
+    dist.Backend.register_backend("least", create, extended_api=True, devices=["cpu"])
+    return dist.new_group(backend="least"), least
+
+
+# ---- the report -------------------------------------------------------------------------
+
+
+def section(measured: dict) -> Section:
+    """Return tables and targets of :func:`measure`."""
+    title = "Several hosts"
+    if why := measured.get("missing"):
+        return Section(title, [f"Not measured here: {why}."])
+    runs = measured["runs"]
+    ratios = {
+        "gloo / ours": report.over("gloo", "ours", ".1f"),
+        "ours / least": report.over("ours", "least"),
+        "ours / raw": report.over("ours", "raw"),
+    }
+    steps = [{"where": where} | row for where in runs for row in runs[where]["ddp_step"]]
+    variants = {"ours": "torch_mpi4py", "gloo": "gloo", "silent": "sends nothing"}
+    by_model = {
+        "where": report.key("where"),
+        "model": report.key("model"),
+        **report.each(variants, report.milliseconds),
+        "gloo / ours": report.over("gloo", "ours"),
+    }
+    seconds = {f"four engines with torch on {where}": s for where, s in measured["starts"].items()}
+    seconds["from a cell's limit to the report, two hosts"] = measured["reports"]
+    by_size = report.each(NAMES, report.microseconds) | ratios
+    parts = [
+        "Two virtual hosts with two ranks each, beside one with four; all on this machine's "
+        "cores, what crosses the network is copied by its kernel. all_reduce of float32, "
+        "microseconds: median (quartiles), in turns in the same ranks. The least that a checked "
+        "call can take is torch's own `dist.all_reduce` around nothing but two raw MPI calls: 16 "
+        "bytes, for the check, and the data.",
+        *(Table({f"on {where}": size, **by_size}, runs[where]["all_reduce"]) for where in runs),
+        "A DDP step, ms:",
+        Table(by_model, steps),
+        "A notebook's cluster, s: median (smallest to largest):",
+        Table({"what": str, "s": lambda what: few(seconds[what])}, seconds),
+    ]
+    return Section(title, parts, targets(measured))
+
+
+def targets(measured: dict) -> list[Target]:
+    """Return what is promised on two hosts."""
+    on, idle = measured["runs"]["two hosts"], 100 * measured["idle"]
+    all_reduce = "two hosts: all_reduce"
+    here, there = (measured["starts"][name] for name in ("one host", "two hosts"))
+    cause = f"on one host it takes {median(here):.1f} s here, and most of that is torch's import"
+    return [
+        least_ahead(f"{all_reduce} against gloo, every size", "> 1x", on["all_reduce"], size),
+        least_ahead(
+            "two hosts: DDP step against gloo", "> 1x", on["ddp_step"], report.key("model")
+        ),
+        *(over_raw(row) for row in on["all_reduce"] if row["bytes"] >= MIB),
+        within("start of four engines on two hosts", 8, there, cause),
+        within("two hosts: from the limit to the report", 2, measured["reports"]),
+        target("agent of a host, idle, of a core", "<= 0.5%", idle, form="{:.2f}%"),
+    ]
+
+
+def over_raw(row: dict) -> Target:
+    """Return what all_reduce takes over raw MPI, at one size."""
+    cause = (
+        "torch's own function around the raw call and a check took "
+        f"{ratio(row, 'least', 'raw'):.2f}x in the same turns: all four ranks are in Python at "
+        "the same time, on this machine's cores"
+    )
+    what = f"two hosts: all_reduce over raw MPI, {size(row)}"
+    return report.compared(what, "<= 1.15x", row, "ours", "raw", cause)

@@ -1,46 +1,28 @@
-"""What pages outside of the results show of them is what was measured, with date and machine."""
+"""What other pages show of a measurement: five figures for the README, the targets, the plots."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from benchmarks.report import MIB, Target, size_name, table, target_table
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-PAGE = Path("docs/benchmark.md")  # all rows
+from benchmarks.backend import USUAL_BATCH
+from benchmarks.report import MIB, Target, markdown_table, ratio, size, target_table
+from benchmarks.throughput import speedup
+
+PAGE = Path("docs/benchmark.md")  # all targets
 FRONT = Path("README.md")  # five figures
 BEGIN = "<!-- written by make bench, from here -->"
 END = "<!-- to here -->"
 SIZES = (4, 1024, 64 * 1024, MIB, 16 * MIB, 64 * MIB)
-
-
-def table_of(result: dict, targets: list[Target]) -> str:
-    """Return what stands between the marks of ``PAGE``."""
-    run = result["runs"][0]
-    about = (
-        f"Measured on {result['date']} with `make bench`: {result['machine']}, {run['library']}, "
-        f"torch {run['torch']}, one thread per rank, load average {result['load']} at the start. "
-        "Medians; spread, plots and all samples are in [benchmarks/results]"
-        "(../benchmarks/results/results.md)."
-    )
-    return "\n".join([about, "", *_all_reduces(result["runs"]), *target_table(targets)])
-
-
-def _all_reduces(runs: list[dict]) -> list[str]:
-    """Return some sizes of the all_reduce sweep as a table, all numbers of ranks side by side."""
-    header = ["all_reduce, float32"]
-    for run in runs:
-        header += [f"{run['ranks']} ranks: ours (us)", "gloo (us)", "gloo / ours"]
-    rows = []
-    for together in zip(*(run["all_reduce"] for run in runs), strict=True):
-        if together[0]["bytes"] not in SIZES:
-            continue
-        row = [size_name(together[0]["bytes"])]
-        for each in together:
-            ours, gloo = (1e6 * median(each["samples"][name]) for name in ("ours", "gloo"))
-            row += [f"{ours:,.0f}", f"{gloo:,.0f}", f"{gloo / ours:.1f}x"]
-        rows.append(row)
-    return table(header, rows)
+OURS, OTHER, RAW, FLOOR = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"  # Okabe-Ito, and a grey
+PLOT = Path("docs/five_figures.svg")
+RANKS, MODEL, IMAGES = 2, "MLP", 64
+CELL = "an import and 1,000 numbers"
 
 
 def renew(path: Path, text: str) -> bool:
@@ -52,3 +34,137 @@ def renew(path: Path, text: str) -> bool:
         return False
     path.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{tail}", encoding="utf-8")
     return True
+
+
+def software(result: dict) -> str:
+    """Return what ran on which machine."""
+    run = result["programs"]["backend"][0]
+    return f"{result['machine']}, {run['library']}, torch {run['torch']}"
+
+
+def table_of(result: dict, targets: list[Target]) -> str:
+    """Return what stands between the marks of ``PAGE``."""
+    about = (
+        f"Measured on {result['date']} with `make bench`: {software(result)}, one thread per rank, "
+        f"load average {result['load']} at the start. Medians; spread and all samples are "
+        "in [benchmarks/results](../benchmarks/results/results.md)."
+    )
+    runs = result["programs"]["backend"]
+    header = ["all_reduce, float32"]
+    for run in runs:
+        header += [f"{run['ranks']} ranks: ours (us)", "gloo (us)", "gloo / ours"]
+    rows = []
+    for together in zip(*(run["all_reduce"] for run in runs), strict=True):
+        row = [size(together[0])]
+        for found in together:
+            row += [f"{1e6 * median(found['samples'][name]):,.0f}" for name in ("ours", "gloo")]
+            row += [f"{ratio(found, 'gloo', 'ours'):.1f}x"]
+        if together[0]["bytes"] in SIZES:
+            rows.append(row)
+    return "\n".join([about, "", *markdown_table(header, rows), *target_table(targets)])
+
+
+# ---- five figures -----------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """One measured value, as it is labelled and coloured."""
+
+    name: str
+    value: float
+    colour: str = OURS
+
+
+class Panel(NamedTuple):
+    """One of the five figures: bars that belong together, with their unit."""
+
+    title: str
+    unit: str
+    bars: list[Bar]
+
+
+def panels(result: dict) -> list[Panel]:
+    """Return the five figures of a whole measurement, each beside what it is compared with."""
+    programs = result["programs"]
+    run = next(run for run in programs["backend"] if run["ranks"] == RANKS)
+    (reduced,) = (row for row in run["all_reduce"] if row["bytes"] == MIB)
+    steps = (row for row in run["ddp_step"] if row["batch"] == USUAL_BATCH)
+    (step,) = (row for row in steps if row["model"] == MODEL)
+    throughput, engines, failed = (
+        programs[key][0] for key in ("throughput", "engines", "failures")
+    )
+    (trained,) = (row for row in throughput["batches"] if row["batch"] == IMAGES)
+    cell, hangs = {"samples": engines["cells"][CELL]}, [one["report"] for one in failed["limit"]]
+
+    def ms(row: dict, variant: str, name: str, colour: str = OURS) -> Bar:
+        return Bar(name, 1e3 * median(row["samples"][variant]), colour)
+
+    reductions = [ms(reduced, "gloo", "gloo", OTHER), ms(reduced, "ours", "this backend")]
+    reductions += [ms(reduced, "raw", "MPI itself", RAW)]
+    in_step = [ms(step, "gloo", "gloo", OTHER), ms(step, "ours", "this backend")]
+    in_step += [ms(step, "silent", "nothing sent", FLOOR)]
+    training = [
+        Bar("two ranks, DDP", speedup(trained, "ddp")),
+        Bar("two ranks, lesson 05", speedup(trained, "sync")),
+        Bar("two that never speak", speedup(trained, "apart"), FLOOR),
+    ]
+    cells = [ms(cell, "plain", "ipyparallel alone", OTHER)]
+    cells += [ms(cell, "ours", "with limits and reports")]
+    failure = [
+        Bar("hang: limit to report", median(hangs)),
+        Bar("death: to the next all_reduce", median(failed["alone"]["seconds"])),
+        Bar("fresh ranks: restart", median(failed["restart"])),
+    ]
+    return [
+        Panel(f"all_reduce of 1 MiB, {RANKS} ranks", "ms", reductions),
+        Panel(f"a DDP step of an {MODEL}, {RANKS} ranks", "ms", in_step),
+        Panel("training LeNet on two cores", "times one process", training),
+        Panel(f"a %%px cell on {engines['ranks']} ranks", "ms", cells),
+        Panel("after a failure, 4 or 5 ranks", "s", failure),
+    ]
+
+
+def in_words(result: dict) -> str:
+    """Return what stands between the README's marks: the plot with its alternative text."""
+    described = "; ".join(
+        f"{panel.title}, in {panel.unit}: "
+        + ", ".join(f"{bar.name} {number(bar.value)}" for bar in panel.bars)
+        for panel in panels(result)
+    )
+    source = f"Medians of `make bench` on {result['date']}: {software(result)}."
+    return f"![Five figures. {described}.]({PLOT})\n\n{source}"
+
+
+def number(value: float) -> str:
+    """Return a value with about three digits."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def plot_five(result: dict, path: Path) -> None:
+    """Draw the five figures, a panel each; the last place says what was measured where."""
+    figure = Figure(figsize=(9.6, 5.6), layout="constrained", facecolor="white")
+    *places, last = figure.subplots(3, 2).flat
+    for axes, panel in zip(places, panels(result), strict=True):
+        draw(axes, panel)
+    about = (
+        f"Medians, measured on {result['date']}:\n{result['machine']}, one thread per rank\n\n"
+        "blue: this course\norange: what there is without it\n"
+        "green: MPI called without PyTorch\ngrey: no communication at all"
+    )
+    last.axis("off")
+    last.text(0, 0.5, about, fontsize=10, va="center", transform=last.transAxes)
+    with mpl.rc_context({"svg.hashsalt": path.name}):  # the same samples give the same file
+        figure.savefig(path, metadata={"Date": None})
+
+
+def draw(axes: Axes, panel: Panel) -> None:
+    """Draw the bars of a panel, each with its value."""
+    names, values, colours = zip(*panel.bars, strict=True)
+    bars = axes.barh(names, values, color=colours)
+    axes.bar_label(bars, [number(value) for value in values], padding=4, fontsize=10)
+    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.set_xlabel(panel.unit, fontsize=9)
+    axes.set_xlim(0, 1.18 * max(values))
+    axes.set_ylim(len(values) - 0.4, -0.6)
+    axes.tick_params(labelsize=9.5)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,44 +1,41 @@
-"""Samples become medians, ratios against the targets, one table and one plot."""
+"""A benchmark says its title, tables and targets; here they become Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, quantiles
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
-
-COLOURS = {"ours": "#0072B2", "gloo": "#D55E00", "raw": "#009E73"}  # Okabe-Ito
-LABELS = {"ours": "torch_mpi4py", "gloo": "gloo", "raw": "raw MPI.Allreduce"}
-MIB = 2**20
-DDP_ADDED = 0.25  # what communication adds to a step, over what it adds with gloo, at most
-SMALL_EXTRA = 15  # microseconds over raw MPI
-USUAL_BATCH = 32
-SMALL = 64 * 1024
-CHECK_SMALL, CHECK_LARGE = 1.3, 1.03  # times an unchecked all_reduce, at most
+Samples = list[float]
+Shown = Callable[[Any], str]  # a row's text in one column
+SMALL, MIB = 64 * 1024, 2**20
 
 
-def milliseconds(samples: list[float]) -> str:
+# ---- numbers ----------------------------------------------------------------------------
+
+
+def spread(samples: Samples, shown: Callable[[float], str]) -> str:
+    """Return median and quartiles."""
+    low, middle, high = quantiles(samples, n=4)
+    return f"{shown(middle)} ({shown(low)} to {shown(high)})"
+
+
+def milliseconds(samples: Samples) -> str:
     """Return median and quartiles in ms."""
-    low, _, high = quantiles(samples, n=4)
-    return f"{1e3 * median(samples):.3g} ({1e3 * low:.3g} to {1e3 * high:.3g})"
+    return spread(samples, lambda value: f"{1e3 * value:.3g}")
 
 
-def microseconds(samples: list[float]) -> str:
+def microseconds(samples: Samples) -> str:
     """Return median and quartiles in us."""
-    low, _, high = quantiles(samples, n=4)
-
-    def shown(value: float) -> str:
-        return f"{1e6 * value:,.0f}" if value >= 1e-4 else f"{1e6 * value:.3g}"
-
-    return f"{shown(median(samples))} ({shown(low)} to {shown(high)})"
+    return spread(samples, lambda v: f"{1e6 * v:,.0f}" if v >= 1e-4 else f"{1e6 * v:.3g}")
 
 
-def seconds(samples: list[float]) -> str:
-    """Return the median in s, and the smallest and the largest: of these there are few."""
-    return f"{median(samples):.2f} ({min(samples):.2f} to {max(samples):.2f})"
+def few(samples: Samples, form: str = ".2f") -> str:
+    """Return the median, and the smallest and the largest: for samples of which there are few."""
+    return f"{median(samples):{form}} ({min(samples):{form}} to {max(samples):{form}})"
 
 
 def size_name(count: int) -> str:
@@ -49,14 +46,66 @@ def size_name(count: int) -> str:
     return f"{count} B"
 
 
-def ratio(row: dict, above: str, below: str, of: Callable[[list[float]], float] = median) -> float:
+def ratio(row: dict, above: str, below: str, of: Callable[[Samples], float] = median) -> float:
     """Return one variant's time over another's: medians, or what ``of`` makes of the samples."""
     return of(row["samples"][above]) / of(row["samples"][below])
 
 
-def geometric_mean(values: list[float]) -> float:
+def extra(row: dict, above: str, below: str, of: Callable[[Samples], float] = median) -> float:
+    """Return the microseconds that one variant takes more than another."""
+    return 1e6 * (of(row["samples"][above]) - of(row["samples"][below]))
+
+
+def by_turns(row: dict, above: str, below: str) -> float:
+    """Return the median, over the turns, of one variant's sample over another's.
+
+    Both of a turn were measured shortly after each other, so slow drifts of the machine cancel.
+    """
+    samples = row["samples"]
+    return median(a / b for a, b in zip(samples[above], samples[below], strict=True))
+
+
+def geometric_mean(values: Iterable[float]) -> float:
     """Return the geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms))
+
+
+# ---- columns of rows {"bytes": ..., "samples": {variant: samples}} ----------------------
+
+
+def size(row: dict) -> str:
+    """Show a row's size."""
+    return size_name(row["bytes"])
+
+
+def key(name: Any) -> Shown:
+    """Show what a row has under a name or at a place."""
+    return lambda row: str(row[name])
+
+
+def each(names: Mapping[str, str], shown: Callable[[Samples], str]) -> dict[str, Shown]:
+    """Return a column for each variant: its samples, below its name."""
+
+    def column(variant: str) -> Shown:
+        return lambda row: shown(row["samples"][variant])
+
+    return {name: column(variant) for variant, name in names.items()}
+
+
+def over(above: str, below: str, form: str = ".2f", of: Callable[..., float] = ratio) -> Shown:
+    """Show the ratio of two variants, by their medians or by turns."""
+    return lambda row: f"{of(row, above, below):{form}}"
+
+
+# ---- sections ---------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """Rows, and how each column shows one."""
+
+    columns: Mapping[str, Shown]
+    rows: Iterable[Any]
 
 
 class Target(NamedTuple):
@@ -71,286 +120,95 @@ class Target(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A further part of the report: Markdown lines with a table, and its targets."""
+    """What a program measured: paragraphs and tables, and its targets."""
 
-    lines: list[str]
-    targets: list[Target]
-
-
-def targets(runs: list[dict]) -> list[Target]:
-    """Return every target with what was measured."""
-    rows = []
-    for run in runs:
-        rows += gloo_targets(run["ranks"], run["all_reduce"])
-        if run["ranks"] == 2:
-            rows += raw_targets(run["all_reduce"])
-        rows += check_targets(run["ranks"], run["all_reduce"])
-        rows += [step_target(run["ranks"], row) for row in run["ddp_step"]]
-    return rows
+    title: str
+    parts: Sequence[Any]  # str or Table
+    targets: Sequence[Target] = ()
 
 
-def gloo_targets(ranks: int, sweep: list[dict]) -> list[Target]:
-    """Return the rows that compare all_reduce with gloo."""
-    speedups = [ratio(row, "gloo", "ours") for row in sweep]
-    fastest = [ratio(row, "gloo", "ours", min) for row in sweep]
-    wanted = 12 if ranks == 2 else 8
-    what = f"all_reduce against gloo, {ranks} ranks"
-
-    def worst(values: list[float]) -> str:
-        return f"{min(values):.2f}x ({size_name(sweep[values.index(min(values))]['bytes'])})"
-
-    mean, mean_of_fastest = geometric_mean(speedups), geometric_mean(fastest)
-    large = "memory, not the library, limits the largest sizes; there the two are close"
-    return [
-        Target(
-            f"{what}, every size", "> 1x", worst(speedups), worst(fastest), min(speedups) > 1, large
-        ),
-        Target(
-            f"{what}, geometric mean",
-            f">= {wanted}x",
-            f"{mean:.1f}x",
-            f"{mean_of_fastest:.1f}x",
-            mean >= wanted,
-        ),
-    ]
+_COMPARE = {"<=": operator.le, ">=": operator.ge, ">": operator.gt}
+_WANTED = re.compile(r"(<=|>=|>) \+?([\d.]+)")
 
 
-def raw_targets(sweep: list[dict]) -> list[Target]:
-    """Return the rows that compare with raw MPI."""
-
-    def extra(row: dict, of: Callable[[list[float]], float]) -> float:
-        return 1e6 * (of(row["samples"]["ours"]) - of(row["samples"]["raw"]))
-
-    small = extra(sweep[0], median)
-    rows = [
-        Target(
-            "all_reduce over raw MPI, 4 B",
-            f"<= +{SMALL_EXTRA} us",
-            f"+{small:.1f} us",
-            f"+{extra(sweep[0], min):.1f} us",
-            small <= SMALL_EXTRA,
-        )
-    ]
-    for row in sweep:
-        if row["bytes"] >= MIB:
-            over = ratio(row, "ours", "raw")
-            transfer = 1e6 * median(row["samples"]["raw"])
-            cause = (
-                f"raw MPI takes {transfer:.0f} us here, of which 15% is {0.15 * transfer:.0f} us; "
-                f"ours takes {extra(row, median):.0f} us more, of which {small:.0f} us is what "
-                "any call costs (at 4 B)"
-            )
-            what = f"all_reduce over raw MPI, {size_name(row['bytes'])}"
-            fastest = f"{ratio(row, 'ours', 'raw', min):.2f}x"
-            rows.append(Target(what, "<= 1.15x", f"{over:.2f}x", fastest, over <= 1.15, cause))
-    return rows
+def target(
+    what: str,
+    wanted: str,
+    got: float,
+    fastest: float | str = "-",
+    form: str = "{:.2f}x",
+    cause: str = "",
+) -> Target:
+    """Return a comparison with ``wanted``, such as "<= 1.15x" or ">= 2 s", in the same unit."""
+    match = _WANTED.match(wanted)
+    assert match, wanted
+    met = _COMPARE[match[1]](got, float(match[2]))
+    shown = fastest if isinstance(fastest, str) else form.format(fastest)
+    return Target(what, wanted, form.format(got), shown, met, cause)
 
 
-def checked_over_unchecked(row: dict, of: Callable[[list[float]], float] = median) -> float:
-    """Return what the comparison of calls costs: the median of the turns' ratios."""
-    samples = row["samples"]
-    return of([a / b for a, b in zip(samples["checked"], samples["unchecked"], strict=True)])
+def within(
+    what: str, seconds: float, values: Samples, cause: str = "", form: str = "{:.2f} s"
+) -> Target:
+    """Return a comparison of the median of a few with so many seconds."""
+    return target(what, f"<= {seconds} s", median(values), min(values), form, cause)
 
 
-def check_targets(ranks: int, sweep: list[dict]) -> list[Target]:
-    """Return the rows on what it costs to compare the ranks' calls before each collective."""
-    rows = []
-    for sizes, wanted, chosen in (
-        ("up to 64 KiB", CHECK_SMALL, [row for row in sweep if row["bytes"] <= SMALL]),
-        ("from 1 MiB", CHECK_LARGE, [row for row in sweep if row["bytes"] >= MIB]),
-    ):
-        got = geometric_mean([checked_over_unchecked(row) for row in chosen])
-        fastest = geometric_mean([ratio(row, "checked", "unchecked", min) for row in chosen])
-        extra = [
-            1e6 * (median(row["samples"]["checked"]) - median(row["samples"]["unchecked"]))
-            for row in chosen
-        ]
-        rows.append(
-            Target(
-                f"mismatch check, {ranks} ranks, {sizes}, geometric mean",
-                f"<= {wanted}x",
-                f"{got:.2f}x",
-                f"{fastest:.2f}x",
-                got <= wanted,
-                f"the check is one more all-reduce, of 16 bytes: {min(extra):.0f} to "
-                f"{max(extra):.0f} us here",
-            )
-        )
-    return rows
+def compared(
+    what: str,
+    wanted: str,
+    row: dict,
+    above: str,
+    below: str,
+    cause: str = "",
+    of: Callable[..., float] = ratio,
+) -> Target:
+    """Return a comparison of two variants: by :func:`ratio`, :func:`extra` or :func:`by_turns`."""
+    got, form = of(row, above, below), "{:+.1f} us" if of is extra else "{:.2f}x"
+    fastest = (extra if of is extra else ratio)(row, above, below, min)
+    return target(what, wanted, got, fastest, form, cause)
 
 
-def added(row: dict, of: Callable[[list[float]], float] = median) -> float:
-    """Return what communication adds to a training step, over what it adds with gloo."""
-    ours, gloo, silent = (of(row["samples"][name]) for name in ("ours", "gloo", "silent"))
-    return (ours - silent) / (gloo - silent)
+def least_ahead(
+    what: str,
+    wanted: str,
+    rows: Sequence[dict],
+    name: Shown,
+    of: Callable[[Samples], float] = median,
+) -> Target:
+    """Return the row at which ours is least ahead of gloo, by medians or by what ``of`` makes."""
+    row = min(rows, key=lambda row: ratio(row, "gloo", "ours", of))
+    fastest = f"{ratio(row, 'gloo', 'ours', min):.2f}x"
+    return target(what, wanted, ratio(row, "gloo", "ours", of), fastest, f"{{:.2f}}x ({name(row)})")
 
 
-def step_target(ranks: int, row: dict) -> Target:
-    """Return the row of a training step."""
-    got = added(row)
-    share, floor = ratio(row, "ours", "gloo"), ratio(row, "silent", "gloo")
-    milliseconds_added = 1e3 * (median(row["samples"]["ours"]) - median(row["samples"]["silent"]))
-    cause = (
-        f"the whole step takes {share:.2f}x of gloo's, DDP that sends nothing {floor:.2f}x; "
-        f"communication adds {milliseconds_added:.2f} ms"
-    )
-    return Target(
-        f"what communication adds to a DDP step, against gloo, {row['model']}, batch "
-        f"{row['batch']}, {ranks} ranks",
-        f"<= {DDP_ADDED}x",
-        f"{got:.2f}x",
-        f"{added(row, min):.2f}x",
-        got <= DDP_ADDED,
-        cause,
-    )
-
-
-def step_scope() -> list[str]:
-    """Return what the target of a training step compares."""
-    return [
-        f"Target: communication adds at most {DDP_ADDED}x of what it adds with gloo. "
-        '"Silent" is DDP with a hook that sends nothing. "Silent / gloo" is the floor, no backend '
-        "can be below it; the last column is what communication adds to the step: ours less "
-        "silent, over gloo less silent.",
-        "",
-    ]
-
-
-def table(header: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     """Return a Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows] + [""]
+    first, *lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [first, "|" + " --- |" * (first.count(" | ") + 1), *lines, ""]
 
 
-def markdown(result: dict, sections: Sequence[Section] = ()) -> str:
-    """Return the whole report on what ``python -m benchmarks`` collected."""
-    lines = [
-        "# Benchmarks",
-        "",
-        f"{result['date']}. {result['machine']}; {result['runs'][0]['library']},"
-        f" torch {result['runs'][0]['torch']}, Python {result['python']}, one thread per rank."
-        " Milliseconds: median (quartiles) of samples taken in turns in the same ranks."
-        f" Load average at the start: {result['load']}."
-        " Made by `make bench`.",
-        "",
-        "![How far each number is from its target](targets.svg)",
-        "",
-        "![Time of an all_reduce over its size](all_reduce.svg)",
-        "",
-    ]
-    for run in result["runs"]:
-        lines += [f"## {run['ranks']} ranks", "", "all_reduce of float32:", ""]
-        lines += table(
-            [
-                *("size", "torch_mpi4py", "gloo", "raw MPI"),
-                *("gloo / ours", "ours / raw", "checked / unchecked"),
-            ],
-            [
-                [
-                    size_name(row["bytes"]),
-                    *(milliseconds(row["samples"][name]) for name in ("ours", "gloo", "raw")),
-                    f"{ratio(row, 'gloo', 'ours'):.1f}",
-                    f"{ratio(row, 'ours', 'raw'):.2f}",
-                    f"{checked_over_unchecked(row):.2f}",
-                ]
-                for row in run["all_reduce"]
-            ],
-        )
-        lines += ["What small messages cost, in ms:", ""]
-        lines += table(
-            ["size", "on the caller's thread", "asynchronous, then waited for", "unchecked"],
-            [
-                [
-                    size_name(row["bytes"]),
-                    *(milliseconds(row["samples"][name]) for name in ("ours", "asynchronous")),
-                    milliseconds(row["samples"]["unchecked"]),
-                ]
-                for row in run["all_reduce"]
-                if "asynchronous" in row["samples"]
-            ],
-        )
-        lines += ["Training step under DDP:", ""]
-        lines += table(
-            [
-                "model (parameters)",
-                "images a rank",
-                "torch_mpi4py",
-                "gloo",
-                "silent",
-                "ours / gloo",
-                "silent / gloo",
-                "added / added by gloo",
-            ],
-            [
-                [
-                    f"{row['model']} ({row['parameters']:,})",
-                    f"{row['batch']}",
-                    *(milliseconds(row["samples"][name]) for name in ("ours", "gloo", "silent")),
-                    f"{ratio(row, 'ours', 'gloo'):.2f}",
-                    f"{ratio(row, 'silent', 'gloo'):.2f}",
-                    f"{added(row):.2f}",
-                ]
-                for row in run["ddp_step"]
-            ],
-        )
-        lines += step_scope()
-    rows = targets(result["runs"])
-    for section in sections:
-        lines += section.lines
-        rows += section.targets
-    lines += [
-        "## Targets",
-        "",
-        "Targets are about medians. Other load on the machine slows gloo more than MPI, so the "
-        "ratio of the fastest samples stands beside: where it tells another story, trust neither.",
-        "",
-    ]
-    return "\n".join(lines + target_table(rows))
-
-
-def target_table(rows: list[Target]) -> list[str]:
-    """Return all targets as a Markdown table, and below it those missed, each with its cause."""
-    lines = table(
-        ["what", "target", "by medians", "by fastest samples", "met"],
-        [[*row[:4], _met(row)] for row in rows],
-    )
-    missed = [row for row in rows if not row.met]
-    if missed:
-        lines += ["Missed:", ""]
-        lines += [
-            f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
-            for row in missed
-        ]
-        lines.append("")
+def render(section: Section) -> list[str]:
+    """Return a section's title, paragraphs and tables in Markdown."""
+    lines = [f"## {section.title}", ""]
+    for part in section.parts:
+        if isinstance(part, Table):
+            shown = [[show(row) for show in part.columns.values()] for row in part.rows]
+            lines += markdown_table(part.columns, shown)
+        else:
+            lines += [part, ""]
     return lines
 
 
-def _met(row: Target) -> str:
-    if row.wanted == "(none)":
-        return "-"
-    return "yes" if row.met else "**no**"
-
-
-def plot(result: dict, path: Path) -> None:
-    """Draw time over size, one panel per number of ranks, with quartiles as bands."""
-    runs = result["runs"]
-    figure = Figure(figsize=(4.6 * len(runs), 3.8), layout="constrained")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for panel, run in zip(panels, runs, strict=True):
-        sizes = [row["bytes"] for row in run["all_reduce"]]
-        for name, colour in COLOURS.items():
-            cuts = [quantiles(row["samples"][name], n=4) for row in run["all_reduce"]]
-            low, middle, high = ([1e3 * value for value in cut] for cut in zip(*cuts, strict=True))
-            panel.plot(sizes, middle, color=colour, marker="o", markersize=3, label=LABELS[name])
-            panel.fill_between(sizes, low, high, color=colour, alpha=0.2, linewidth=0)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        ticks = [4, 1024, 64 * 1024, MIB, 64 * MIB]
-        panel.set_xticks(ticks, [size_name(tick) for tick in ticks], fontsize=8)
-        panel.set_xlabel("size of the tensor")
-        panel.set_title(f"all_reduce, {run['ranks']} ranks", fontsize=10)
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("time per call (ms)")
-    panels[0].legend(frameon=False, fontsize=9)
-    figure.savefig(path)
+def target_table(rows: Sequence[Target]) -> list[str]:
+    """Return all targets as a Markdown table, and below it those missed, each with its cause."""
+    lines = markdown_table(
+        ("what", "target", "by medians", "by fastest samples", "met"),
+        [[*row[:4], "yes" if row.met else "**no**"] for row in rows],
+    )
+    missed = [
+        f"- {row.what}: {row.measured}, target {row.wanted}: {row.cause or 'cause not known'}."
+        for row in rows
+        if not row.met
+    ]
+    return [*lines, "Missed:", "", *missed, ""] if missed else lines

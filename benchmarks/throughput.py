@@ -1,10 +1,9 @@
-"""Two ranks with a batch each against one process with one batch, in turns.
+"""Training samples a second: two ranks against one process, and one script by two launchers.
 
-Runs under ``mpiexec -n 2``; rank 0 writes the samples, in training samples per second, to the
-file named on the command line. All variants train LeNet on the same images by the same loop:
-choose a batch, forward, backward, (synchronise,) update. ``one`` is rank 0 training alone while
-the other rank sleeps; ``apart`` is both ranks training without a word to each other, which is all
-that two processes can do on this machine; ``sync`` and ``ddp`` keep the replicas equal.
+In :func:`ranks` all variants train LeNet on the same images by the same loop: choose a batch,
+forward, backward, (synchronise,) update. ``one`` is rank 0 training alone while the other rank
+sleeps; ``apart`` is both ranks training without a word to each other, which is all that two
+processes can do on this machine; ``sync`` and ``ddp`` keep the replicas equal.
 """
 
 from __future__ import annotations
@@ -13,38 +12,81 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch_mpi4py import MPI
+from torch_mpi4py import launch
 
+from benchmarks.report import Section, Table, Target, by_turns, few, spread, target
+from benchmarks.running import execute, in_turns, rounds, slowest, world
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training.data import DataSet, load_available
 from course_lib.training.loops import set_seed
 from course_lib.training.models import LeNet
 
+if TYPE_CHECKING:
+    from torch_mpi4py import MPI
+
 # Images a step on each rank, and steps to a sample of some 0.2 s. PyTorch's own MNIST example
 # takes 64; with more images a step there is more to compute for every byte to send.
 STEPS = {64: 40, 256: 12}
 WARM_STEPS = 3
-ROUNDS = 17
+TURNS = 17
+NAMES = {
+    "one": "one process, the other core idle",
+    "apart": "two processes without a word to each other",
+    "sync": "two ranks, sync_gradients",
+    "ddp": "two ranks, DDP",
+}
+SCRIPT_RANKS, SCRIPT_STEPS, SCRIPT_TURNS = 2, 150, 3
+SCRIPT = f"scripts/ddp.py --steps {SCRIPT_STEPS} --epochs 100 --batch 32 --no-progress".split()
+SCRIPT_SECONDS = 60
+LAUNCHERS = {"mpiexec": "mpiexec, torch_mpi4py", "torchrun": "torchrun, gloo"}
 
-Synchronise = Callable[[nn.Module], None]
+
+def ranks() -> dict:
+    """Measure at every batch size."""
+    comm = world()
+    data, _, name = load_available("mnist", "digits", size=28)
+    batches = [{"batch": batch, "samples": take_turns(comm, data, batch)} for batch in STEPS]
+    return {"ranks": comm.Get_size(), "data": name, "batches": batches}
 
 
-def meet(comm: MPI.Intracomm) -> None:
-    """Wait for the other rank and leave the core to it meanwhile."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(0.0005)
+def take_turns(comm: MPI.Intracomm, data: DataSet, batch: int) -> dict[str, list[float]]:
+    """Return samples/s of every variant; check that synchronised replicas stayed equal."""
+    count = STEPS[batch]
+    set_seed(0)
+    synced, wrapped = LeNet(), DDP(LeNet())
+    # Fewer images than a sample needs are gone through again, so that all variants do as many.
+    times = -(-count * batch // len(data))
+    data = DataSet(data.images.repeat(times, 1, 1, 1), data.labels.repeat(times))
+    variants = {
+        "one": trainer(LeNet(), data, batch),
+        "apart": trainer(LeNet(), data, batch),
+        "sync": trainer(synced, data, batch, sync_gradients),
+        "ddp": trainer(wrapped, data, batch),
+    }
+    samples: dict[str, list[float]] = {variant: [] for variant in variants}
+    for variant in in_turns(list(variants), rounds(TURNS)):
+        busy = 1 if variant == "one" else comm.Get_size()
+        took = seconds(comm, variants[variant], count, busy)
+        samples[variant].append(busy * count * batch / took)
+    assert_replicas_equal(synced)
+    assert_replicas_equal(wrapped)
+    return samples
 
 
-def trainer(model: nn.Module, data: DataSet, batch: int, synchronise: Synchronise) -> Callable:
+def trainer(
+    model: nn.Module,
+    data: DataSet,
+    batch: int,
+    synchronise: Callable[[nn.Module], None] = lambda _: None,
+) -> Callable[[int], None]:
     """Return a function that trains for so many steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     generator = torch.Generator().manual_seed(dist.get_rank())
@@ -61,58 +103,112 @@ def trainer(model: nn.Module, data: DataSet, batch: int, synchronise: Synchronis
     return steps
 
 
-def seconds(comm: MPI.Intracomm, steps: Callable[[int], None], count: int, ranks: int) -> float:
-    """Return how long the slowest of the first ``ranks`` ranks takes for ``count`` steps."""
+def seconds(comm: MPI.Intracomm, steps: Callable[[int], None], count: int, busy: int) -> float:
+    """Return how long the slowest of the first ``busy`` ranks takes for ``count`` steps."""
     own = 0.0
     meet(comm)
-    if comm.Get_rank() < ranks:
+    if comm.Get_rank() < busy:
         steps(WARM_STEPS)
         start = time.perf_counter()
         steps(count)
         own = time.perf_counter() - start
     meet(comm)
-    return comm.allreduce(own, MPI.MAX)
+    return slowest(comm, own)
 
 
-def take_turns(comm: MPI.Intracomm, data: DataSet, batch: int) -> dict[str, list[float]]:
-    """Return samples/s of every variant; check that synchronised replicas stayed equal."""
-    size, count = comm.Get_size(), STEPS[batch]
-    set_seed(0)
-    synced, wrapped = LeNet(), DDP(LeNet())
-    # Fewer images than a sample needs are gone through again, so that all variants do as many.
-    times = -(-count * batch // len(data))
-    data = DataSet(data.images.repeat(times, 1, 1, 1), data.labels.repeat(times))
-    variants = {
-        "one": (trainer(LeNet(), data, batch, lambda _: None), 1),
-        "apart": (trainer(LeNet(), data, batch, lambda _: None), size),
-        "sync": (trainer(synced, data, batch, sync_gradients), size),
-        "ddp": (trainer(wrapped, data, batch, lambda _: None), size),
+def meet(comm: MPI.Intracomm) -> None:
+    """Wait for the other rank and leave the core to it meanwhile."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.0005)
+
+
+def speedup(measured: dict, variant: str) -> float:
+    """Return a variant's throughput over that of one process, for one batch size."""
+    return by_turns(measured, variant, "one")
+
+
+def ranks_section(measured: dict) -> Section:
+    """Return table and targets of :func:`ranks`.
+
+    The target is held against every batch: the smaller ones speak more often for the same work.
+    """
+    columns = {
+        "images a step": lambda row: str(row[0]["batch"]),
+        "variant": lambda row: NAMES[row[1]],
+        "samples/s: median (quartiles)": lambda row: spread(
+            row[0]["samples"][row[1]], "{:,.0f}".format
+        ),
+        "over one, turn by turn": lambda row: f"{speedup(*row):.2f}x",
     }
-    samples: dict[str, list[float]] = {variant: [] for variant in variants}
-    names = list(variants)
-    for turn in range(ROUNDS):
-        first = turn % len(names)
-        for variant in names[first:] + names[:first]:
-            steps, ranks = variants[variant]
-            took = seconds(comm, steps, count, ranks)
-            samples[variant].append(ranks * count * batch / took)
-    assert_replicas_equal(synced)
-    assert_replicas_equal(wrapped)
-    return samples
+    about = (
+        f"LeNet on {measured['data']} (28 x 28), as many images a step on every rank, so twice as "
+        "many on two; one thread each; the whole loop: choose a batch, forward, backward, "
+        "synchronise, update. Variants take turns. Samples/s over all ranks."
+    )
+    batches = measured["batches"]
+    table = Table(columns, [(batch, variant) for batch in batches for variant in NAMES])
+    targets = [ceiling_target(batch, way) for batch in batches for way in ("sync", "ddp")]
+    return Section("Two ranks against one process", [about, table], targets)
 
 
-def main() -> None:
-    """Measure at every batch size."""
-    torch.set_num_threads(1)
-    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
-    comm = MPI.COMM_WORLD.Dup()
-    data, _, name = load_available("mnist", "digits", size=28)
-    batches = [{"batch": batch, "samples": take_turns(comm, data, batch)} for batch in STEPS]
-    result = {"ranks": comm.Get_size(), "data": name, "batches": batches}
-    if comm.Get_rank() == 0:
-        Path(sys.argv[1]).write_text(json.dumps(result))
-    dist.destroy_process_group()
+def ceiling_target(measured: dict, variant: str) -> Target:
+    """Return how near a variant comes to two processes that never speak."""
+    ceiling, reached = speedup(measured, "apart"), speedup(measured, variant)
+    samples, batch = measured["samples"], measured["batch"]
+    # A step of two ranks takes two batches.
+    silent, step = (2e3 * batch / median(samples[name]) for name in ("apart", variant))
+    name = NAMES[variant].removeprefix("two ranks, ")
+    what = f"LeNet, {batch} images a step, two ranks against two silent ones, {name}"
+    fastest = max(samples[variant]) / max(samples["apart"])
+    cause = (
+        f"two ranks reach {reached:.2f}x of one process here, two that never speak {ceiling:.2f}x: "
+        f"to synchronise, and to wait for the later rank, takes {step - silent:.1f} ms of a step "
+        f"of {step:.1f} ms"
+    )
+    return target(what, ">= 0.95x", reached / ceiling, fastest, cause=cause)
 
 
-if __name__ == "__main__":
-    main()
+# ---- one script, two launchers ----------------------------------------------------------
+
+
+def launchers() -> dict:
+    """Run the script under both launchers in turns."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    commands = {
+        "mpiexec": launch.mpiexec(SCRIPT_RANKS, sys.executable, *SCRIPT),
+        "torchrun": [*torchrun, "--nproc-per-node", str(SCRIPT_RANKS), *SCRIPT],
+    }
+    runs: dict[str, list[dict]] = {name: [] for name in commands}
+    for name in in_turns(list(commands), rounds(SCRIPT_TURNS)):
+        runs[name].append(one_run(commands[name]))
+    return {"ranks": SCRIPT_RANKS, "steps": SCRIPT_STEPS, "runs": runs}
+
+
+def one_run(command: list[str]) -> dict:
+    """Return what the script said in its last line, and the seconds of the whole."""
+    start = time.monotonic()
+    written = execute(command, SCRIPT_SECONDS)
+    whole = time.monotonic() - start
+    *_, result = (line for line in written.splitlines() if line.startswith("{"))
+    return json.loads(result) | {"whole_seconds": whole}
+
+
+def launchers_section(measured: dict) -> Section:
+    """Return the table of :func:`launchers`; it has no target."""
+    runs = measured["runs"]
+    equal = len({run["checksum"] for found in runs.values() for run in found}) == 1
+    rates = {name: [run["samples_per_s"] for run in found] for name, found in runs.items()}
+    times = median(rates["mpiexec"]) / median(rates["torchrun"])
+    about = (
+        f"`scripts/ddp.py`, {measured['ranks']} ranks, {measured['steps']} steps of 32 images a "
+        f"rank, runs in turns: median (smallest to largest). Their final weights are "
+        f"{'equal to the bit' if equal else '**not equal**'}. mpiexec trains {times:.2f} times as "
+        "many samples/s."
+    )
+    columns: dict[str, Callable[[str], str]] = {
+        "launcher, backend": lambda name: LAUNCHERS[name],
+        "samples/s": lambda name: few(rates[name], ",.0f"),
+        "from start to end (s)": lambda name: few([run["whole_seconds"] for run in runs[name]]),
+    }
+    return Section("One script under mpiexec and under torchrun", [about, Table(columns, rates)])

@@ -33,7 +33,7 @@ from course_lib.parallel.parameter_server import (
 from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import LeNet, checksum
 from course_lib.training.report import progress, result_line
-from notebooks.lesson_09.shuffled_batches import shuffled_batches
+from course_lib.training.shuffled_batches import shuffled_batches
 
 STRAGGLER = 1  # the rank that --straggler slows down
 

@@ -524,7 +524,7 @@ class SlowLinear(nn.Linear):
 # %%
 # %%px
 from torch_mpi4py.events import events, mark
-from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
 
 
 def on_link(sent, start):

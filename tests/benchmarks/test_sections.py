@@ -1,52 +1,41 @@
-"""Every promised row is some program's, and each report tells a miss from a hit."""
+"""The section of each program tells a miss from a hit, and names the cause."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
+import os
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from benchmarks import (
-    bucketed_sync_report,
-    cold_calls_report,
-    engines_report,
-    event_log_report,
-    failures_report,
-    five_figures,
-    gpu_report,
-    hosts_report,
-    lab_report,
-    launchers_report,
-    pages,
-    peers_report,
+    async_sgd,
+    bucketed_sync,
+    busy,
+    engines,
+    failures,
+    gpu,
+    hosts,
+    lab,
     report,
-    target_plot,
+    single_calls,
+    throughput,
 )
-from benchmarks.__main__ import PROGRAMS
-from benchmarks.rows import MEASURE, RARE, ROWS
-from tests.benchmarks.test_report import result
-
-
-def test_every_promised_row_has_a_program_and_a_section():
-    programs = {each.name: each.section for each in PROGRAMS}
-    assert set(ROWS.values()) == {*programs, MEASURE, RARE}
-    assert all(callable(section) for section in programs.values())
-    for name in set(ROWS.values()):
-        assert importlib.util.find_spec(f"benchmarks.{name}") is not None, name
+from benchmarks.__main__ import tables, targets_of
 
 
 def four(value: float) -> list[float]:
     return [value] * 4
 
 
+def times(**seconds: float) -> dict:
+    return {name: four(value) for name, value in seconds.items()}
+
+
 def bucketed(sync: float) -> dict:
     row = {"model": "MLP", "parameters": 7, "tensors": 2, "buckets": 1}
     return {"ranks": 2, "batch": 32, "models": [row | {"samples": times(sync=sync, ddp=1e-3)}]}
-
-
-def times(**seconds: float) -> dict:
-    return {name: four(value) for name, value in seconds.items()}
 
 
 def event(seconds: float) -> dict:
@@ -60,19 +49,19 @@ def cold(ours: float) -> dict:
     return {"ranks": 2, "images": 64, "turns": [row, large], "step": [row]}
 
 
-def engines(cell: float, start: float = 7.0) -> dict:
-    cells = {"nothing": times(ours=cell, plain=1e-2)}
-    return {"ranks": 4, "cells": cells, "starts": times(ours=start, plain=9.0)}
+def cells(cell: float, start: float = 7.0) -> dict:
+    both = {"nothing": times(ours=cell, plain=1e-2)}
+    return {"ranks": 4, "cells": both, "starts": times(ours=start, plain=9.0)}
 
 
-def failures(seconds: float) -> dict:
+def failed(seconds: float) -> dict:
     hangs = [{"report": seconds, "next": seconds}] * 2
     kills = {"death": [seconds] * 2, "restart": [3 * seconds] * 2}
     alone = {"ranks": 5, "seconds": [seconds] * 3}
     return {"ranks": 4, "limit": hangs, "deadline": hangs, "alone": alone, **kills}
 
 
-def hosts(ours: float, start: float = 7.0) -> dict:
+def on_hosts(ours: float, start: float = 7.0) -> dict:
     row = {"bytes": 2**20, "samples": times(ours=ours, gloo=2e-3, least=1.07e-3, raw=1e-3)}
     step = {"model": "MLP", "samples": times(ours=ours, gloo=2e-3, silent=1e-3)}
     run = {"all_reduce": [row], "ddp_step": [step]}
@@ -81,30 +70,101 @@ def hosts(ours: float, start: float = 7.0) -> dict:
     return {"runs": runs, "starts": starts, "reports": four(1.2), "idle": 0.003}
 
 
+def trained(sync: float, ddp: float = 2.0) -> dict:
+    """Return turns in which one process slows down and the others with it."""
+    one = [400.0, 300.0, 200.0, 100.0]
+    factors = {"one": 1.0, "apart": 1.9, "sync": sync, "ddp": ddp}
+    samples = {name: [factor * rate for rate in one] for name, factor in factors.items()}
+    slower = {name: [rate / 2 for rate in rates] for name, rates in samples.items()}
+    slower["sync"], slower["ddp"] = slower["one"], [1.8 * rate for rate in slower["one"]]
+    batches = [{"batch": 256, "samples": samples}, {"batch": 64, "samples": slower}]
+    return {"ranks": 2, "data": "digits", "batches": batches}
+
+
+def straggled(synchronous: list, asynchronous: list) -> dict:
+    """Return runs with these seconds to the target."""
+
+    def runs(times: list, rate: float) -> list[dict]:
+        rest = {"updates_per_s": rate, "gradients_per_s": rate, "staleness": 2.5}
+        return [{"seconds": seconds, **rest} for seconds in times]
+
+    modes = {"synchronous": runs(synchronous, 60.0), "asynchronous": runs(asynchronous, 150.0)}
+    return {"ranks": 5, "runs": modes}
+
+
+def waiting(ours: float, share: float = 0.01, back: float = 9e-5) -> dict:
+    """Return samples beside busy loops: gloo's median is 2 s, its mean 3 s."""
+    samples = {"ours": [ours] * 3, "gloo": [1.0, 2.0, 6.0], "raw": [1.0] * 3}
+    waits = {"ours": {"recv": share, "barrier": 0.0}, "gloo": {"recv": 0.005, "barrier": 0.0}}
+    rows = [{"bytes": 4, "samples": samples}]
+    wakes = times(ours=back, gloo=3e-4)
+    return {"ranks": 2, "loops": 2, "all_reduce": rows, "waits": waits, "wakes": wakes}
+
+
+THREE = [3.0, 4.5, 1.5]
+
+
 @pytest.mark.parametrize(
     ("section", "good", "bad", "said"),
     [
-        (bucketed_sync_report.section, bucketed(1.04e-3), bucketed(1.2e-3), "200 us a step"),
-        (cold_calls_report.section, cold(1.5e-5), cold(1.7e-5), "+16.0 us, target <= +15 us"),
-        (event_log_report.section, event(1.9e-6), event(2.1e-6), "2.10 us"),
-        (engines_report.section, engines(1.1e-2, 4.4), engines(1.3e-2, 4.4), "+3.0 ms a cell"),
-        (engines_report.section, engines(1e-2, 4.4), engines(1e-2, 4.6), "take 9.0 s here"),
-        (failures_report.section, failures(0.19), failures(1.1), "took 1.10, 1.10 s"),
-        (hosts_report.section, hosts(1.1e-3), hosts(1.2e-3), "a check took 1.07x"),
-        (hosts_report.section, hosts(1.1e-3), hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
-        (hosts_report.section, hosts(1.1e-3), hosts(1.1e-3, 9.0), "takes 6.0 s here"),
-        (lab_report.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
+        (bucketed_sync.section, bucketed(1.04e-3), bucketed(1.2e-3), "200 us a step"),
+        (single_calls.cold_section, cold(1.5e-5), cold(1.7e-5), "+16.0 us, target <= +15 us"),
+        (single_calls.event_section, event(1.9e-6), event(2.1e-6), "2.10 us"),
+        (engines.section, cells(1.1e-2, 4.4), cells(1.3e-2, 4.4), "+3.0 ms a cell"),
+        (engines.section, cells(1e-2, 4.4), cells(1e-2, 4.6), "take 9.0 s here"),
+        (failures.section, failed(0.19), failed(1.1), "took 1.10, 1.10 s"),
+        (hosts.section, on_hosts(1.1e-3), on_hosts(1.2e-3), "a check took 1.07x"),
+        (hosts.section, on_hosts(1.1e-3), on_hosts(2.1e-3), "0.95x (1 MiB), target > 1x"),
+        (hosts.section, on_hosts(1.1e-3), on_hosts(1.1e-3, 9.0), "takes 6.0 s here"),
+        (busy.section, waiting(1.9), waiting(2.1), "by the median: 0.95x (4 B), target >= 1x"),
+        (busy.section, waiting(1.9), waiting(3.1), "by the mean: 0.97x (4 B), target >= 1x"),
+        (busy.section, waiting(1.9), waiting(1.9, share=0.14), "14.00%, target <= 2%: gloo's"),
+        (busy.section, waiting(1.9), waiting(1.9, back=2e-4), "gloo takes 300 us"),
+        (lab.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
+        (
+            async_sgd.section,
+            straggled(THREE, [2.0, 3.0, 1.0]),
+            straggled(THREE, [2.1, 3.1, 1.1]),
+            "2.5 times as many gradients",
+        ),
     ],
 )
 def test_targets_are_met_or_missed_with_their_cause(section, good, bad, said):
     assert all(row.met for row in section(good).targets)
-    text = report.markdown(result(ours=1), [section(bad)])
+    text = "\n".join(report.target_table(section(bad).targets))
     assert "Missed:" in text
     assert said in text
 
 
+def test_calls_beside_busy_loops_have_median_and_mean_and_waits_their_share():
+    text = tables([busy.section(waiting(1.9))])
+    assert "| 4 B | 1,900,000 | 2,000,000 | 1,000,000 | 1,900,000 | 3,000,000 | 1,000,000 |" in text
+    assert "| recv | 1.00% | 0.50% |" in text
+    assert "| 90 (90 to 90) | 300 (300 to 300) |" in text
+
+
+def test_busy_loops_end_with_the_process_that_started_them(root):
+    program = (
+        "import os, psutil, sys, time\n"
+        "from benchmarks.busy import busy_loops\n"
+        "with busy_loops(True):\n"
+        "    print(*(loop.pid for loop in psutil.Process().children()), flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) as process:
+        loops = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+        assert len(loops) == os.cpu_count()
+        process.kill()  # so that it can't end them itself
+    _, alive = psutil.wait_procs(loops, timeout=60)
+    for loop in alive:
+        loop.kill()
+    assert not alive
+
+
 def test_the_event_log_says_what_each_number_contains():
-    text = "\n".join(event_log_report.section(event(1e-6)).lines)
+    text = tables([single_calls.event_section(event(1e-6))])
     for row in ("one event", "one section", "all_reduce of 4 B, log on", "their difference"):
         assert f"| {row}" in text
     assert "- one section: an event, the context manager" in text
@@ -112,90 +172,73 @@ def test_the_event_log_says_what_each_number_contains():
 
 
 def test_rare_measurements_are_kept_with_their_date_or_count_as_missing():
-    assert [row.met for row in lab_report.rare_section(None).targets] == [False, False]
+    assert [row.met for row in lab.rare_section(None).targets] == [False, False]
     kept = {"date": "2026-01-02", "lessons": {"00_a": 100.0, "01_b": 200.0}, "fresh": 50.0}
-    section = lab_report.rare_section(kept)
+    section = lab.rare_section(kept)
     assert [row.measured for row in section.targets] == ["5.0 min", "50 s"]
     assert [row.met for row in section.targets] == [True, True]
-    assert "on 2026-01-02" in "\n".join(section.lines)
+    assert "on 2026-01-02" in tables([section])
 
 
-def test_peers_and_launchers_are_tables_without_targets():
-    row = {"bytes": 4, "samples": times(ours=4e-6, gloo=9e-6, raw=2e-6)}
-    peers = peers_report.section({"ranks": 2, "no_c": "no mpicc", "all_reduce": [row]})
-    text = "\n".join(peers.lines)
-    assert "missing: no mpicc" in text
-    assert "| 2.00x |" in text
+def test_launchers_are_a_table_without_targets():
     runs = {
         name: [{"checksum": "1", "samples_per_s": rate, "whole_seconds": 5.0}] * 2
         for name, rate in (("mpiexec", 300.0), ("torchrun", 200.0))
     }
-    launched = launchers_report.section({"ranks": 2, "steps": 9, "runs": runs})
-    assert "1.50 times" in "\n".join(launched.lines)
-    assert "equal to the bit" in "\n".join(launched.lines)
-    assert peers.targets == launched.targets == []
+    launched = throughput.launchers_section({"ranks": 2, "steps": 9, "runs": runs})
+    assert "1.50 times" in tables([launched])
+    assert "equal to the bit" in tables([launched])
+    assert targets_of([launched]) == []
 
 
 def test_hosts_that_could_not_be_made_are_told():
-    section = hosts_report.section({"missing": "it takes root"})
-    assert "Not measured here: it takes root." in section.lines
+    section = hosts.section({"missing": "it takes root"})
+    assert "Not measured here: it takes root." in section.parts
     assert not section.targets
 
 
 def test_a_gpu_is_named_and_its_absence_too():
-    assert "no GPU" in "\n".join(gpu_report.section({"device": None}).lines)
+    assert "no GPU" in tables([gpu.section({"device": None})])
     rows = [{"bytes": 4, "samples": times(ours=4e-5, copy=1e-5, nccl=2e-5)}]
     runs = [{"ranks": 1, "all_reduce": rows}]
-    text = "\n".join(gpu_report.section({"device": "G1", "runs": runs}).lines)
+    text = tables([gpu.section({"device": "G1", "runs": runs})])
     assert text.startswith("## GPU\n\nG1;")
     assert "| 25% |" in text
 
 
-def test_the_plot_of_targets_knows_which_way_is_better(tmp_path):
-    less = report.Target("a", "<= 2 s", "1.0 s", "-", True)
-    more = report.Target("b", ">= 1.75x", "3.50x", "-", True)
-    none = report.Target("c", "(none)", "3.50x", "-", True)
-    assert [target_plot.share(row) for row in (less, more, none)] == [0.5, 0.5, None]
-    target_plot.plot([less, more, none], tmp_path / "targets.svg")
-    assert "<svg" in (tmp_path / "targets.svg").read_text()
+def test_an_asynchronous_run_that_never_arrives_is_no_win() -> None:
+    assert async_sgd.sooner(straggled([3.0, 3.0, 3.0], [None, None, 1.0])) == 0
+    assert async_sgd.sooner(straggled([None, None, 3.0], [1.0, 1.0, 1.0])) == float("inf")
 
 
-def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
-    path = tmp_path / "page.md"
-    target = report.Target("a", "<= 2 s", "3.0 s", "-", False, "it is slow")
-    text = pages.table_of(result(ours=1), [target])
-    path.write_text("before\nafter\n")
-    assert not pages.renew(path, text)
-    assert path.read_text() == "before\nafter\n"
-    path.write_text(f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n")
-    for _ in range(2):
-        assert pages.renew(path, text)
-    new = path.read_text()
-    assert new.startswith("before\n")
-    assert new.endswith(f"{pages.END}\nafter\n")
-    assert "old" not in new
-    assert new.count("Measured on D with `make bench`: M, L, torch T") == 1
-    assert "| 1 MiB | 1,000,000 | 13,000,000 | 13.0x | 1,000,000 |" in new
-    assert "- a: 3.0 s, target <= 2 s: it is slow." in new
+def test_the_section_on_stragglers_says_what_is_simulated() -> None:
+    text = tables([async_sgd.section(straggled([3.0, 3.0, 3.0], [1.0, 1.0, 1.0]))])
+    assert "| asynchronous | 1.00 (1.00 to 1.00) | 150 | 150 | 2.5 |" in text
+    assert "20 ms at least, on one worker 60 ms" in text
 
 
-def test_both_pages_have_their_marks(root, tmp_path):
-    for page in (pages.FRONT, pages.PAGE):
-        copy = tmp_path / page.name
-        copy.write_text((root / page).read_text())
-        assert pages.renew(copy, "new"), page
+def test_throughput_is_compared_with_what_silent_processes_reach() -> None:
+    found = throughput.ranks_section(trained(sync=1.81)).targets
+    assert [target.met for target in found[:2]] == [True, True]
+    found = throughput.ranks_section(trained(sync=1.7)).targets
+    assert [target.met for target in found[:2]] == [False, True]
+    assert (found[0].wanted, found[0].measured) == (">= 0.95x", "0.89x")
+    assert "two ranks reach 1.70x of one process here, two that never speak 1.90x" in found[0].cause
 
 
-def test_the_five_figures_of_the_readme_are_those_of_the_results(root, tmp_path):
-    kept = json.loads((root / "benchmarks" / "results" / "results.json").read_text())
-    said = five_figures.in_words(kept)
-    assert said.count("; ") == 4  # five
-    _, begin, rest = (root / pages.FRONT).read_text().partition(pages.BEGIN)
-    assert begin
-    assert rest.partition(pages.END)[0].strip() == said.strip()
-    faster = json.loads(json.dumps(kept))
-    for row in faster["runs"][0]["all_reduce"]:
-        row["samples"]["ours"] = [1e-3] * 4
-    assert "this backend 1.00" in five_figures.in_words(faster)
-    five_figures.plot(kept, tmp_path / "five.svg")
-    assert "<svg" in (tmp_path / "five.svg").read_text()
+def test_every_batch_has_its_rows_and_its_own_cause():
+    section = throughput.ranks_section(trained(sync=1.5))
+    assert "| 256 | two ranks, sync_gradients | 375 (188 to 562) | 1.50x |" in tables([section])
+    assert "| 64 | two ranks, sync_gradients | 125 (62 to 188) | 1.00x |" in tables([section])
+    whats = [target.what for target in section.targets]
+    assert [what.split(",")[1] for what in whats] == [" 256 images a step"] * 2 + [
+        " 64 images a step"
+    ] * 2
+    assert whats[0].endswith("silent ones, sync_gradients")
+    assert [target.met for target in section.targets] == [False, True, False, False]
+    # Two ranks' 128 images at 125 a second, against 237.5 by two that never speak.
+    assert "takes 485.1 ms of a step of 1024.0 ms" in section.targets[2].cause
+
+
+def test_a_drift_of_the_machine_cancels() -> None:
+    assert throughput.speedup(trained(sync=1.8)["batches"][0], "sync") == 1.8

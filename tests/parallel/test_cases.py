@@ -13,7 +13,7 @@ SIZES = {
     "tests.parallel.cases.batch_norm": (1, 2, 3, 4),
     "tests.lessons.lesson_12.cases.survivors": (1, 2, 3, 4),
     "tests.parallel.cases.all_reduces": (1, 2, 3, 4),
-    "tests.lessons.lesson_06.cases.bucketed_sync": (1, 2, 3),
+    "tests.parallel.cases.bucketed_sync": (1, 2, 3),
     "tests.parallel.cases.parameter_server": (2, 3, 4),
 }
 PARAMETERS = [

@@ -22,7 +22,7 @@ from course_lib.parallel.parameter_server import (
 )
 from course_lib.parallel.parameter_server.messages import GradientMessage, Header, average
 from course_lib.parallel.parameter_server.policies import Progress
-from notebooks.lesson_09.shuffled_batches import shuffled_batches
+from course_lib.training.shuffled_batches import shuffled_batches
 from tests import ranks
 
 # --- who may die ----------------------------------------------------------------------------

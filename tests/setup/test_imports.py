@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -13,6 +14,12 @@ PACKAGES = {
     "ipyranks": Path("packages/ipyranks/src/ipyranks"),
     "course_lib": Path("course_lib"),
     "notebooks": Path("notebooks"),
+}
+# What no module in these folders imports: they use the packages, as a learner's programs do.
+NOT_FOR_PROGRAMS = {
+    "benchmarks": {"notebooks", "tests"},
+    "scripts": {"notebooks", "tests", "tools", "benchmarks"},
+    "tools": {"notebooks", "tests", "benchmarks"},
 }
 # A part may import those that it names here, and itself. All of the course may import the backend.
 BELOW = {
@@ -46,10 +53,19 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def imports_of(name: str, path: Path) -> set[str]:
+    """Return what a module imports, wherever in it, also for type checkers alone."""
+    return _imports(name, path, ast.walk(ast.parse(path.read_text())))
+
+
+def imports_when_run(name: str, path: Path) -> set[str]:
     """Return what a module imports, wherever in it, but for type checkers alone."""
+    return _imports(name, path, _running(ast.parse(path.read_text())))
+
+
+def _imports(name: str, path: Path, nodes: Iterable[ast.AST]) -> set[str]:
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in _running(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -62,7 +78,7 @@ def imports_of(name: str, path: Path) -> set[str]:
     return found
 
 
-def _running(node: ast.AST):
+def _running(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     yield node
@@ -70,7 +86,9 @@ def _running(node: ast.AST):
         yield from _running(child)
 
 
-def graph(known: dict[str, Path]) -> dict[str, set[str]]:
+def graph(
+    known: dict[str, Path], imports: Callable[[str, Path], set[str]] = imports_of
+) -> dict[str, set[str]]:
     """Return which of the known modules each one imports."""
 
     def module_of(name: str) -> str | None:
@@ -79,7 +97,7 @@ def graph(known: dict[str, Path]) -> dict[str, set[str]]:
         return name or None
 
     return {
-        name: {found for other in imports_of(name, path) if (found := module_of(other))} - {name}
+        name: {found for other in imports(name, path) if (found := module_of(other))} - {name}
         for name, path in known.items()
     }
 
@@ -127,8 +145,19 @@ def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_programs_import_no_lesson_rooms_and_no_tests(root: Path) -> None:
+    wrong = [
+        f"{path.relative_to(root)} imports {other}"
+        for folder, forbidden in NOT_FOR_PROGRAMS.items()
+        for path in sorted((root / folder).rglob("*.py"))
+        for other in imports_of(f"{folder}.{path.stem}", path)
+        if other.split(".")[0] in forbidden
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_imports_run_in_no_circle(root: Path) -> None:
-    edges = graph(modules(root))
+    edges = graph(modules(root), imports_when_run)
     # A package's __init__ gathers what its modules have; what counts is the modules' own.
     gathering = {name for name, path in modules(root).items() if path.name == "__init__.py"}
     own = {name: others - gathering for name, others in edges.items() if name not in gathering}
@@ -136,6 +165,13 @@ def test_imports_run_in_no_circle(root: Path) -> None:
         TopologicalSorter(own).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_imports_for_type_checkers_are_told_apart(tmp_path: Path) -> None:
+    module = tmp_path / "m.py"
+    module.write_text("if TYPE_CHECKING:\n    import tests.ranks\n")
+    assert imports_of("m", module) == {"tests.ranks"}
+    assert imports_when_run("m", module) == set()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_what_it_would_run_is_there(root: Path, monkeypatch: pytest.MonkeyPatch)
     """Every program and lesson that it names."""
     commands = []
 
-    def collect(what: str, command: list, **variables: str) -> on_gpu.Row:
+    def collect(what: str, command: list, *output: Path, **variables: str) -> on_gpu.Row:
         commands.append([*map(str, command)])
         return on_gpu.Row(what, "passed", 0.0)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch_mpi4py import MismatchError
 
 from course_lib.parallel.batch_norm import convert_sync_batch_norm
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.initial_weights import sync_initial_weights
 from course_lib.parallel.invariants import (
@@ -23,7 +24,6 @@ from course_lib.parallel.invariants import (
 from course_lib.training.data import load_available
 from course_lib.training.loops import batches
 from course_lib.training.models import LeNet
-from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
 from notebooks.lesson_12.survivors import catch_up
 from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples, sgd
 from tests.ranks import case

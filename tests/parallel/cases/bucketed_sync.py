@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from course_lib.parallel.bucketed_sync import BucketedGradientSync
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.parallel.initial_weights import sync_initial_weights
 from course_lib.parallel.invariants import (
@@ -18,7 +19,6 @@ from course_lib.parallel.invariants import (
     assert_weights_moved,
     snapshot,
 )
-from notebooks.lesson_06.bucketed_sync import BucketedGradientSync
 from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples
 from tests.ranks import case
 
