@@ -76,6 +76,10 @@ class Learner:
             i for i, c in enumerate(self.cells) if c.cell_type == "code" and what in c.source
         )
 
+    def cell(self, cell: int) -> Locator:
+        """Return a cell by its number."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(cell)
+
     def write(self, cell: int, source: str) -> None:
         """Type ``source`` over what a cell holds."""
         self._enter(cell)
@@ -143,17 +147,14 @@ class Learner:
         """Return the uncaught exceptions of the page's scripts, except JupyterLab's own."""
         return "\n".join(e for e in self.notebooks.uncaught.so_far() if LABS_OWN not in e)
 
-    def _cell(self, cell: int) -> Locator:
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(cell)
-
     def _prompt(self, cell: int) -> Locator:
-        return self._cell(cell).locator(".jp-InputPrompt")
+        return self.cell(cell).locator(".jp-InputPrompt")
 
     def _output(self, cell: int) -> Locator:
-        return self._cell(cell).locator(".jp-Cell-outputArea")
+        return self.cell(cell).locator(".jp-Cell-outputArea")
 
     def _enter(self, cell: int) -> None:
-        self._cell(cell).locator(".cm-content > *").first.click()
+        self.cell(cell).locator(".cm-content > *").first.click()
 
 
 def opens(notebooks: Notebooks, folder: Path, lesson: str) -> Learner:

@@ -90,8 +90,5 @@ def check_what_is_seen(lab: Lab) -> None:
 def cells_tagged(lab: Lab, tag: str) -> int:
     """Return how many cells of the open notebook carry ``tag``."""
     name = lab.page.evaluate("location.pathname").rsplit("/lab/tree/", 1)[-1]
-    cells = lab.page.evaluate(
-        "name => fetch(`/api/contents/${name}`).then(r => r.json()).then(r => r.content.cells)",
-        name,
-    )
-    return sum(tag in cell["metadata"].get("tags", []) for cell in cells)
+    file = lab.page.evaluate("name => fetch(`/api/contents/${name}`).then(r => r.json())", name)
+    return sum(tag in cell["metadata"].get("tags", []) for cell in file["content"]["cells"])
