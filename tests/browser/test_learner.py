@@ -82,16 +82,21 @@ class Learner:
 
     def write(self, cell: int, source: str) -> None:
         """Type ``source`` over what a cell holds."""
-        self._enter(cell)
-        self.page.keyboard.press("ControlOrMeta+a")
+        self._enter(cell).press("ControlOrMeta+a")
         self.page.keyboard.insert_text(source)
 
     def start(self, cell: int) -> None:
         """Press Shift and Enter in a cell and see it begin."""
-        before = self._prompt(cell).inner_text()
-        self._enter(cell)
-        self.page.keyboard.press("Shift+Enter")
-        expect(self._prompt(cell)).not_to_have_text(before, timeout=30_000)
+        # After a restart the number may be the same as before, and the star between them brief.
+        # But each time the prompt is written its text is a new node.
+        prompt = self._prompt(cell).element_handle()
+        before = prompt.evaluate_handle("prompt => prompt.firstChild")
+        self._enter(cell).press("Shift+Enter")
+        self.page.wait_for_function(
+            "([prompt, before]) => prompt.firstChild !== before",
+            arg=[prompt, before],
+            timeout=30_000,
+        )
 
     def shows(self, cell: int, what: str) -> None:
         """Wait until a cell that runs shows a text."""
@@ -153,8 +158,10 @@ class Learner:
     def _output(self, cell: int) -> Locator:
         return self.cell(cell).locator(".jp-Cell-outputArea")
 
-    def _enter(self, cell: int) -> None:
-        self.cell(cell).locator(".cm-content > *").first.click()
+    def _enter(self, cell: int) -> Locator:
+        editor = self.cell(cell).locator(".cm-content")
+        editor.locator("> *").first.click()
+        return editor
 
 
 def opens(notebooks: Notebooks, folder: Path, lesson: str) -> Learner:
