@@ -8,7 +8,6 @@ Chromium. Look at the frames (``--frames FOLDER`` keeps them) before you commit 
 from __future__ import annotations
 
 import argparse
-import base64
 import io
 import tempfile
 from pathlib import Path
@@ -19,6 +18,7 @@ from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
 from course_lib.teaching.workspace import make_workspace
+from tests.browser.chromium import chromium
 from tests.browser.notebook_server import notebook_server
 from tests.browser.test_learner import Learner
 
@@ -64,19 +64,16 @@ BEFORE, WHILE = 1.1, 0.9  # seconds
 
 def only_in_sight(learner: Learner, cell: int) -> None:
     """Bring a cell to the top of the page."""
-    learner.page.evaluate(
-        f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}].scrollIntoView()"
-    )
+    learner.cell(cell).evaluate("cell => cell.scrollIntoView()")
 
 
 def picture(learner: Learner, caption: str) -> Image.Image:
     """Return what is to be seen of the notebook now, with a line below it."""
-    place = learner.page.evaluate(
-        "(() => { const b = document.querySelector('.jp-Notebook').getBoundingClientRect();"
-        "return {x: b.x, y: b.y}; })()"
+    place = learner.page.locator(".jp-Notebook").bounding_box()
+    assert place
+    shot = learner.page.screenshot(
+        clip={"x": place["x"], "y": place["y"], "width": WIDTH, "height": HEIGHT}, caret="initial"
     )
-    clip = {**place, "width": WIDTH, "height": HEIGHT, "scale": 1}
-    shot = base64.b64decode(learner.page.call("Page.captureScreenshot", clip=clip)["data"])
     whole = Image.new("RGB", (WIDTH, HEIGHT + CAPTION), PAPER)
     whole.paste(Image.open(io.BytesIO(shot)), (0, 0))
     font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 17)
@@ -102,17 +99,10 @@ def film(folder: Path) -> tuple[list[tuple[Image.Image, float]], Image.Image]:
     make_workspace(workspace=folder / "copies")
     cells = nbformat.read(folder / "copies" / LESSON, as_version=4).cells
     shots, still, last = [], None, 0
-    with notebook_server(folder / "server") as server:
-        page = server.page
-        page.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=WIDTH + 330,
-            height=HEIGHT + 130,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        server.open(LESSON, cells)
-        learner = Learner(page, cells, LESSON)
+    with chromium() as browser, notebook_server(browser, folder / "server") as server:
+        page = server.open(LESSON, cells)
+        page.set_viewport_size({"width": WIDTH + 330, "height": HEIGHT + 130})
+        learner = Learner(server, cells, LESSON)
         learner.kernel_is_ready()
         for scene in SCENES:
             now = learner.find(scene.cell)
@@ -124,7 +114,7 @@ def film(folder: Path) -> tuple[list[tuple[Image.Image, float]], Image.Image]:
             shots += taken
             if scene.still:
                 still = taken[-1][0]
-        assert page.errors == []
+        assert server.uncaught.so_far() == []
     assert still is not None
     return shots, still
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.browser.chromium import Page
+from playwright.sync_api import Page
 
 FOLDER = Path(__file__).parent
 AXE = FOLDER / "node_modules" / "axe-core" / "axe.min.js"
@@ -64,13 +64,15 @@ def violations(page: Page, *, within: str = "", without: tuple[str, ...] = ()) -
     ``without`` are left out.
     """
     if page.evaluate("typeof axe") == "undefined":
-        page.evaluate(f"{source()}\n;null")
+        page.add_script_tag(content=source())
     options: dict[str, Any] = {"runOnly": TAGS, "resultTypes": ["violations"]}
     options["rules"] = {rule: {"enabled": False} for rule in without}
-    context = json.dumps(within) if within else "document"
-    found = page.evaluate(f"""
-      axe.run({context}, {json.dumps(options)}).then(({{violations}}) => violations.map(v =>
+    found = page.evaluate(
+        """([within, options]) =>
+      axe.run(within || document, options).then(({violations}) => violations.map(v =>
         [v.id, v.impact, v.help, v.nodes.map(n => [n.target.flat().join(' '),
           n.html.slice(0, 160), n.failureSummary.replaceAll('\\n', ' ')].join(' | '))]))
-    """)
+        """,
+        [within, options],
+    )
     return [Violation(rule, impact, words, tuple(nodes)) for rule, impact, words, nodes in found]

@@ -13,8 +13,9 @@ from pathlib import Path
 import nbformat
 import psutil
 import requests
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.chromium import Page, chromium
+from tests.browser.chromium import Uncaught, window
 from tests.lab_server import free_port, wait_until
 
 TOKEN = "notebooks"
@@ -22,10 +23,16 @@ JUPYTERLAB = (sys.executable, "-m", "jupyterlab")
 
 
 class Notebooks:
-    """A running server with a folder of notebooks, and a page to open them in."""
+    """A running server with a folder of notebooks, and a page to open them in.
+
+    Attributes:
+        page: where the last notebook was opened.
+        uncaught: the exceptions of this page's scripts that were never caught.
+    """
 
     def __init__(self, page: Page, address: str, folder: Path, server: int, view: str) -> None:
-        self.page, self._address, self._folder = page, address, folder
+        self.page, self.uncaught = page, Uncaught(page)
+        self._address, self._folder = address, folder
         self._server, self._view = psutil.Process(server), view
 
     def kernels(self) -> set[psutil.Process]:
@@ -33,18 +40,21 @@ class Notebooks:
         return set(self._server.children())
 
     def open(self, name: str, cells: list[nbformat.NotebookNode]) -> Page:
-        """Open a notebook of these cells, all of them rendered at once."""
+        """Open a notebook of these cells in a new page, all of them rendered at once."""
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
         nbformat.write(notebook, self._folder / name)
+        self.page.close()
+        self.page = self.page.context.new_page()
+        self.uncaught = Uncaught(self.page)
         self.reopen(name, len(cells))
         return self.page
 
     def reopen(self, name: str, cells: int) -> None:
         """Open a notebook of so many cells as it is on disk."""
-        self.page.open(f"{self._address}/{self._view}/{name}?token={TOKEN}&reset")
-        shown = "document.querySelectorAll('.jp-Notebook .jp-Cell').length"
-        self.page.wait_for(f"{shown} === {cells}", 120, "all cells")
+        self.page.goto(f"{self._address}/{self._view}/{name}?token={TOKEN}&reset")
+        shown = self.page.locator(".jp-Notebook .jp-Cell")
+        expect(shown).to_have_count(cells, timeout=120_000)
 
     def saved(self, name: str) -> str:
         """Return a notebook's file, as it is on disk now."""
@@ -53,6 +63,7 @@ class Notebooks:
 
 @contextlib.contextmanager
 def notebook_server(
+    browser: Browser,
     folder: Path,
     application: Sequence[str] = JUPYTERLAB,
     view: str = "lab/tree",
@@ -61,7 +72,8 @@ def notebook_server(
     """Start a Jupyter application as for a person, who may move sliders.
 
     Args:
-        folder: for notebooks, settings and the browser's profile.
+        browser: what opens the notebooks.
+        folder: for notebooks and settings.
         application: the command that starts it, JupyterLab's or another's.
         view: what stands before a notebook's name in its address.
         variables: environment variables on top of the present ones.
@@ -93,7 +105,7 @@ def notebook_server(
 
     try:
         wait_until(answers, 120, "the Jupyter server")
-        with chromium(folder / "profile") as page:
+        with window(browser) as page:
             yield Notebooks(page, address, folder / "notebooks", server.pid, view)
     finally:
         server.terminate()  # it ends its kernels

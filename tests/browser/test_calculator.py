@@ -6,16 +6,15 @@ from html import unescape
 
 import nbformat
 import pytest
+from playwright.sync_api import Locator, Page, expect
 
 from notebooks.lesson_06.calculator import Setting, speed_up_figure, summary
-from tests.browser.chromium import Lab, Page
+from tests.browser.lab import Lab
 from tests.lab_server import ROOT
 
 START = Setting(
     parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, bandwidth=1.25e9, ranks=64
 )
-WORDS = "[...document.querySelectorAll('.jp-OutputArea-output pre')].at(-1)?.innerText"
-HANDLES = "[...document.querySelectorAll('.widget-slider, .jupyter-widget-slider')]"
 
 
 def the_cell() -> nbformat.NotebookNode:
@@ -25,58 +24,61 @@ def the_cell() -> nbformat.NotebookNode:
     return cell
 
 
-def says(page: Page, setting: Setting, seconds: float) -> None:
+def says(page: Page, setting: Setting, milliseconds: int = 60_000) -> None:
     """Wait until the calculator shows what the formulas predict, in words and as a picture."""
-    page.wait_for(f"{WORDS}?.trim() === {summary(setting)!r}", seconds, summary(setting))
-    picture = "[...document.querySelectorAll('.jp-OutputArea-output img')].at(-1)"
-    page.wait_for(f"{picture}?.complete && {picture}.naturalWidth > 100", 60, "the picture")
-    assert page.evaluate(f"{picture}.alt") == unescape(speed_up_figure(setting).alt)
+    words = page.locator(".jp-OutputArea-output pre").last
+    expect(words).to_have_text(summary(setting), timeout=milliseconds)
+    assert words.inner_text().strip() == summary(setting)  # line by line
+    picture = page.locator(".jp-OutputArea-output img").last
+    expect(picture).to_have_attribute("alt", unescape(speed_up_figure(setting).alt))
+    expect(picture).to_have_js_property("complete", True)
+    assert picture.evaluate("e => e.naturalWidth") > 100
+
+
+def sliders(page: Page) -> Locator:
+    """Return the calculator's sliders."""
+    return page.locator(".widget-slider, .jupyter-widget-slider")
 
 
 def slide(page: Page, label: str, to: float) -> None:
     """Drag a slider's handle to a place between 0 (left end) and 1 (right end)."""
-    slider = f"{HANDLES}.find(e => e.innerText.includes('{label}'))"
-    page.wait_for(f"{slider} !== undefined", 30, label)
-    page.evaluate(f"{slider}.scrollIntoView({{block: 'center'}})")
-    handle, bar = (f"{slider}.querySelector('.noUi-{n}')" for n in ("handle", "base"))
-    middle = "(b => [b.x + b.width / 2, b.y + b.height / 2])"
-    x, y = page.evaluate(f"{middle}({handle}.getBoundingClientRect())")
-    left, width = page.evaluate(f"(b => [b.left, b.width])({bar}.getBoundingClientRect())")
-    target = left + to * width + (20 if to == 1 else -20 if to == 0 else 0)
-    for kind, at in (("mouseMoved", x), ("mousePressed", x), ("mouseMoved", (x + target) / 2),
-                     ("mouseMoved", target), ("mouseReleased", target)):  # fmt: skip
-        page.call(
-            "Input.dispatchMouseEvent", type=kind, x=at, y=y,
-            button="none" if kind == "mouseMoved" and at == x else "left", clickCount=1,
-        )  # fmt: skip
+    slider = sliders(page).filter(has_text=label)
+    slider.scroll_into_view_if_needed()
+    handle, bar = (slider.locator(f".noUi-{name}").bounding_box() for name in ("handle", "base"))
+    assert handle
+    assert bar
+    x, y = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
+    target = bar["x"] + to * bar["width"] + (20 if to == 1 else -20 if to == 0 else 0)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(target, y, steps=2)
+    page.mouse.up()
 
 
 @pytest.mark.timeout(900)
 def test_sliders_move_what_the_formulas_say(notebooks) -> None:
     page = notebooks.open("calculator.ipynb", [the_cell()])
     # Stored in the notebook: a still picture and its words, for whoever has no kernel.
-    assert page.evaluate(f"{HANDLES}.length") == 0
-    says(page, START, 60)
+    says(page, START)
+    assert sliders(page).count() == 0
 
     lab = Lab(page)
     lab.kernel_is_ready()
     lab.run_all(120)
-    page.wait_for(f"{HANDLES}.length === 6", 60, "six sliders")
-    says(page, START, 60)
+    expect(sliders(page)).to_have_count(6)
+    says(page, START)
     slide(page, "latency", 1)
     slow = {**START.__dict__, "latency": 0.1}
-    says(page, Setting(**slow), 60)
+    says(page, Setting(**slow))
     slide(page, "ranks", 1)
-    says(page, Setting(**slow | {"ranks": 4096}), 60)
-    for kind in ("keyDown", "keyUp"):  # the handle has the focus
-        left = {"key": "ArrowLeft", "code": "ArrowLeft", "windowsVirtualKeyCode": 37}
-        page.call("Input.dispatchKeyEvent", type=kind, **left)
-    says(page, Setting(**slow | {"ranks": 2048}), 60)
+    says(page, Setting(**slow | {"ranks": 4096}))
+    page.keyboard.press("ArrowLeft")  # the handle has the focus
+    says(page, Setting(**slow | {"ranks": 2048}))
 
     # A new kernel knows nothing of the sliders, until the cell runs again.
     lab.menu("Kernel", "runmenu:restart-and-run-all")
-    page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
-    says(page, START, 120)
+    lab.accepts()
+    says(page, START, 120_000)
     slide(page, "bandwidth", 0)
-    says(page, Setting(**START.__dict__ | {"bandwidth": 1e5}), 60)
+    says(page, Setting(**START.__dict__ | {"bandwidth": 1e5}))
     assert lab.cells_with_errors() == []

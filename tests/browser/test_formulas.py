@@ -6,10 +6,11 @@ import contextlib
 
 import nbformat
 import pytest
+from playwright.sync_api import TimeoutError as NotInTime
+from playwright.sync_api import expect
 
 from tests.lab_server import ROOT
 
-FORMULAS = "document.querySelectorAll('mjx-container').length"
 # A mistake of syntax is an element of its own; the name of an unknown macro is printed in red.
 ERRORS = (
     "[...document.querySelectorAll('mjx-container')]"
@@ -47,12 +48,12 @@ def test_every_formula_is_typeset(notebooks) -> None:
     ]
     every = [nbformat.v4.new_markdown_cell(source) for source in [*cells, *broken]]
     page = notebooks.open("formulas.ipynb", every)
-    rendered = "document.querySelectorAll('.jp-MarkdownCell .jp-RenderedMarkdown').length"
-    page.wait_for(f"{rendered} === {len(every)}", 120, "all cells")
+    rendered = page.locator(".jp-MarkdownCell .jp-RenderedMarkdown")
+    expect(rendered).to_have_count(len(every), timeout=120_000)
     # Cells are typeset in any order. If this never comes, what is there instead is told below.
-    with contextlib.suppress(AssertionError):
-        page.wait_for(f"{ERRORS}.length === 2 && {LEFT_OVER}.length === 1", 60)
+    with contextlib.suppress(NotInTime):
+        page.wait_for_function(f"{ERRORS}.length === 2 && {LEFT_OVER}.length === 1")
     errors, left_over = page.evaluate(ERRORS), page.evaluate(LEFT_OVER)
-    assert page.evaluate(FORMULAS) > 200
+    assert page.locator("mjx-container").count() > 200
     assert [text for text in [*errors, *left_over] if not text.startswith("broken: ")] == []
     assert (len(errors), len(left_over)) == (2, 1)

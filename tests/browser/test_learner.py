@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import Locator, expect
 
 from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked
 from course_lib.teaching.workspace import make_workspace
-from tests.browser.chromium import Lab, Page
+from tests.browser.lab import Lab
+from tests.browser.notebook_server import Notebooks
 from tests.lab_server import wait_until
 
 LESSON = "01_send_and_receive.ipynb"
@@ -54,7 +56,6 @@ if rank == 2:
 comm.allreduce(1)
 """
 ENDLESS = "%%px\nkept = rank\nwhile True:\n    pass"
-SHIFT, CONTROL = 8, 2
 # JupyterLab 4.6 asks the kernel for a thread for widgets. If it drops the kernel before the answer
 # comes, as in a restart or when the page is left, it throws this error and never catches it.
 LABS_OWN = "Per comm-target subshell creation failed: Error: Canceled future"
@@ -63,8 +64,11 @@ LABS_OWN = "Per comm-target subshell creation failed: Error: Canceled future"
 class Learner:
     """Who types into cells of an open notebook, runs them, and reads what they print."""
 
-    def __init__(self, page: Page, cells: list[nbformat.NotebookNode], lesson: str) -> None:
-        self.page, self.cells, self.lesson = page, cells, lesson
+    def __init__(
+        self, notebooks: Notebooks, cells: list[nbformat.NotebookNode], lesson: str
+    ) -> None:
+        self.notebooks, self.page = notebooks, notebooks.page
+        self.cells, self.lesson = cells, lesson
 
     def find(self, what: str) -> int:
         """Return the number of the first code cell that contains ``what``."""
@@ -72,35 +76,38 @@ class Learner:
             i for i, c in enumerate(self.cells) if c.cell_type == "code" and what in c.source
         )
 
+    def cell(self, cell: int) -> Locator:
+        """Return a cell by its number."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(cell)
+
     def write(self, cell: int, source: str) -> None:
         """Type ``source`` over what a cell holds."""
-        self._enter(cell)
-        self._press("a", "KeyA", 65, CONTROL, commands=["selectAll"])
-        self.page.call("Input.insertText", text=source)
+        self._enter(cell).press("ControlOrMeta+a")
+        self.page.keyboard.insert_text(source)
 
     def start(self, cell: int) -> None:
         """Press Shift and Enter in a cell and see it begin."""
-        before = self._prompt(cell)
-        self._enter(cell)
-        self._press("Enter", "Enter", 13, SHIFT)
-        self.page.wait_for(f"{self._prompt_of(cell)} !== {before!r}", 30, "the cell to begin")
+        # After a restart the number may be the same as before, and the star between them brief.
+        # But each time the prompt is written its text is a new node.
+        prompt = self._prompt(cell).element_handle()
+        before = prompt.evaluate_handle("prompt => prompt.firstChild")
+        self._enter(cell).press("Shift+Enter")
+        self.page.wait_for_function(
+            "([prompt, before]) => prompt.firstChild !== before",
+            arg=[prompt, before],
+            timeout=30_000,
+        )
 
     def shows(self, cell: int, what: str) -> None:
         """Wait until a cell that runs shows a text."""
-        shown = f"{self._cell(cell)}.querySelector('.jp-Cell-outputArea').innerText"
-        self.page.wait_for(f"{shown}.includes({json.dumps(what)})", 30)
+        expect(self._output(cell)).to_contain_text(what, timeout=30_000)
 
     def ends(self, cell: int, showing: str, seconds: float = 60) -> str:
         """Wait until a cell has ended and shows a text; return all that it shows."""
-        ended = f"/\\[\\d+\\]/.test({self._prompt_of(cell)})"
-        self.page.wait_for(ended, seconds, f"an end of cell {cell}")
-        shown = f"{self._cell(cell)}.querySelector('.jp-Cell-outputArea').innerText"
+        expect(self._prompt(cell)).to_have_text(re.compile(r"\[\d+\]"), timeout=1000 * seconds)
         # Outputs are drawn when there is a moment for it.
-        with contextlib.suppress(AssertionError):
-            self.page.wait_for(f"{shown}.includes({json.dumps(showing)})", 20)
-        text = self.page.evaluate(shown).strip()
-        assert showing in text, text
-        return text
+        expect(self._output(cell)).to_contain_text(showing, timeout=20_000)
+        return self._output(cell).inner_text().strip()
 
     def run(self, cell: int, showing: str = "", seconds: float = 60) -> str:
         """Run a cell to its end and return what it shows, ``showing`` among it."""
@@ -114,63 +121,55 @@ class Learner:
 
     def kernel_is_ready(self) -> None:
         """Wait until the lesson's own kernel waits for cells."""
-        self.page.wait_for(
-            "fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
-            f"s.path === '{self.lesson}' && s.kernel.execution_state === 'idle'"
+        self.page.wait_for_function(
+            "lesson => fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
+            "s.path === lesson && s.kernel.execution_state === 'idle'"
             "&& s.kernel.connections > 0))",
-            120,
-            "the kernel to be ready",
+            arg=self.lesson,
+            timeout=120_000,
         )
 
     def presses_stop(self) -> None:
         """Press the stop button."""
-        self.page.click("document.querySelector('[data-jp-item-name=\"interrupt\"] jp-button')")
+        self.page.locator('[data-jp-item-name="interrupt"] jp-button').click()
 
-    def restarts(self, notebooks) -> None:
+    def restarts(self) -> None:
         """Restart the kernel by the menu, and wait until the new one is there alone."""
-        before = notebooks.kernels()
-        Lab(self.page).menu("Kernel", "kernelmenu:restart")
-        self.page.click("document.querySelector('.jp-Dialog .jp-mod-accept')")
-        wait_until(lambda: notebooks.kernels() - before, 60, "a new kernel")
-        wait_until(lambda: before - notebooks.kernels(), 60, "an end of the old one")
+        before, lab = self.notebooks.kernels(), Lab(self.page)
+        lab.menu("Kernel", "kernelmenu:restart")
+        lab.accepts()
+        wait_until(lambda: self.notebooks.kernels() - before, 60, "a new kernel")
+        wait_until(lambda: before - self.notebooks.kernels(), 60, "an end of the old one")
         self.kernel_is_ready()
 
-    def saves(self, notebooks, what: str) -> None:
+    def saves(self, what: str) -> None:
         """Save by the menu and wait until the file holds ``what``."""
         Lab(self.page).menu("File", "docmanager:save")
         written = json.dumps(what)[1:-1]
-        wait_until(lambda: written in notebooks.saved(self.lesson), 30, "a saved notebook")
+        wait_until(lambda: written in self.notebooks.saved(self.lesson), 30, "a saved notebook")
 
     def errors(self) -> str:
         """Return the uncaught exceptions of the page's scripts, except JupyterLab's own."""
-        return "\n".join(error for error in self.page.errors if LABS_OWN not in error)
+        return "\n".join(e for e in self.notebooks.uncaught.so_far() if LABS_OWN not in e)
 
-    def _cell(self, cell: int) -> str:
-        return f"document.querySelectorAll('.jp-Notebook .jp-Cell')[{cell}]"
+    def _prompt(self, cell: int) -> Locator:
+        return self.cell(cell).locator(".jp-InputPrompt")
 
-    def _prompt_of(self, cell: int) -> str:
-        return f"{self._cell(cell)}.querySelector('.jp-InputPrompt').textContent"
+    def _output(self, cell: int) -> Locator:
+        return self.cell(cell).locator(".jp-Cell-outputArea")
 
-    def _prompt(self, cell: int) -> str:
-        return self.page.evaluate(self._prompt_of(cell))
-
-    def _enter(self, cell: int) -> None:
-        editor = f"{self._cell(cell)}.querySelector('.cm-content')"
-        self.page.evaluate(f"{editor}.scrollIntoView({{block: 'center'}})")
-        self.page.click(f"{editor}.firstElementChild")
-
-    def _press(self, key: str, code: str, number: int, held: int, **more: object) -> None:
-        which = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": held}
-        self.page.call("Input.dispatchKeyEvent", type="keyDown", **which, **more)
-        self.page.call("Input.dispatchKeyEvent", type="keyUp", **which)
+    def _enter(self, cell: int) -> Locator:
+        editor = self.cell(cell).locator(".cm-content")
+        editor.locator("> *").first.click()
+        return editor
 
 
-def opens(notebooks, folder: Path, lesson: str) -> Learner:
+def opens(notebooks: Notebooks, folder: Path, lesson: str) -> Learner:
     """Open a learner's own copy of a lesson and wait for its kernel."""
     make_workspace(workspace=folder)
     cells = nbformat.read(folder / lesson, as_version=4).cells
-    learner = Learner(notebooks.open(lesson, cells), cells, lesson)
-    learner.page.errors.clear()  # of the test before
+    notebooks.open(lesson, cells)
+    learner = Learner(notebooks, cells, lesson)
     learner.kernel_is_ready()
     return learner
 
@@ -203,7 +202,7 @@ def test_a_learner_goes_wrong_and_is_helped(notebooks, tmp_path: Path) -> None:
     learner.ends(spare, "KeyboardInterrupt", 30)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
 
-    learner.restarts(notebooks)
+    learner.restarts()
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.try_out(spare, "print(cluster.view['kept'])", "[0, 1, 2, 3]")
@@ -231,7 +230,7 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
     learner.run(check, f"{ID}: right.")  # three ranks make a ring, too
     learner.try_out(spare, "cluster.restart()\nprint(cluster.view['rank'])", "[0, 1, 2, 3]")
 
-    learner.saves(notebooks, "token = [*token, comm.rank]")
+    learner.saves("token = [*token, comm.rank]")
     notebooks.reopen(LESSON, len(learner.cells))
     learner.kernel_is_ready()
     learner.run(imports)
@@ -270,7 +269,7 @@ def test_a_learner_trains_and_goes_on_after_a_restart(notebooks, tmp_path: Path)
     learner.presses_stop()
     learner.ends(check, "the check of 05.sync_gradients was interrupted on all ranks")
 
-    learner.restarts(notebooks)
+    learner.restarts()
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.try_out(answer, unmarked(exercise_cell("05.sync_gradients")))

@@ -6,13 +6,14 @@ cannot be written to, packages from the index, and a real browser.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 
 import pytest
+from playwright.sync_api import Page
 
-from tests.browser.chromium import Lab, chromium
+from tests.browser.chromium import Uncaught
+from tests.browser.lab import Lab
 from tests.lab_server import (
     ROOT,
     as_user,
@@ -43,7 +44,7 @@ def can_run_python(user: object) -> bool:
 
 
 @pytest.mark.timeout(INSTALL_SECONDS + LESSON_SECONDS + 600)
-def test_a_learner_runs_lesson_00_on_a_bare_machine() -> None:
+def test_a_learner_runs_lesson_00_on_a_bare_machine(page: Page) -> None:
     user = ordinary_user()
     if user is not None and not can_run_python(user):
         user = None  # root's own Python is the only one: then root is who learns here
@@ -57,11 +58,8 @@ def test_a_learner_runs_lesson_00_on_a_bare_machine() -> None:
             give_to(checkout, user)
             give_to(temporary, user)
         variables = {"HOME": str(home), "TMPDIR": str(temporary)}
-        with (
-            make_lab(checkout, variables, seconds=INSTALL_SECONDS, user=user) as server,
-            chromium(folder / "profile") as page,
-        ):
-            lab = Lab(page)
+        uncaught, lab = Uncaught(page), Lab(page)
+        with make_lab(checkout, variables, seconds=INSTALL_SECONDS, user=user) as server:
             try:
                 lab.open(server.url)
                 lab.run_all(LESSON_SECONDS)
@@ -69,9 +67,9 @@ def test_a_learner_runs_lesson_00_on_a_bare_machine() -> None:
                 lab.menu("Kernel", "kernelmenu:shutdown")
                 wait_until(lambda: not server.kernels(), 100, f"an end of {server.kernels()}")
             except BaseException:
-                page.screenshot(PICTURE_OF_FAILURE)
+                page.screenshot(path=PICTURE_OF_FAILURE)
                 raise
-            assert page.errors == []
+            assert uncaught.so_far() == []
         assert list(home.iterdir()) == []
 
 
@@ -92,8 +90,5 @@ def check_what_is_seen(lab: Lab) -> None:
 def cells_tagged(lab: Lab, tag: str) -> int:
     """Return how many cells of the open notebook carry ``tag``."""
     name = lab.page.evaluate("location.pathname").rsplit("/lab/tree/", 1)[-1]
-    answer = lab.page.evaluate(
-        f"fetch('/api/contents/{name}').then(r => r.json()).then(r => JSON.stringify(r.content))"
-    )
-    cells = json.loads(answer)["cells"]
-    return sum(tag in cell["metadata"].get("tags", []) for cell in cells)
+    file = lab.page.evaluate("name => fetch(`/api/contents/${name}`).then(r => r.json())", name)
+    return sum(tag in cell["metadata"].get("tags", []) for cell in file["content"]["cells"])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import Browser
 
 from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked
 from course_lib.teaching.workspace import make_workspace
-from tests.browser.chromium import Page
-from tests.browser.notebook_server import notebook_server
+from tests.browser.notebook_server import Notebooks, notebook_server
 from tests.browser.test_learner import LABS_OWN, Learner
 from tests.lab_server import ROOT
 
@@ -26,26 +26,25 @@ THEIR_OWN = {"TypeError: Cannot read properties of undefined (reading 'schema')"
 
 
 @pytest.mark.timeout(400)
-def test_a_lesson_runs_in_notebook_7(tmp_path: Path) -> None:
+def test_a_lesson_runs_in_notebook_7(browser: Browser, tmp_path: Path) -> None:
     make_workspace(workspace=tmp_path / "copies")
     cells = nbformat.read(tmp_path / "copies" / LESSON, as_version=4).cells
     (tmp_path / "server").mkdir()
-    with notebook_server(tmp_path / "server", NOTEBOOK_7, "notebooks") as notebooks:
+    with notebook_server(browser, tmp_path / "server", NOTEBOOK_7, "notebooks") as notebooks:
         page = notebooks.open(LESSON, cells)
         try:
-            runs_lesson_00(page, cells)
+            runs_lesson_00(notebooks, cells)
         except BaseException:
-            page.screenshot(PICTURE_OF_FAILURE)
+            page.screenshot(path=PICTURE_OF_FAILURE)
             raise
-        assert {
-            error.splitlines()[0] for error in page.errors if LABS_OWN not in error
-        } <= THEIR_OWN
+        errors = {error.splitlines()[0] for error in notebooks.uncaught.so_far()}
+        assert {error for error in errors if LABS_OWN not in error} <= THEIR_OWN
 
 
-def runs_lesson_00(page: Page, cells: list[nbformat.NotebookNode]) -> None:
+def runs_lesson_00(notebooks: Notebooks, cells: list[nbformat.NotebookNode]) -> None:
     """Do what a learner does, up to the hang."""
-    assert page.evaluate("document.querySelector('.jp-NotebookTree, .jp-LabShell') === null")
-    learner = Learner(page, cells, LESSON)
+    assert notebooks.page.locator(".jp-NotebookTree, .jp-LabShell").count() == 0
+    learner = Learner(notebooks, cells, LESSON)
     learner.kernel_is_ready()
     answer = learner.find("def neighbours")
     greeting = learner.find("I am rank")

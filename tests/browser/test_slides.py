@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from tests.browser.axe import violations
-from tests.browser.chromium import Page, chromium
-from tests.lab_server import wait_until
+from tests.browser.chromium import Uncaught
 from tools import build_slides
 
 # For each slide: what is wrong with it. A slide is a <section> of 1280 by 720 CSS pixels; its
@@ -78,30 +78,15 @@ FAINT = """
 """
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory):
-    with chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
 def opened(page: Page, deck: Path) -> int:
     """Open a built deck with all its slides shown; return how many they are."""
-    page.open(deck.with_suffix(".html").as_uri())
-    page.wait_for("document.readyState === 'complete'", 60)
-    page.wait_for("document.querySelectorAll('section').length", 60)
+    page.goto(deck.with_suffix(".html").as_uri())
+    slides = page.locator("section")
+    expect(slides.first).to_be_attached()
     # Slides that are not the present one are there, but not laid out.
     style = "svg[data-marpit-svg] { display: block !important; visibility: visible !important }"
-    page.evaluate(
-        "(() => { const s = document.createElement('style');"
-        f"s.textContent = '{style}'; document.head.append(s); }})()"
-    )
-    return page.evaluate("document.querySelectorAll('section').length")
-
-
-def press(page: Page, key: str) -> None:
-    """Press and release a key by its name in the browser."""
-    for kind in ("keyDown", "keyUp"):
-        page.call("Input.dispatchKeyEvent", type=kind, key=key)
+    page.add_style_tag(content=style)
+    return slides.count()
 
 
 def slides_of(deck: Path) -> list[str]:
@@ -114,10 +99,11 @@ def test_a_deck_is_built_and_fits(page: Page, deck: Path) -> None:
     built = deck.with_suffix(".html")
     stamp = build_slides.stamp_of(built)
     assert stamp == build_slides.fingerprint(deck), "its source has changed: make slides"
+    uncaught = Uncaught(page)
     assert opened(page, deck) == len(slides_of(deck))
     assert page.evaluate(OVERFLOWS) == []
     assert page.evaluate("performance.getEntriesByType('resource').map(e => e.name)") == []
-    assert not page.errors
+    assert uncaught.so_far() == []
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
@@ -139,11 +125,8 @@ def test_a_deck_is_for_all_eyes_and_readers(page: Page, deck: Path) -> None:
         "document.querySelectorAll('svg[aria-hidden]').forEach("
         "e => e.removeAttribute('aria-hidden'))"
     )
-    page.call("Emulation.setEmulatedMedia", media="print")  # one slide below the other
-    try:
-        assert "\n".join(map(str, violations(page))) == ""
-    finally:
-        page.call("Emulation.setEmulatedMedia", media="")
+    page.emulate_media(media="print")  # one slide below the other
+    assert "\n".join(map(str, violations(page))) == ""
 
 
 def test_faint_text_is_found(page: Page) -> None:
@@ -157,29 +140,25 @@ def test_faint_text_is_found(page: Page) -> None:
 def test_a_talk_needs_no_mouse(page: Page) -> None:
     deck = build_slides.decks()[0]
     address, last = deck.with_suffix(".html").as_uri(), len(slides_of(deck))
-    page.open(address)
-    page.wait_for("document.querySelector('.bespoke-marp-active') !== null", 60)
+    page.goto(address)
+    expect(page.locator(".bespoke-marp-active").first).to_be_attached()
     for key, number in {
         "ArrowRight": 2, "PageDown": 3, " ": 4, "ArrowLeft": 3, "PageUp": 2, "End": last, "Home": 1,
     }.items():  # fmt: skip
-        press(page, key)
-        page.wait_for(f"(location.hash || '#1') === '#{number}'", 20, f"{key!r} to be obeyed")
-    press(page, "f")
-    page.wait_for("document.fullscreenElement !== null", 20, "full screen")
-    press(page, "f")
-    page.wait_for("document.fullscreenElement === null", 20, "the window again")
+        page.keyboard.press(key)
+        page.wait_for_function(f"(location.hash || '#1') === '#{number}'", timeout=20_000)
+    page.keyboard.press("f")
+    page.wait_for_function("document.fullscreenElement !== null", timeout=20_000)
+    page.keyboard.press("f")
+    page.wait_for_function("document.fullscreenElement === null", timeout=20_000)
 
-    def speakers_views() -> list[str]:
-        targets = page.call("Target.getTargets")["targetInfos"]
-        return [t["targetId"] for t in targets if "view=presenter" in t["url"]]
-
-    assert not speakers_views()
-    press(page, "p")
-    view = wait_until(speakers_views, 20, "the speaker's view")[0]
-    page.call("Target.closeTarget", targetId=view)
-    page.open(f"{address}?view=presenter#3")
-    shown = "document.querySelector('.bespoke-marp-note.active')?.textContent"
-    page.wait_for(f"{shown}?.includes('This distinction decides')", 20, "the notes of slide 3")
+    assert page.context.pages == [page]
+    with page.expect_popup(timeout=20_000) as speakers_view:
+        page.keyboard.press("p")
+    speakers_view.value.wait_for_url("**view=presenter**", timeout=20_000)
+    page.goto(f"{address}?view=presenter#3")
+    notes = page.locator(".bespoke-marp-note.active")
+    expect(notes).to_contain_text("This distinction decides", timeout=20_000)
 
 
 def test_what_does_not_fit_is_found(page: Page) -> None:

@@ -14,12 +14,14 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from course_lib.teaching.solution_marks import BEGIN, STUB
 from tests.browser import axe
-from tests.browser.chromium import Page, chromium
+from tests.browser.chromium import Uncaught, chromium, window
 from tests.lab_server import wait_until
 from tests.site import built_pages
 from tools import build_site, site_pages
@@ -209,38 +211,35 @@ def serving(server: Server) -> Iterator[None]:
 
 
 class Visitor:
-    """Someone who reads the site in a browser."""
+    """Someone who reads the site on a laptop and on a phone."""
 
-    def __init__(self, page: Page, server: Server) -> None:
-        self.page, self.server = page, server
+    def __init__(self, laptop: Page, phone: Page, server: Server) -> None:
+        self.server, self._pages = server, {LAPTOP: laptop, PHONE: phone}
+        self.uncaught = [Uncaught(laptop), Uncaught(phone)]
         self._address = f"http://127.0.0.1:{server.server_address[1]}"
 
-    def open(self, name: str, width: int = LAPTOP, scheme: str = "light") -> Page:
+    def open(
+        self, name: str, width: int = LAPTOP, scheme: Literal["light", "dark"] = "light"
+    ) -> Page:
         """Open a page and wait until it is all there, its formulas as well."""
-        self.show(width, scheme)
-        self.page.open("about:blank")
-        self.page.wait_for("location.href === 'about:blank'", 30)
-        self.page.open(f"{self._address}/{name}")
-        self.page.wait_for(
-            f"location.href.endsWith({json.dumps(name)}) && document.readyState === 'complete'", 60
-        )
-        self.page.evaluate("window.MathJax?.startup?.promise?.then(() => null)")
-        return self.page
-
-    def show(self, width: int, scheme: str = "light") -> None:
-        """Make the screen as wide as this, in CSS pixels, and light or dark."""
-        phone = {"deviceScaleFactor": 1, "mobile": width == PHONE}
-        self.page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, **phone)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        self.page.call("Emulation.setEmulatedMedia", features=[feature])
+        page = self._pages[width]
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{self._address}/{name}")
+        page.evaluate("window.MathJax?.startup?.promise?.then(() => null)")
+        return page
 
 
 @pytest.fixture(scope="module")
-def visitor(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
+def visitor(site: Path) -> Iterator[Visitor]:
     """Serve the site, and open a browser."""
     server = Server(site)
-    with serving(server), chromium(tmp_path_factory.mktemp("profile")) as page:
-        yield Visitor(page, server)
+    with (
+        serving(server),
+        chromium() as browser,
+        window(browser, viewport={"width": LAPTOP, "height": 800}) as laptop,
+        window(browser, viewport={"width": PHONE, "height": 800}, is_mobile=True) as phone,
+    ):
+        yield Visitor(laptop, phone, server)
 
 
 # What sticks out of the page to the right, and is not inside of something that moves by itself.
@@ -275,8 +274,7 @@ def test_a_page_fits_laptop_and_phone_and_its_formulas_are_set(visitor: Visitor,
     texts, is_set, bad = page.evaluate(FORMULAS)
     assert (is_set, bad) == (texts, [])
     assert bool(texts) == has_formulas(name)
-    visitor.show(PHONE)
-    assert page.evaluate(STICKS_OUT) == []
+    assert visitor.open(name, PHONE).evaluate(STICKS_OUT) == []
 
 
 def has_formulas(name: str) -> bool:
@@ -297,13 +295,13 @@ def test_what_sticks_out_is_found(visitor: Visitor) -> None:
 
 
 def test_nothing_is_asked_of_another_machine(visitor: Visitor) -> None:
-    page, server = visitor.page, visitor.server
+    server = visitor.server
     for name in SAMPLE:
-        visitor.open(name)
+        page = visitor.open(name)
         page.evaluate("document.querySelector('mjx-container')?.focus()")
     visitor.open("search.html?q=all-reduce")
-    page.wait_for("document.querySelectorAll('#search-results li').length > 0", 30)
-    assert not page.errors
+    expect(page.locator("#search-results li").first).to_be_attached(timeout=30_000)
+    assert [error for page in visitor.uncaught for error in page.so_far()] == []
     # The last of all reports is of a request that was made on purpose: reports do come.
     page.evaluate("fetch('https://example.org/on-purpose').catch(() => null)")
     wait_until(lambda: "on-purpose" in " ".join(server.refused), 30, "the report of a request")
@@ -329,11 +327,8 @@ def test_everyone_can_read_it(visitor: Visitor, width: int, scheme: str) -> None
 
 def test_a_solution_opens_by_the_keyboard(visitor: Visitor) -> None:
     page = visitor.open("notebooks/00_start_here.html")
-    fold = "document.querySelector('details.solution')"
-    assert page.evaluate(f"{fold}.open") is False
-    page.evaluate(f"{fold}.querySelector('summary').focus()")
-    key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-    page.call("Input.dispatchKeyEvent", type="keyDown", **key)
-    page.call("Input.dispatchKeyEvent", type="keyUp", **key)
-    page.wait_for(f"{fold}.open", 10)
-    assert "NotImplementedError" not in page.evaluate(f"{fold}.textContent")
+    fold = page.locator("details.solution").first
+    expect(fold).to_have_js_property("open", False)
+    fold.locator("summary").press("Enter")
+    expect(fold).to_have_js_property("open", True, timeout=10_000)
+    expect(fold).not_to_contain_text("NotImplementedError")
