@@ -1,0 +1,157 @@
+"""From what every rank said of a test to one outcome, and a text if it is no good one.
+
+Plain data and functions of it: nothing here knows of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ..rank_states import name_ranks
+from .crews import Answer, Result
+
+__all__ = ["Verdict", "verdict"]
+
+_MOST_PRINTED = 20_000  # characters of a rank
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a test.
+
+    Attributes:
+        outcome: "passed", "failed", "skipped", "xfailed" or "xpassed".
+        text: why, empty if it has passed.
+        headline: the same in one line.
+        place: file, line (from 0) and reason, as pytest keeps them of a skipped test.
+        sections: titles and texts of what the ranks have printed and logged.
+    """
+
+    outcome: str
+    text: str = ""
+    headline: str = ""
+    place: tuple[str, int, str] | None = None
+    sections: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class _Word:
+    """What became of the test on one rank."""
+
+    outcome: str
+    text: str = ""
+    headline: str = ""
+    place: tuple[str, int, str] | None = None
+
+
+def verdict(result: Result, reports: dict[int, Sequence[pytest.TestReport]]) -> Verdict:
+    """Return what became of a test.
+
+    Args:
+        result: what its ranks said.
+        reports: pytest's reports of each rank that has come to the end.
+    """
+    words = {
+        one.rank: _word(one, result, reports.get(one.rank, ())) for one in result.answers
+    }
+    outcomes = {word.outcome for word in words.values()}
+    sections = list(_sections(result.answers, reports))
+    first = words[0]
+    if len(outcomes) == 1 and outcomes <= {"passed", "skipped", "xfailed", "xpassed"}:
+        return Verdict(first.outcome, first.text, first.headline, first.place, sections)
+    parts = [result.hang] if result.hang else []
+    if len(outcomes) > 1 and not outcomes & {"failed", "ended", "late"}:
+        parts.append("The ranks disagree on the outcome of this test.")
+    parts += _grouped(words)
+    if result.launcher:
+        parts.append(_titled("mpiexec printed", result.launcher))
+    return Verdict("failed", "\n\n".join(parts), _headline(words, result), None, sections)
+
+
+def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> _Word:
+    if one.problem:
+        return _Word("failed", one.problem, "the test was not found")
+    if one.came:
+        return _of_reports(reports)
+    if one.ended:
+        return _Word("ended", "", one.ended)
+    stacks = one.stacks.strip() or "It wrote no Python stacks: it is in C code, or stopped."
+    after = f"{result.seconds:.0f} s"
+    return _Word("late", stacks, f"had not come to the end after {after}")
+
+
+def _of_reports(reports: Sequence[pytest.TestReport]) -> _Word:
+    for report in reports:
+        if report.failed:
+            where = "" if report.when == "call" else f" in its {report.when}"
+            return _Word("failed", report.longreprtext + where, _crash(report))
+    for report in reports:
+        expected = getattr(report, "wasxfail", None)
+        if report.skipped and expected is None:
+            place: Any = report.longrepr
+            return _Word("skipped", place[2], place[2], place)
+        if expected is not None:
+            return _Word("xfailed" if report.skipped else "xpassed", expected, expected)
+    return _Word("passed")
+
+
+def _crash(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = report.longreprtext if crash is None else crash.message
+    return text.strip().partition("\n")[0]
+
+
+def _grouped(words: dict[int, _Word]) -> list[str]:
+    """A paragraph for all ranks that say the same, the failed first."""
+    alike: dict[_Word, list[int]] = {}
+    for rank, word in words.items():
+        alike.setdefault(word, []).append(rank)
+    order = ["failed", "ended", "late"]
+    place = {outcome: number for number, outcome in enumerate(order)}
+    told = sorted(alike.items(), key=lambda pair: place.get(pair[0].outcome, len(order)))
+    size = len(words)
+    return [_paragraph(f"{name_ranks(ranks)} of {size}", word) for word, ranks in told]
+
+
+def _paragraph(who: str, word: _Word) -> str:
+    if word.outcome == "ended":
+        return _titled(f"{who} {word.headline}", "")
+    if word.outcome == "late":
+        return _titled(f"{who} {word.headline}", word.text)
+    return _titled(f"{who} {word.outcome}", word.text)
+
+
+def _titled(title: str, text: str) -> str:
+    return f"--- {title} ---\n{text}".rstrip()
+
+
+def _headline(words: dict[int, _Word], result: Result) -> str:
+    for outcome in ("ended", "failed", "late"):
+        ranks = [rank for rank, word in words.items() if word.outcome == outcome]
+        if not ranks:
+            continue
+        told = words[ranks[0]].headline
+        if outcome == "late" and result.hang:
+            return f"hung: {result.hang.splitlines()[-1]}"
+        return f"{name_ranks(ranks)}{':' if outcome == 'failed' else ''} {told}"
+    return "the ranks disagree on the outcome"
+
+
+def _sections(
+    answers: Iterable[Answer], reports: dict[int, Sequence[pytest.TestReport]]
+) -> Iterable[tuple[str, str]]:
+    for one in answers:
+        if one.output.strip():
+            text = one.output
+            if len(text) > _MOST_PRINTED:
+                text = f"[...]\n{text[-_MOST_PRINTED:]}"
+            yield f"Captured stdout and stderr of rank {one.rank}", text
+        told: dict[str, str] = {}
+        for report in reports.get(one.rank, ()):
+            told.update(report.sections)
+        for title, text in told.items():
+            yield f"{title} of rank {one.rank}", text

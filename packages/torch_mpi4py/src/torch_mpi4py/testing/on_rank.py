@@ -1,0 +1,184 @@
+"""pytest on a rank: it waits for tests, runs each, and answers with pytest's reports of it.
+
+Collecting, fixtures, marks and rewritten asserts are pytest's own. Only the order of the tests
+comes from outside, and a test's folder, which all of its ranks share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import faulthandler
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .channel import Channel
+from .crews import STACK_SIGNAL
+from .marks import RanksMark
+
+_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+class OnRank:
+    """The plugin that makes this pytest a rank's.
+
+    Args:
+        config: pytest's.
+        address: the socket of the pytest that has started the ranks.
+
+    Attributes:
+        rank: of this process.
+        size: number of ranks.
+    """
+
+    def __init__(self, config: pytest.Config, address: str) -> None:
+        self.rank, self.size = _number(_RANK), _number(_SIZE)
+        self._config = config
+        self._folder = Path(address).parent
+        self._order: dict[str, Any] = {}
+        self._expected = ""  # the test for which fixtures are still set up
+        self._found: dict[str, dict[str, pytest.Item]] = {}  # by file, then by id
+        self._reports: list[pytest.TestReport] = []
+        self._errors: list[str] = []
+        self._print_into(self._folder / f"output.{self.rank}")
+        options = json.loads((self._folder / "options.json").read_text())
+        for name, value in options.items():
+            setattr(config.option, name, value)
+        config.option.basetemp = str(self._folder / f"tmp.{self.rank}")
+        self._stacks = open(self._folder / f"stacks.{self.rank}", "w")  # noqa: SIM115
+        faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(address)
+        self._channel = Channel(connected, None)
+        self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    @staticmethod
+    def _print_into(path: Path) -> None:
+        """Have all that this process prints in a file, which outlives it."""
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file, stream.fileno())
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        os.close(file)
+
+    # --- one test after another -----------------------------------------------------------
+
+    def pytest_collection(self) -> bool:
+        """Collect nothing yet."""
+        return True
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run what is asked for until there is no more."""
+        me = {"rank": self.rank, "pid": os.getpid(), "shell": os.getppid()}
+        self._channel.send(me)
+        threading.Thread(target=self._listen, daemon=True).start()
+        while order := self._orders.get():
+            self._channel.send(self._run(session, order))
+        return True
+
+    def _listen(self) -> None:
+        """Take what comes, and end this process if the pytest that has started it is gone."""
+        while order := self._channel.receive():
+            self._orders.put(order)
+        if order is None:
+            os._exit(1)
+        self._orders.put(order)
+
+    def _run(self, session: pytest.Session, order: dict[str, Any]) -> dict[str, Any]:
+        self._order, self._reports, self._errors = order, [], []
+        self._stacks.truncate(0)
+        if self._expected != order["test"]:
+            session._setupstate.teardown_exact(None)
+        item = self._find(session, order["file"], order["test"])
+        if item is None:
+            self._expected = ""
+            return {"reports": [], "problem": self._why_not_found(order)}
+        following = self._find(session, order["next_file"], order["next_test"])
+        self._expected = order["next_test"] if following else ""
+        self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        return {"reports": list(map(self._as_json, self._reports)), "problem": ""}
+
+    def _find(self, session: pytest.Session, file: str, test: str) -> pytest.Item | None:
+        if not file:
+            return None
+        if file not in self._found:
+            items = session.perform_collect([file])
+            self._found[file] = {item.nodeid: item for item in items}
+        return self._found[file].get(test)
+
+    def _why_not_found(self, order: dict[str, Any]) -> str:
+        if self._errors:
+            return "\n".join(self._errors)
+        there = [f"  {name}" for name in self._found[order["file"]]]
+        return "\n".join(
+            [
+                f"pytest finds no {order['test']} on this rank. Tests must have the same names in "
+                "all processes: don't make parameters of random numbers, times, sets or a rank. "
+                "There are:",
+                *there[:20],
+                *(["  ..."] * (len(there) > 20)),
+            ]
+        )
+
+    def _as_json(self, report: pytest.TestReport) -> dict[str, Any]:
+        made = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        return json.loads(json.dumps(made, default=str))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep pytest's reports of the test."""
+        self._reports.append(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what went wrong in collecting it."""
+        if report.failed:
+            self._errors.append(report.longreprtext)
+
+    # --- fixtures -------------------------------------------------------------------------
+
+    @pytest.fixture
+    def tmp_path(self) -> Path:
+        """Return a new folder, the same on all ranks of the test."""
+        return Path(self._order["tmp_path"])
+
+    @pytest.fixture(autouse=True)
+    def _process_group(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Make the default process group if the mark names a backend, and destroy what there is."""
+        mark = RanksMark.of(request.node)
+        if mark is not None and mark.backend:
+            self._start_group(mark.backend, mark.group_seconds)
+        yield
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _start_group(self, backend: str, seconds: float) -> None:
+        import torch.distributed as dist
+
+        timeout = datetime.timedelta(seconds=seconds)
+        if backend == "mpi4py":
+            dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
+            return
+        store = dist.FileStore(str(self._folder / f"store.{self._order['number']}"), self.size)
+        dist.init_process_group(
+            backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout
+        )
+
+
+def _number(names: tuple[str, ...]) -> int:
+    for name in names:
+        with contextlib.suppress(KeyError):
+            return int(os.environ[name])
+    raise pytest.UsageError(f"this MPI's launcher sets none of {', '.join(names)}")
