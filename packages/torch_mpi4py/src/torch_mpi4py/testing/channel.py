@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -20,13 +22,13 @@ class Channel:
         self._socket = connected
         self._file = connected.makefile("rwb")
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Send a message.
 
         Raises:
             OSError: if the other end has gone, or does not read it in time.
         """
-        self._file.write(json.dumps(message).encode() + b"\n")
+        self._file.write(json.dumps(dict(message)).encode() + b"\n")
         self._file.flush()
 
     def receive(self) -> dict[str, Any] | None:
@@ -43,4 +45,6 @@ class Channel:
 
     def close(self) -> None:
         """Close this end."""
+        with contextlib.suppress(OSError):  # what could not be sent
+            self._file.close()
         self._socket.close()

@@ -90,14 +90,12 @@ class Result:
     Attributes:
         answers: one of each rank.
         seconds: how long it took.
-        late: whether its time was over.
         hang: what every rank was doing, if some did not come to the end and can be looked at.
         launcher: what mpiexec itself has printed.
     """
 
     answers: Sequence[Answer]
     seconds: float
-    late: bool = False
     hang: str = ""
     launcher: str = ""
 
@@ -146,6 +144,7 @@ class Crew:
         (self.folder / "options.json").write_text(json.dumps(dict(self.options)))
         self._boards = RankBoards(self.folder / "boards")
         self._number = 0
+        self._imported: set[str] = {""}
         self._launcher = open(self.folder / "mpiexec", "w+", errors="replace")  # noqa: SIM115
         try:
             self._start()
@@ -201,26 +200,23 @@ class Crew:
     def run(self, order: Mapping[str, Any], seconds: float) -> Result:
         """Have all ranks run a test, and wait at most ``seconds`` for it.
 
+        The time in which they import its file does not count.
+
         Args:
             order: what :mod:`.on_rank` needs to know of it.
         """
         self._number += 1
+        for number, rank in self._ranks.items():
+            rank.printed = (self.folder / f"output.{number}").stat().st_size
         began, clock = time.monotonic(), time.perf_counter()
-        order = dict(order) | {"number": self._number}
-        with selectors.DefaultSelector() as waiting:
-            for number, rank in self._ranks.items():
-                rank.printed = self._size_printed(number)
-                try:
-                    rank.channel.send(order)
-                    waiting.register(rank.channel, selectors.EVENT_READ, number)
-                except OSError:
-                    rank.lost = True
-            answers = self._await_answers(waiting, began + seconds)
-        late = time.monotonic() - began >= seconds and len(answers) < self.size
+        answers: dict[int, dict[str, Any]] = {}
+        if self._is_ready(order):
+            began, clock = time.monotonic(), time.perf_counter()
+            answers = self._ask(dict(order) | {"number": self._number}, seconds)
+        known = {n: Answer(n, one["reports"], one["problem"]) for n, one in answers.items()}
         result = Result(
-            [answers.get(number) or Answer(number) for number in range(self.size)],
+            [known.get(number) or Answer(number) for number in range(self.size)],
             time.monotonic() - began,
-            late,
             launcher=self._said(),
         )
         if result.is_good:
@@ -228,21 +224,36 @@ class Crew:
         self.spoilt = True
         return self._with_output(self._looked_at(result, clock))
 
-    def _await_answers(
-        self, waiting: selectors.BaseSelector, deadline: float
-    ) -> dict[int, Answer]:
-        answers: dict[int, Answer] = {}
-        while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in waiting.select(left):
-                number, rank = key.data, self._ranks[key.data]
-                waiting.unregister(rank.channel)
-                said = rank.channel.receive()
-                if said is None:
+    def _is_ready(self, order: Mapping[str, Any]) -> bool:
+        """Have all ranks import the files of a test and of the next one; say whether they have."""
+        new = [file for file in (order["file"], order["next_file"]) if file not in self._imported]
+        if not new:
+            return True
+        self._imported.update(new)
+        return len(self._ask({"imports": new}, _START_S)) == self.size
+
+    def _ask(self, message: Mapping[str, Any], seconds: float) -> dict[int, dict[str, Any]]:
+        """Send all ranks a message, and return what those have answered that have."""
+        deadline = time.monotonic() + seconds
+        answers: dict[int, dict[str, Any]] = {}
+        with selectors.DefaultSelector() as waiting:
+            for number, rank in self._ranks.items():
+                try:
+                    rank.channel.send(message)
+                    waiting.register(rank.channel, selectors.EVENT_READ, number)
+                except OSError:
                     rank.lost = True
-                else:
-                    answers[number] = Answer(number, said["reports"], said["problem"])
-                if said is None or answers[number].failed:
-                    deadline = min(deadline, time.monotonic() + _OTHERS_S)
+            while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
+                for key, _ in waiting.select(left):
+                    number, rank = key.data, self._ranks[key.data]
+                    waiting.unregister(rank.channel)
+                    said = rank.channel.receive()
+                    if said is None:
+                        rank.lost = True
+                    else:
+                        answers[number] = said
+                    if said is None or said["failed"]:
+                        deadline = min(deadline, time.monotonic() + _OTHERS_S)
         return answers
 
     def _looked_at(self, result: Result, began: float) -> Result:
@@ -330,9 +341,6 @@ class Crew:
                 return file.read()
         except FileNotFoundError:
             return ""
-
-    def _size_printed(self, number: int) -> int:
-        return (self.folder / f"output.{number}").stat().st_size
 
     def _said(self) -> str:
         return _text(self.folder / "mpiexec").strip()

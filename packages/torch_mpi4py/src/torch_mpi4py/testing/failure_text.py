@@ -5,6 +5,8 @@ Plain data and functions of it: nothing here knows of processes.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from .crews import Answer, Result
 
 __all__ = ["Verdict", "verdict"]
 
+_PYTEST = re.compile(r"/(_pytest|pluggy)/")
 _MOST_PRINTED = 20_000  # characters of a rank
 
 
@@ -55,9 +58,7 @@ def verdict(result: Result, reports: dict[int, Sequence[pytest.TestReport]]) -> 
         result: what its ranks said.
         reports: pytest's reports of each rank that has come to the end.
     """
-    words = {
-        one.rank: _word(one, result, reports.get(one.rank, ())) for one in result.answers
-    }
+    words = {one.rank: _word(one, result, reports.get(one.rank, ())) for one in result.answers}
     outcomes = {word.outcome for word in words.values()}
     sections = list(_sections(result.answers, reports))
     first = words[0]
@@ -79,9 +80,21 @@ def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> 
         return _of_reports(reports)
     if one.ended:
         return _Word("ended", "", one.ended)
-    stacks = one.stacks.strip() or "It wrote no Python stacks: it is in C code, or stopped."
+    stacks = _of_the_test(one.stacks) or "It wrote no Python stacks in time."
     after = f"{result.seconds:.0f} s"
     return _Word("late", stacks, f"had not come to the end after {after}")
+
+
+def _of_the_test(stacks: str) -> str:
+    """Leave out of Python stacks what pytest does, and the thread that waits for the next test."""
+    kept = []
+    for thread in stacks.strip().split("\n\n"):
+        title, *frames = thread.splitlines()
+        if any(frame.endswith(" in _listen") for frame in frames):
+            continue
+        own = itertools.takewhile(lambda frame: not _PYTEST.search(frame), frames)
+        kept.append("\n".join([title, *own]))
+    return "\n\n".join(kept)
 
 
 def _of_reports(reports: Sequence[pytest.TestReport]) -> _Word:
@@ -93,7 +106,7 @@ def _of_reports(reports: Sequence[pytest.TestReport]) -> _Word:
         expected = getattr(report, "wasxfail", None)
         if report.skipped and expected is None:
             place: Any = report.longrepr
-            return _Word("skipped", place[2], place[2], place)
+            return _Word("skipped", place[2], place[2], tuple(place))
         if expected is not None:
             return _Word("xfailed" if report.skipped else "xpassed", expected, expected)
     return _Word("passed")

@@ -50,6 +50,7 @@ class OnRank:
         self._found: dict[str, dict[str, pytest.Item]] = {}  # by file, then by id
         self._reports: list[pytest.TestReport] = []
         self._errors: list[str] = []
+        self._wrong: dict[str, list[str]] = {}  # errors of collecting, by file
         self._print_into(self._folder / f"output.{self.rank}")
         options = json.loads((self._folder / "options.json").read_text())
         for name, value in options.items():
@@ -84,7 +85,7 @@ class OnRank:
         self._channel.send(me)
         threading.Thread(target=self._listen, daemon=True).start()
         while order := self._orders.get():
-            self._channel.send(self._run(session, order))
+            self._channel.send(self._answer(session, order))
         return True
 
     def _listen(self) -> None:
@@ -95,33 +96,41 @@ class OnRank:
             os._exit(1)
         self._orders.put(order)
 
-    def _run(self, session: pytest.Session, order: dict[str, Any]) -> dict[str, Any]:
-        self._order, self._reports, self._errors = order, [], []
-        self._stacks.truncate(0)
+    def _answer(self, session: pytest.Session, order: dict[str, Any]) -> dict[str, Any]:
+        if "imports" in order:
+            for file in order["imports"]:
+                self._collect(session, file)
+            return {"failed": False}
+        reports, problem = self._run(session, order)
+        failed = bool(problem) or any(report.failed for report in reports)
+        return {"reports": list(map(self._as_json, reports)), "problem": problem, "failed": failed}
+
+    def _collect(self, session: pytest.Session, file: str) -> None:
+        self._errors = []
+        items = session.perform_collect([file])
+        self._found[file] = {item.nodeid: item for item in items}
+        self._wrong[file] = self._errors
+
+    def _run(
+        self, session: pytest.Session, order: dict[str, Any]
+    ) -> tuple[list[pytest.TestReport], str]:
+        self._order, self._reports = order, []
         if self._expected != order["test"]:
             session._setupstate.teardown_exact(None)
-        item = self._find(session, order["file"], order["test"])
+        item = self._found[order["file"]].get(order["test"])
         if item is None:
             self._expected = ""
-            return {"reports": [], "problem": self._why_not_found(order)}
-        following = self._find(session, order["next_file"], order["next_test"])
+            return [], self._why_not_found(order)
+        following = self._found.get(order["next_file"], {}).get(order["next_test"])
         self._expected = order["next_test"] if following else ""
         self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        return {"reports": list(map(self._as_json, self._reports)), "problem": ""}
-
-    def _find(self, session: pytest.Session, file: str, test: str) -> pytest.Item | None:
-        if not file:
-            return None
-        if file not in self._found:
-            items = session.perform_collect([file])
-            self._found[file] = {item.nodeid: item for item in items}
-        return self._found[file].get(test)
+        return self._reports, ""
 
     def _why_not_found(self, order: dict[str, Any]) -> str:
-        if self._errors:
-            return "\n".join(self._errors)
+        if self._wrong[order["file"]]:
+            return "\n".join(self._wrong[order["file"]])
         there = [f"  {name}" for name in self._found[order["file"]]]
         return "\n".join(
             [

@@ -249,7 +249,7 @@ class OnController:
         return [*given, "--capture=no", *config.args]
 
     def _options(self) -> dict[str, Any]:
-        """Return the options that a conftest.py or another plugin has, as far as JSON holds them."""
+        """Return the options of other plugins and of a conftest.py that JSON can hold."""
         options = vars(self._config.option).items()
         return {name: value for name, value in options if _is_for_ranks(name, value)}
 
