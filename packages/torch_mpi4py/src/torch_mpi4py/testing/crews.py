@@ -109,6 +109,7 @@ class Result:
 class _Rank:
     """A rank, as its crew knows it."""
 
+    host: str
     pid: int
     shell: int
     channel: Channel
@@ -184,7 +185,7 @@ class Crew:
         channel = Channel(connected, _MESSAGE_S)
         who = channel.receive()
         if who is not None:
-            self._ranks[who["rank"]] = _Rank(who["pid"], who["shell"], channel)
+            self._ranks[who["rank"]] = _Rank(who["host"], who["pid"], who["shell"], channel)
 
     def _why_not_started(self) -> str:
         status = self._run.process.poll()
@@ -301,6 +302,7 @@ class Crew:
 
     def _stacks(self, ranks: Sequence[int]) -> dict[int, str]:
         """The Python stacks of ranks that live, as far as they write them in time."""
+        ranks = [number for number in ranks if self._ranks[number].host == socket.gethostname()]
         for number in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._ranks[number].pid, STACK_SIGNAL)
@@ -373,9 +375,6 @@ class Crew:
 
     def kill(self) -> None:
         """Kill the ranks."""
-        for rank in self._ranks.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGKILL)
         if hasattr(self, "_run"):
             self._run.kill()
         self._tidy()

@@ -81,8 +81,8 @@ class OnRank:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what is asked for until there is no more."""
-        me = {"rank": self.rank, "pid": os.getpid(), "shell": os.getppid()}
-        self._channel.send(me)
+        here = {"host": socket.gethostname(), "pid": os.getpid(), "shell": os.getppid()}
+        self._channel.send({"rank": self.rank, **here})
         threading.Thread(target=self._listen, daemon=True).start()
         while order := self._orders.get():
             self._channel.send(self._answer(session, order))

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from _pytest.skipping import evaluate_skip_marks
 
 from .marks import DESCRIPTION, MANY, RanksMark
 
 _SOCKET = "RANKS_SOCKET"  # as .crews has it, which is imported only where ranks are started
-_MOST_RANKS = 16  # that are kept
+_MOST_RANKS = 8  # that are kept: each takes as much memory as an import of torch
 # Options of pytest itself, and of plugins, that are about this process: which tests run, how they
 # are told of, what measures or distributes them. Ranks take over all others.
 _NOT_FOR_RANKS = {
@@ -34,6 +35,15 @@ _NOT_FOR_RANKS = {
     *("help", "timeout", "session_timeout", "override_ini", "inifilename", "rootdir", "markers"),
     *("strict", "strict_config", "strict_markers", "traceconfig", "debug", "keepduplicates"),
     *("doctestmodules", "doctestglob", "pyargs", "importmode", "noconftest", "confcutdir"),
+}
+
+
+_AS_PYTEST_HAS_IT: dict[str, Literal["passed", "failed", "skipped"]] = {
+    "passed": "passed",
+    "failed": "failed",
+    "skipped": "skipped",
+    "xfailed": "skipped",
+    "xpassed": "passed",
 }
 
 
@@ -144,25 +154,32 @@ class OnController:
     ) -> list[pytest.TestReport]:
         from .failure_text import verdict
 
+        if skip := evaluate_skip_marks(item):  # which needs no ranks
+            report = _report(item, "setup")
+            path, line, _ = item.location
+            report.outcome, report.longrepr = "skipped", (path, line or 0, skip.reason)
+            return [report, _report(item, "teardown")]
         began = time.time()
         run = pytest.CallInfo.from_call(lambda: self._run(item, nextitem, mark), "call")
         if run.excinfo is not None:
             self._close_all()
             return [_report(item, "setup"), pytest.TestReport.from_item_and_call(item, run)]
         result, user_properties = run.result, []
-        reports = {one.rank: list(map(self._read, one.reports)) for one in result.answers}
+        reports: dict[int, Sequence[pytest.TestReport]] = {
+            one.rank: [self._read(report) for report in one.reports] for one in result.answers
+        }
         if reports[0]:
             user_properties = reports[0][-1].user_properties
         said = verdict(result, reports)
         call = _report(item, "call", began, result.seconds)
         call.sections, call.user_properties = list(said.sections), user_properties
-        call.outcome = {"xfailed": "skipped", "xpassed": "passed"}.get(said.outcome, said.outcome)
+        call.outcome = _AS_PYTEST_HAS_IT[said.outcome]
         if said.outcome in ("xfailed", "xpassed"):
             call.wasxfail = said.text
         elif said.outcome == "skipped":
             call.longrepr = said.place
         elif said.outcome == "failed":
-            call.longrepr = _Failure(item, said.text, said.headline)
+            call.longrepr = _Failure(item, said.text, said.headline)  # type: ignore[assignment]
         if self._config.getoption("capture") == "no":
             self._show(said.sections)
         return [_report(item, "setup"), call, _report(item, "teardown")]
@@ -302,7 +319,7 @@ class _Failure:
 def _report(
     item: pytest.Item, when: Any, began: float = 0.0, seconds: float = 0.0
 ) -> pytest.TestReport:
-    keywords = dict.fromkeys(item.keywords, 1)
+    keywords: dict[str, Literal[1]] = dict.fromkeys(item.keywords, 1)
     return pytest.TestReport(
         item.nodeid,
         item.location,
