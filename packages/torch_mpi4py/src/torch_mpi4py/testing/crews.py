@@ -43,9 +43,12 @@ _STACKS_S = 2.0
 _LAST_WORDS_S = 2.0
 _LEAVE_S = 30.0
 _LOOK_S = 0.1
-# The shell stays the parent of its rank, and writes down how it ended: an MPI with fault tolerance
-# keeps quiet about it.
-_AND_TELL = '"$@"; status=$?; echo $status > "$0.$$"; exit $status'
+# The shell stays the parent of its rank, writes down how it ended, which a fault tolerant MPI keeps
+# to itself, and ends in the same way: only of a signal are the others told.
+_AND_TELL = (
+    '"$@"; status=$?; echo $status > "$0.$$"; '
+    "[ $status -le 128 ] || kill -$((status - 128)) $$; exit $status"
+)
 
 
 class CrewError(Exception):
@@ -115,6 +118,11 @@ class _Rank:
     channel: Channel
     printed: int = 0  # bytes that belong to earlier tests
     lost: bool = False
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send it a message; one that has gone will be noticed when its answer is read."""
+        with contextlib.suppress(OSError):
+            self.channel.send(message)
 
 
 @dataclass
@@ -234,27 +242,34 @@ class Crew:
         return len(self._ask({"imports": new}, _START_S)) == self.size
 
     def _ask(self, message: Mapping[str, Any], seconds: float) -> dict[int, dict[str, Any]]:
-        """Send all ranks a message, and return what those have answered that have."""
+        """Send all ranks a message, and return what those have answered that have.
+
+        Of a test a rank answers twice. All have ended it before one tears down what it has set up,
+        a process group, say, for which another may wait.
+        """
         deadline = time.monotonic() + seconds
         answers: dict[int, dict[str, Any]] = {}
+        for rank in self._ranks.values():
+            rank.tell(message)
         with selectors.DefaultSelector() as waiting:
             for number, rank in self._ranks.items():
-                try:
-                    rank.channel.send(message)
-                    waiting.register(rank.channel, selectors.EVENT_READ, number)
-                except OSError:
-                    rank.lost = True
+                waiting.register(rank.channel, selectors.EVENT_READ, number)
             while waiting.get_map() and (left := deadline - time.monotonic()) > 0:
                 for key, _ in waiting.select(left):
                     number, rank = key.data, self._ranks[key.data]
-                    waiting.unregister(rank.channel)
                     said = rank.channel.receive()
-                    if said is None:
-                        rank.lost = True
-                    else:
-                        answers[number] = said
+                    rank.lost = said is None
+                    answers |= {} if said is None else {number: said}
                     if said is None or said["failed"]:
                         deadline = min(deadline, time.monotonic() + _OTHERS_S)
+                    if said is None or not said["tears_down"]:
+                        waiting.unregister(rank.channel)
+                    elif len(answers) == self.size:
+                        for one in self._ranks.values():
+                            one.tell({"tear_down": True})
+                lost = [number for number, rank in self._ranks.items() if rank.lost]
+                if lost and len(answers.keys() | set(lost)) == self.size:
+                    break
         return answers
 
     def _looked_at(self, result: Result, began: float) -> Result:
@@ -358,8 +373,7 @@ class Crew:
             self.kill()
             return ""
         for rank in self._ranks.values():
-            with contextlib.suppress(OSError):
-                rank.channel.send({})
+            rank.tell({})
         status: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._run.process.wait(_LEAVE_S)

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from .crews import Answer, Result
 
 __all__ = ["Verdict", "verdict"]
 
+_PACKAGE = str(Path(__file__).resolve().parents[1])
 _PYTEST = re.compile(r"/(_pytest|pluggy)/")
+_BAD = ("ended", "failed", "late")
+_WORST_FIRST = (*_BAD, "skipped", "xfailed", "xpassed", "passed")
 _MOST_PRINTED = 20_000  # characters of a rank
 
 
@@ -65,7 +69,7 @@ def verdict(result: Result, reports: dict[int, Sequence[pytest.TestReport]]) -> 
     if len(outcomes) == 1 and outcomes <= {"passed", "skipped", "xfailed", "xpassed"}:
         return Verdict(first.outcome, first.text, first.headline, first.place, sections)
     parts = [result.hang] if result.hang else []
-    if len(outcomes) > 1 and not outcomes & {"failed", "ended", "late"}:
+    if len(outcomes) > 1 and not outcomes.intersection(_BAD):
         parts.append("The ranks disagree on the outcome of this test.")
     parts += _grouped(words)
     if result.launcher:
@@ -86,11 +90,12 @@ def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> 
 
 
 def _of_the_test(stacks: str) -> str:
-    """Leave out of Python stacks what pytest does, and the thread that waits for the next test."""
+    """Leave out of Python stacks what pytest does, and the threads of this package."""
     kept = []
     for thread in stacks.strip().split("\n\n"):
         title, *frames = thread.splitlines()
-        if any(frame.endswith(" in _listen") for frame in frames):
+        program = [frame for frame in frames if "/threading.py" not in frame]
+        if program and _PACKAGE in program[-1]:
             continue
         own = itertools.takewhile(lambda frame: not _PYTEST.search(frame), frames)
         kept.append("\n".join([title, *own]))
@@ -119,23 +124,22 @@ def _crash(report: pytest.TestReport) -> str:
 
 
 def _grouped(words: dict[int, _Word]) -> list[str]:
-    """A paragraph for all ranks that say the same, the failed first."""
-    alike: dict[_Word, list[int]] = {}
+    """A paragraph for all ranks that say the same, the worst first."""
+    alike: dict[tuple[str, ...], list[int]] = {}
     for rank, word in words.items():
-        alike.setdefault(word, []).append(rank)
-    order = ["failed", "ended", "late"]
-    place = {outcome: number for number, outcome in enumerate(order)}
-    told = sorted(alike.items(), key=lambda pair: place.get(pair[0].outcome, len(order)))
-    size = len(words)
-    return [_paragraph(f"{name_ranks(ranks)} of {size}", word) for word, ranks in told]
+        alike.setdefault((word.outcome, word.headline, _anonymous(word.text)), []).append(rank)
+    told = sorted(alike.values(), key=lambda ranks: _WORST_FIRST.index(words[ranks[0]].outcome))
+    return [_paragraph(f"{name_ranks(ranks)} of {len(words)}", words[ranks[0]]) for ranks in told]
+
+
+def _anonymous(text: str) -> str:
+    """Leave out of a traceback what differs between ranks that have failed alike."""
+    return re.sub(r"\b0x[0-9a-f]+|^rank = \d+$", "", text, flags=re.MULTILINE)
 
 
 def _paragraph(who: str, word: _Word) -> str:
-    if word.outcome == "ended":
-        return _titled(f"{who} {word.headline}", "")
-    if word.outcome == "late":
-        return _titled(f"{who} {word.headline}", word.text)
-    return _titled(f"{who} {word.outcome}", word.text)
+    ends_here = word.outcome in ("ended", "late")
+    return _titled(f"{who} {word.headline if ends_here else word.outcome}", word.text)
 
 
 def _titled(title: str, text: str) -> str:
@@ -143,7 +147,7 @@ def _titled(title: str, text: str) -> str:
 
 
 def _headline(words: dict[int, _Word], result: Result) -> str:
-    for outcome in ("ended", "failed", "late"):
+    for outcome in _BAD:
         ranks = [rank for rank, word in words.items() if word.outcome == outcome]
         if not ranks:
             continue

@@ -100,10 +100,24 @@ class OnRank:
         if "imports" in order:
             for file in order["imports"]:
                 self._collect(session, file)
-            return {"failed": False}
-        reports, problem = self._run(session, order)
-        failed = bool(problem) or any(report.failed for report in reports)
-        return {"reports": list(map(self._as_json, reports)), "problem": problem, "failed": failed}
+            return self._reported()
+        return self._reported(problem=self._run(session, order))
+
+    def _reported(self, problem: str = "", tears_down: bool = False) -> dict[str, Any]:
+        """Return what there is to say of the test."""
+        return {
+            "reports": list(map(self._as_json, self._reports)),
+            "problem": problem,
+            "failed": bool(problem) or any(report.failed for report in self._reports),
+            "tears_down": tears_down,
+        }
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self) -> None:
+        """Tear nothing down before all ranks have come to the end of the test."""
+        self._channel.send(self._reported(tears_down=True))
+        if not self._orders.get():
+            pytest.exit("the ranks are to end")
 
     def _collect(self, session: pytest.Session, file: str) -> None:
         self._errors = []
@@ -111,22 +125,21 @@ class OnRank:
         self._found[file] = {item.nodeid: item for item in items}
         self._wrong[file] = self._errors
 
-    def _run(
-        self, session: pytest.Session, order: dict[str, Any]
-    ) -> tuple[list[pytest.TestReport], str]:
+    def _run(self, session: pytest.Session, order: dict[str, Any]) -> str:
+        """Run a test, and return why it could not be run, empty if it was."""
         self._order, self._reports = order, []
         if self._expected != order["test"]:
             session._setupstate.teardown_exact(None)
         item = self._found[order["file"]].get(order["test"])
         if item is None:
             self._expected = ""
-            return [], self._why_not_found(order)
+            return self._why_not_found(order)
         following = self._found.get(order["next_file"], {}).get(order["next_test"])
         self._expected = order["next_test"] if following else ""
         self._config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        return self._reports, ""
+        return ""
 
     def _why_not_found(self, order: dict[str, Any]) -> str:
         if self._wrong[order["file"]]:
