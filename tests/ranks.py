@@ -11,6 +11,7 @@ fresh process group and raises if something is wrong. A test file makes a test o
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import importlib
 import json
@@ -187,13 +188,18 @@ def run_case(case: str, rank: int, size: int) -> None:
     import torch
     from torch_mpi4py import gpus
 
-    if not gc.get_freeze_count():
-        gc.freeze()  # what has been imported is no garbage, and takes 0.1 s to look through
+    _spare_imports()
     warnings.filterwarnings("error", module="torch_mpi4py")  # a user would read them
     torch.manual_seed(0)
     if ON_GPUS in os.environ:  # whatever a case makes then lies on a GPU, unless it says where
         torch.set_default_device(gpus.device_name(rank, torch.cuda.device_count()))
     _function(case)(rank, size)
+
+
+@functools.cache
+def _spare_imports() -> None:
+    """Have collections of garbage leave out what has been imported: it takes them 0.1 s."""
+    gc.freeze()
 
 
 def _function(case: str) -> Any:
@@ -204,7 +210,7 @@ def _function(case: str) -> Any:
 # --- by hand ------------------------------------------------------------------------------
 
 
-def main() -> int:
+def main() -> None:
     """Run cases as tests of their own; what else is said goes to pytest."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("modules", nargs="+")
@@ -222,8 +228,9 @@ def main() -> int:
     plan = {"n": asked.n, "mpi": asked.mpi, "backend": asked.backend, "cases": cases}
     os.environ[BY_HAND] = json.dumps(plan)
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
-    return pytest.main([*config, "-v", *others, str(ROOT / "tests" / "by_hand.py")])
+    tests = str(ROOT / "tests" / "by_hand.py")
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *config, "-v", *others, tests])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

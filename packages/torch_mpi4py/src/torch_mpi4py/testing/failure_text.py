@@ -92,7 +92,7 @@ def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> 
 def _of_the_test(stacks: str) -> str:
     """Leave out of Python stacks what pytest does, and the threads of this package."""
     kept = []
-    for thread in stacks.strip().split("\n\n"):
+    for thread in filter(None, stacks.strip().split("\n\n")):
         title, *frames = thread.splitlines()
         program = [frame for frame in frames if "/threading.py" not in frame]
         if program and _PACKAGE in program[-1]:
