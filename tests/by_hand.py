@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 
 import pytest
 
 from tests import ranks
 
 ASKED = json.loads(os.environ[ranks.BY_HAND])
+if ASKED["folder"]:
+    tempfile.tempdir = ASKED["folder"]
 PARAMETERS = [
     ranks.parameter(ASKED["mpi"], ASKED["n"], case, id=case, backend=ASKED["backend"])
     for case in ASKED["cases"]

@@ -213,20 +213,20 @@ def _function(case: str) -> Any:
 def main() -> None:
     """Run cases as tests of their own; what else is said goes to pytest."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("modules", nargs="+")
+    parser.add_argument("modules", nargs="+", help="or single cases, as module:case_name")
     parser.add_argument("-n", type=int, default=2)
     parser.add_argument("-k", default="", help="only cases whose name contains this")
     parser.add_argument("--backend", default="mpi4py", choices=("mpi4py", "gloo"))
     parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
+    parser.add_argument("--folder", help="which all hosts see, where ranks are on several")
     asked, others = parser.parse_known_args()
     cases = [
         name
         for module in asked.modules
-        for name in cases_of(module, asked.n, asked.mpi)
+        for name in ([module] if ":" in module else cases_of(module, asked.n, asked.mpi))
         if asked.k in name
     ]
-    plan = {"n": asked.n, "mpi": asked.mpi, "backend": asked.backend, "cases": cases}
-    os.environ[BY_HAND] = json.dumps(plan)
+    os.environ[BY_HAND] = json.dumps(vars(asked) | {"cases": cases})
     config = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     tests = str(ROOT / "tests" / "by_hand.py")
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *config, "-v", *others, tests])

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from torch_mpi4py.testing.crews import Answer, Result
 from torch_mpi4py.testing.failure_text import verdict
+
+from tests import outcomes
+from tests.outcomes import Outcome
 
 README = "packages/torch_mpi4py/README.md"
 TITLE = "## Testing your own distributed code"
@@ -133,15 +134,6 @@ def test_rank_without_the_mark(rank):
 '''
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a test has ended: passed, failed, error or skipped, and all that is said of it."""
-
-    status: str
-    text: str
-    seconds: float
-
-
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a folder, as its owner does."""
     plain = {name: v for name, v in os.environ.items() if not name.startswith("PYTEST_")}
@@ -154,17 +146,6 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
         timeout=500,
         check=False,
     )
-
-
-def outcomes_in(path: Path) -> dict[str, Outcome]:
-    """Return the outcomes of tests by name, from the file that pytest writes."""
-    found = {}
-    for case in ElementTree.parse(path).iter("testcase"):
-        parts = [child for child in case if child.tag in ("failure", "error", "skipped")]
-        status = {"failure": "failed"}.get(parts[0].tag, parts[0].tag) if parts else "passed"
-        text = "\n".join(f"{part.get('message', '')}\n{part.text or ''}" for part in case)
-        found[case.get("name", "")] = Outcome(status, text, float(case.get("time", 0)))
-    return found
 
 
 def readme_section(root: Path) -> str:
@@ -194,7 +175,7 @@ def wrong(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Out
     (folder / "test_wrong.py").write_text(WRONG)
     answer = run_pytest(folder, "--junitxml=outcomes.xml", "-rA")
     assert (folder / "outcomes.xml").exists(), answer.stdout + answer.stderr
-    return outcomes_in(folder / "outcomes.xml")
+    return outcomes.read(folder / "outcomes.xml")
 
 
 @pytest.mark.timeout(600)  # three starts of ranks
