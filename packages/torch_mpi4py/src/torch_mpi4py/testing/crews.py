@@ -215,6 +215,7 @@ class Crew:
             order: what :mod:`.on_rank` needs to know of it.
         """
         self._number += 1
+        self.spoilt = True  # unless all goes well, or if this is interrupted
         for number, rank in self._ranks.items():
             rank.printed = (self.folder / f"output.{number}").stat().st_size
         began, clock = time.monotonic(), time.perf_counter()
@@ -229,8 +230,8 @@ class Crew:
             launcher=self._said(),
         )
         if result.is_good:
+            self.spoilt = False
             return self._with_output(result)
-        self.spoilt = True
         return self._with_output(self._looked_at(result, clock))
 
     def _is_ready(self, order: Mapping[str, Any]) -> bool:

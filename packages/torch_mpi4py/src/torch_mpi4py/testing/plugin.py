@@ -38,6 +38,7 @@ _NOT_FOR_RANKS = {
 }
 
 
+_ENDS_PYTEST = (KeyboardInterrupt, pytest.exit.Exception)
 _AS_PYTEST_HAS_IT: dict[str, Literal["passed", "failed", "skipped"]] = {
     "passed": "passed",
     "failed": "failed",
@@ -135,6 +136,13 @@ class OnController:
         self._crews: dict[tuple[Any, ...], Any] = {}  # the one used last is the last
         self._bad_ends: list[str] = []
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Refuse marks that make no sense before anything runs."""
+        for item in items:
+            mark = RanksMark.of(item)
+            if mark is not None:
+                mark.size(item)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """Run a marked test on its ranks."""
@@ -160,9 +168,12 @@ class OnController:
             report.outcome, report.longrepr = "skipped", (path, line or 0, skip.reason)
             return [report, _report(item, "teardown")]
         began = time.time()
-        run = pytest.CallInfo.from_call(lambda: self._run(item, nextitem, mark), "call")
+        run = pytest.CallInfo.from_call(
+            lambda: self._run(item, nextitem, mark),
+            "call",
+            (KeyboardInterrupt, pytest.exit.Exception),
+        )
         if run.excinfo is not None:
-            self._close_all()
             return [_report(item, "setup"), pytest.TestReport.from_item_and_call(item, run)]
         result, user_properties = run.result, []
         reports: dict[int, Sequence[pytest.TestReport]] = {
@@ -201,12 +212,13 @@ class OnController:
         }
         try:
             crew = self._crew(key)
-            result = crew.run(order, mark.seconds)
         except CrewError as error:
             pytest.fail(str(error), pytrace=False)
-        if crew.spoilt:
-            self._close(key)
-        return result
+        try:
+            return crew.run(order, mark.seconds)
+        finally:
+            if crew.spoilt:
+                self._close(key)
 
     def _follows(self, key: tuple[Any, ...], item: pytest.Item) -> bool:
         mark = RanksMark.of(item)
