@@ -19,27 +19,17 @@ from tests.outcomes import Outcome
 
 README = "packages/torch_mpi4py/README.md"
 TITLE = "## Testing your own distributed code"
-# The last lines of an answer, and how a test on ranks fails.
-WRONG = '''
+# Tests that go wrong, and what follows them. Ranks start several times as fast without torch.
+PLAIN = """
 import os
 import random
-import signal
-import sys
 import threading
 
 import pytest
-import torch
-import torch.distributed as dist
+
+pytestmark = pytest.mark.ranks(2, backend=None)
 
 
-@pytest.fixture(scope="module")
-def made():
-    """Return how often it was set up, and count it."""
-    made.times = getattr(made, "times", 0) + 1
-    return made.times
-
-
-@pytest.mark.ranks(2)
 @pytest.mark.parametrize("turn", [1, 2])
 def test_ranks_are_kept(turn, rank, tmp_path):
     folder = tmp_path.parent / f"rank-{rank}"
@@ -48,40 +38,85 @@ def test_ranks_are_kept(turn, rank, tmp_path):
     assert len(list(folder.iterdir())) == 1
 
 
-@pytest.mark.ranks(2)
+def test_folder_is_shared(rank, size, tmp_path):
+    (tmp_path / str(rank)).touch()
+    while len(list(tmp_path.iterdir())) < size:
+        pass
+
+
+def test_is_skipped():
+    pytest.skip("there is no reason")
+
+
+def test_is_skipped_by_one(rank):
+    if rank == 1:
+        pytest.skip("there is no reason")
+
+
+@pytest.mark.xfail(reason="a known bug")
+def test_is_known(rank):
+    assert rank == 2
+
+
+@pytest.mark.parametrize("name", [str(random.random())])
+def test_has_another_name(name):
+    pass
+
+
 def test_one_rank_is_wrong(rank):
     print("printed by", rank)
     assert rank * 2 == 0
 
 
+@pytest.mark.ranks(3, backend=None)
+def test_all_are_wrong(rank):
+    raise ValueError("the same everywhere")
+
+
+@pytest.mark.ranks(2, timeout=5, backend=None)
+def test_hangs_alone(rank):
+    if rank == 1:
+        threading.Event().wait()
+
+
+def test_rank_leaves(rank):
+    if rank == 0:
+        os._exit(7)
+"""
+WITH_TORCH = """
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
 @pytest.mark.ranks(2)
-def test_after_the_failure(size):
+def test_first_on_mpi4py(size):
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == size
 
 
-@pytest.mark.ranks(3)
-def test_all_are_wrong():
-    raise ValueError("the same everywhere")
-
-
-@pytest.mark.ranks(2, timeout=4)
+@pytest.mark.ranks(2, timeout=5)
 def test_hangs(rank):
     if rank == 0:
         dist.barrier()
 
 
-@pytest.mark.ranks(2, timeout=4, backend="gloo")
+@pytest.mark.ranks(2, backend="gloo")
+def test_first_on_gloo(rank, world_size):
+    total = torch.tensor([rank])
+    dist.all_reduce(total)
+    assert dist.get_backend() == "gloo"
+    assert total.item() == world_size - 1
+
+
+@pytest.mark.ranks(2, timeout=5, backend="gloo")
 def test_hangs_on_gloo(rank):
     if rank == 1:
         dist.recv(torch.zeros(1), 0)
-
-
-@pytest.mark.ranks(2, timeout=4, backend=None)
-def test_hangs_alone(rank):
-    if rank == 1:
-        threading.Event().wait()
 
 
 @pytest.mark.ranks(2)
@@ -90,48 +125,11 @@ def test_rank_is_killed(rank):
         print("last words")
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
-
-
-@pytest.mark.ranks(2, backend=None)
-def test_rank_leaves(rank):
-    if rank == 0:
-        os._exit(7)
-
-
-@pytest.mark.ranks(2)
-def test_is_skipped():
-    pytest.skip("there is no reason")
-
-
-@pytest.mark.ranks(2)
-def test_is_skipped_by_one(rank):
-    if rank == 1:
-        pytest.skip("there is no reason")
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.xfail(reason="a known bug")
-def test_is_known(rank):
-    assert rank == 2
-
-
-@pytest.mark.ranks(2, backend="gloo")
-def test_gloo(rank, world_size):
-    total = torch.tensor([rank])
-    dist.all_reduce(total)
-    assert dist.get_backend() == "gloo"
-    assert total.item() == world_size - 1
-
-
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("name", [str(random.random())])
-def test_has_another_name(name):
-    pass
-
-
+"""
+NOT_MARKED = """
 def test_rank_without_the_mark(rank):
     pass
-'''
+"""
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -169,10 +167,12 @@ def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wrong(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Return the outcomes of :data:`WRONG`."""
+    """Return the outcomes of the tests above."""
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "pyproject.toml").write_text(readme_files(root)["pyproject.toml"])
-    (folder / "test_wrong.py").write_text(WRONG)
+    (folder / "test_plain.py").write_text(PLAIN)
+    (folder / "test_with_torch.py").write_text(WITH_TORCH)
+    (folder / "test_not_marked.py").write_text(NOT_MARKED)
     answer = run_pytest(folder, "--junitxml=outcomes.xml", "-rA")
     assert (folder / "outcomes.xml").exists(), answer.stdout + answer.stderr
     return outcomes.read(folder / "outcomes.xml")
@@ -199,8 +199,10 @@ def test_two_processes_of_pytest_xdist_have_ranks_of_their_own(project: Path) ->
     assert {"[gw0]", "[gw1]"} <= set(re.findall(r"\[gw\d\]", answer.stdout))
 
 
-@pytest.mark.timeout(900)  # twelve starts of ranks
-@pytest.mark.parametrize("name", ["test_after_the_failure", "test_gloo"])
+@pytest.mark.timeout(900)  # eight starts of ranks
+@pytest.mark.parametrize(
+    "name", ["test_first_on_mpi4py", "test_first_on_gloo", "test_folder_is_shared"]
+)
 def test_good_tests_pass(wrong: dict[str, Outcome], name: str) -> None:
     assert wrong[name].status == "passed", wrong[name].text
 
@@ -231,7 +233,7 @@ def test_hang_is_reported_in_its_time(wrong: dict[str, Outcome]) -> None:
     found = wrong["test_hangs"]
     assert found.status == "failed"
     assert found.seconds < 30
-    assert re.search(r"rank 0: waiting in barrier \[test_wrong.py:\d+\], for \d", found.text)
+    assert re.search(r"rank 0: waiting in barrier \[test_with_torch.py:\d+\], for \d", found.text)
     assert "rank 1: finished" in found.text
     assert "Rank 1 finished without the barrier in which rank 0 waits" in found.text
     assert "in test_hangs" in found.text  # the stack
@@ -245,7 +247,7 @@ def test_hang_without_the_backend_shows_stacks(
 ) -> None:
     found = wrong[name]
     assert found.status == "failed"
-    assert "--- rank 1 of 2 had not come to the end after 4 s ---" in found.text
+    assert "--- rank 1 of 2 had not come to the end after 5 s ---" in found.text
     assert "--- rank 0 of 2 passed ---" in found.text
     assert line in found.text
     assert f"in {name}" in found.text
