@@ -80,6 +80,18 @@ def test_hangs_alone(rank):
         threading.Event().wait()
 
 
+@pytest.fixture
+def closes_badly(rank):
+    yield
+    if rank == 1:
+        threading.Event().wait()
+
+
+@pytest.mark.ranks(2, timeout=5, backend=None)
+def test_hangs_at_its_end(closes_badly):
+    pass
+
+
 def test_rank_leaves(rank):
     if rank == 0:
         os._exit(7)
@@ -255,6 +267,13 @@ def test_hang_without_the_backend_shows_stacks(
     assert "_pytest" not in found.text
 
 
+def test_hang_in_a_fixture_is_reported(wrong: dict[str, Outcome]) -> None:
+    found = wrong["test_hangs_at_its_end"]
+    assert found.status == "failed"
+    assert "--- rank 1 of 2 had not torn down the test after 5 s ---" in found.text
+    assert "in closes_badly" in found.text
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -374,7 +393,9 @@ def report(outcome: str, longrepr: object = None, when: str = "call") -> pytest.
 
 def of(*told: Sequence[pytest.TestReport]) -> tuple[Result, dict[int, Sequence[pytest.TestReport]]]:
     """Return what :func:`verdict` takes, of ranks that have all come to the end."""
-    answers = [Answer(rank, [{"outcome": one[-1].outcome}]) for rank, one in enumerate(told)]
+    answers = [
+        Answer(rank, [{"outcome": one[-1].outcome}], is_done=True) for rank, one in enumerate(told)
+    ]
     return Result(answers, 1.0), dict(enumerate(told))
 
 

@@ -63,6 +63,7 @@ class Answer:
         rank: which one.
         reports: pytest's reports of the test, ready for JSON; empty if it has not ended.
         problem: why the rank did not run the test, if it did not.
+        is_done: whether it has torn down what the test has set up, and waits for the next one.
         ended: how its process has ended, e.g. "was killed by SIGKILL", empty if it lives.
         stacks: its Python stacks, if it has not ended the test.
         output: what it has printed.
@@ -71,6 +72,7 @@ class Answer:
     rank: int
     reports: Sequence[dict[str, Any]] = ()
     problem: str = ""
+    is_done: bool = False
     ended: str = ""
     stacks: str = ""
     output: str = ""
@@ -103,9 +105,15 @@ class Result:
     launcher: str = ""
 
     @property
+    def stuck(self) -> list[int]:
+        """The ranks that have not come to the end: of the test, or else of tearing it down."""
+        in_test = [one.rank for one in self.answers if not one.came]
+        return in_test or [one.rank for one in self.answers if not one.is_done]
+
+    @property
     def is_good(self) -> bool:
         """Whether all ranks have come to the end, and none has failed."""
-        return all(one.came and not one.failed for one in self.answers)
+        return not self.stuck and not any(one.failed for one in self.answers)
 
 
 @dataclass
@@ -150,7 +158,8 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
-        (self.folder / "options.json").write_text(json.dumps(dict(self.options)))
+        plan = {"size": self.size, "options": dict(self.options)}
+        (self.folder / "plan.json").write_text(json.dumps(plan))
         self._boards = RankBoards(self.folder / "boards")
         self._number = 0
         self._imported: set[str] = {""}
@@ -223,7 +232,10 @@ class Crew:
         if self._is_ready(order):
             began, clock = time.monotonic(), time.perf_counter()
             answers = self._ask(dict(order) | {"number": self._number}, seconds)
-        known = {n: Answer(n, one["reports"], one["problem"]) for n, one in answers.items()}
+        known = {
+            number: Answer(number, said["reports"], said["problem"], not said["tears_down"])
+            for number, said in answers.items()
+        }
         result = Result(
             [known.get(number) or Answer(number) for number in range(self.size)],
             time.monotonic() - began,
@@ -250,8 +262,7 @@ class Crew:
         """
         deadline = time.monotonic() + seconds
         answers: dict[int, dict[str, Any]] = {}
-        for rank in self._ranks.values():
-            rank.tell(message)
+        self._tell_all(message)
         with selectors.DefaultSelector() as waiting:
             for number, rank in self._ranks.items():
                 waiting.register(rank.channel, selectors.EVENT_READ, number)
@@ -260,25 +271,28 @@ class Crew:
                     number, rank = key.data, self._ranks[key.data]
                     said = rank.channel.receive()
                     rank.lost = said is None
-                    answers |= {} if said is None else {number: said}
-                    if said is None or said["failed"]:
-                        deadline = min(deadline, time.monotonic() + _OTHERS_S)
+                    if said is not None:
+                        answers[number] = said
                     if said is None or not said["tears_down"]:
                         waiting.unregister(rank.channel)
                     elif len(answers) == self.size:
-                        for one in self._ranks.values():
-                            one.tell({"tear_down": True})
-                lost = [number for number, rank in self._ranks.items() if rank.lost]
-                if lost and len(answers.keys() | set(lost)) == self.size:
-                    break
+                        self._tell_all({"tear_down": True})
+                    if said is None or said["failed"]:
+                        deadline = min(deadline, time.monotonic() + _OTHERS_S)
+                lost = {number for number, rank in self._ranks.items() if rank.lost}
+                if lost and len(answers.keys() | lost) == self.size:
+                    break  # the others wait for the lost before they tear down
         return answers
+
+    def _tell_all(self, message: Mapping[str, Any]) -> None:
+        for rank in self._ranks.values():
+            rank.tell(message)
 
     def _looked_at(self, result: Result, began: float) -> Result:
         """Add what ranks were doing that have not come to the end, and how the dead have died."""
-        stuck = [one.rank for one in result.answers if not one.came]
-        if not stuck:
+        if not result.stuck:
             return result
-        living = [number for number in stuck if not self._ranks[number].lost]
+        living = [number for number in result.stuck if not self._ranks[number].lost]
         hang = self._hang_report(result, began) if living else ""
         stacks = self._stacks(living)
         answers = [
@@ -310,7 +324,7 @@ class Crew:
                     state,
                     past=tuple(event for event in state.past if event.start >= began),
                     seconds=time.perf_counter() - began,
-                    running=not one.came,
+                    running=one.rank in result.stuck,
                     outcome=_error_of(one),
                 )
             )
@@ -373,8 +387,7 @@ class Crew:
         if self.spoilt:
             self.kill()
             return ""
-        for rank in self._ranks.values():
-            rank.tell({})
+        self._tell_all({})
         status: int | None = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._run.process.wait(_LEAVE_S)

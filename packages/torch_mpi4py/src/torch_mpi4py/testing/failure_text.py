@@ -80,13 +80,13 @@ def verdict(result: Result, reports: dict[int, Sequence[pytest.TestReport]]) -> 
 def _word(one: Answer, result: Result, reports: Sequence[pytest.TestReport]) -> _Word:
     if one.problem:
         return _Word("failed", one.problem, "the test was not found")
-    if one.came:
-        return _of_reports(reports)
     if one.ended:
         return _Word("ended", "", one.ended)
+    if one.rank not in result.stuck or one.failed:
+        return _of_reports(reports)
     stacks = _of_the_test(one.stacks) or "It wrote no Python stacks in time."
-    after = f"{result.seconds:.0f} s"
-    return _Word("late", stacks, f"had not come to the end after {after}")
+    what = "torn down the test" if one.came else "come to the end"
+    return _Word("late", stacks, f"had not {what} after {result.seconds:.0f} s")
 
 
 def _of_the_test(stacks: str) -> str:

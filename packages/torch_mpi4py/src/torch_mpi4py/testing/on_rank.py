@@ -26,7 +26,6 @@ from .crews import STACK_SIGNAL
 from .marks import RanksMark
 
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-_SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
 class OnRank:
@@ -42,7 +41,7 @@ class OnRank:
     """
 
     def __init__(self, config: pytest.Config, address: str) -> None:
-        self.rank, self.size = _number(_RANK), _number(_SIZE)
+        self.rank = _own_rank()
         self._config = config
         self._folder = Path(address).parent
         self._order: dict[str, Any] = {}
@@ -52,8 +51,9 @@ class OnRank:
         self._errors: list[str] = []
         self._wrong: dict[str, list[str]] = {}  # errors of collecting, by file
         self._print_into(self._folder / f"output.{self.rank}")
-        options = json.loads((self._folder / "options.json").read_text())
-        for name, value in options.items():
+        plan = json.loads((self._folder / "plan.json").read_text())
+        self.size: int = plan["size"]
+        for name, value in plan["options"].items():
             setattr(config.option, name, value)
         config.option.basetemp = str(self._folder / f"tmp.{self.rank}")
         self._stacks = open(self._folder / f"stacks.{self.rank}", "w")  # noqa: SIM115
@@ -98,6 +98,7 @@ class OnRank:
 
     def _answer(self, session: pytest.Session, order: dict[str, Any]) -> dict[str, Any]:
         if "imports" in order:
+            self._reports = []
             for file in order["imports"]:
                 self._collect(session, file)
             return self._reported()
@@ -199,8 +200,9 @@ class OnRank:
         )
 
 
-def _number(names: tuple[str, ...]) -> int:
-    for name in names:
+def _own_rank() -> int:
+    """Return the rank that the launcher has given this process."""
+    for name in _RANK:
         with contextlib.suppress(KeyError):
             return int(os.environ[name])
-    raise pytest.UsageError(f"this MPI's launcher sets none of {', '.join(names)}")
+    raise pytest.UsageError(f"this MPI's launcher sets none of {', '.join(_RANK)}")
