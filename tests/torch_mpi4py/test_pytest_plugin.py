@@ -186,7 +186,7 @@ def wrong(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Out
     (folder / "test_plain.py").write_text(PLAIN)
     (folder / "test_with_torch.py").write_text(WITH_TORCH)
     (folder / "test_not_marked.py").write_text(NOT_MARKED)
-    answer = run_pytest(folder, "--junitxml=outcomes.xml", "-rA")
+    answer = run_pytest(folder, "--junitxml=outcomes.xml", "-o", "junit_logging=all")
     assert (folder / "outcomes.xml").exists(), answer.stdout + answer.stderr
     return outcomes.read(folder / "outcomes.xml")
 
@@ -200,7 +200,7 @@ def test_the_example_of_the_readme_fails_as_it_says(root: Path, project: Path) -
     (shown,) = re.findall(r"^```\n(What every.*?)^```$", readme_section(root), re.DOTALL | re.M)
     for line in shown.splitlines():
         if line and line != "...":
-            pattern = re.sub(r"\\?\d+\\?\.\d s", r"\\d+\\.\\d s", re.escape(line))
+            pattern = re.sub(r"\d+\\\.\d\\ s", r"\\d+\\.\\d s", re.escape(line))
             assert re.search(pattern, answer.stdout), f"{line!r} is not in\n{answer.stdout}"
 
 
@@ -288,7 +288,6 @@ def test_dead_rank_is_named(wrong: dict[str, Outcome], name: str, words: str) ->
 
 def test_dead_rank_s_output_is_kept(wrong: dict[str, Outcome]) -> None:
     text = wrong["test_rank_is_killed"].text
-    assert "Captured stdout and stderr of rank 1" in text
     assert "last words" in text
     assert "RankFailedError" in text  # what the other one says
 

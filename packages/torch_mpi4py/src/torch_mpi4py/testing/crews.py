@@ -41,7 +41,7 @@ _MESSAGE_S = 30.0
 _OTHERS_S = 5.0  # for what the others have to say of a failure or death
 _STACKS_S = 2.0
 _LAST_WORDS_S = 2.0
-_LEAVE_S = 30.0
+_LEAVE_S = 90.0  # more than what MPI may take to end
 _LOOK_S = 0.1
 # The shell stays the parent of its rank, writes down how it ended, which a fault tolerant MPI keeps
 # to itself, and ends in the same way: only of a signal are the others told.
