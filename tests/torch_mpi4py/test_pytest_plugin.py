@@ -135,7 +135,7 @@ def test_hangs_on_gloo(rank):
 @pytest.mark.ranks(2)
 def test_rank_is_killed(rank):
     if rank == 1:
-        print("last words")
+        print("last", "words")
         os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
 """

@@ -184,6 +184,8 @@ class OnController:
         said = verdict(result, reports)
         call = _report(item, "call", began, result.seconds)
         call.sections, call.user_properties = list(said.sections), user_properties
+        end = _report(item, "teardown")
+        end.sections = call.sections  # from here they come into the file of --junitxml
         call.outcome = _AS_PYTEST_HAS_IT[said.outcome]
         if said.outcome in ("xfailed", "xpassed"):
             call.wasxfail = said.text
@@ -193,7 +195,7 @@ class OnController:
             call.longrepr = _Failure(item, said.text, said.headline)  # type: ignore[assignment]
         if self._config.getoption("capture") == "no":
             self._show(said.sections)
-        return [_report(item, "setup"), call, _report(item, "teardown")]
+        return [_report(item, "setup"), call, end]
 
     def _read(self, report: dict[str, Any]) -> Any:
         return self._config.hook.pytest_report_from_serializable(config=self._config, data=report)
