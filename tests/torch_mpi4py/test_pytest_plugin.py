@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -364,7 +365,10 @@ def test_ranks_end_with_a_killed_pytest(tmp_path: Path) -> None:
     deadline = time.monotonic() + 30
     while any(map(lives, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(map(lives, pids))
+    left = list(filter(lives, pids))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
 
 
 def await_number(path: Path) -> int:
