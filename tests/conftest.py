@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests import ranks
 
 ROOT = Path(__file__).resolve().parent.parent
+MPICH = pytest.StashKey[ranks.Library]()
 
 # Notebooks print in a fixed order when nobody watches.
 os.environ["IPP_NONINTERACTIVE"] = "1"
@@ -30,8 +32,14 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def as_found() -> Iterator[None]:
-    """Fail a test that leaves something behind on which the next one in this process depends."""
+def as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves something behind on which the next one in this process depends.
+
+    On ranks the first one to start MPI leaves its settings.
+    """
+    if request.node.get_closest_marker("ranks"):
+        yield
+        return
     variables, settings = _variables(), _torch_settings()
     yield
     assert _variables() == variables
@@ -63,28 +71,16 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> ranks.Library:
     return ranks.wheel(ranks.MPICH, tmp_path_factory.mktemp("mpich"))
 
 
-@pytest.fixture(scope="module")
-def battery(request: pytest.FixtureRequest) -> Callable[[str, int, str], None]:
-    """Return a function that fails unless a case passes on ``n`` ranks of an MPI.
-
-    For tests with the parameters ``mpi``, ``n`` and ``case``. All selected cases of a module
-    that share MPI and number of ranks run in one start of mpiexec.
-    """
-    selected: dict[tuple[str, int], list[str]] = {}
-    for item in request.session.items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.path == request.path and {"mpi", "n", "case"} <= params.keys():
-            selected.setdefault((params["mpi"], params["n"]), []).append(params["case"])
-    started: dict[tuple[str, int], ranks.Battery] = {}
-
-    def check(mpi: str, n: int, case: str) -> None:
-        if (mpi, n) not in started:
-            library = ranks.OPEN_MPI if mpi == "openmpi" else request.getfixturevalue("mpich")
-            started[mpi, n] = ranks.Battery(n, selected[mpi, n], library)
-        outcome = started[mpi, n].outcome(case)
-        assert outcome.status == "passed", f"{outcome.status}\n{outcome.story}"
-
-    return check
+def pytest_ranks_variables(item: pytest.Item) -> dict[str, str] | None:
+    """Have a test with the parameter ``mpi`` run under this MPI."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if params.get("mpi") != "mpich":
+        return None
+    if MPICH not in item.config.stash:
+        folder = tempfile.TemporaryDirectory(prefix="mpich-")
+        item.config.add_cleanup(folder.cleanup)
+        item.config.stash[MPICH] = ranks.wheel(ranks.MPICH, Path(folder.name))
+    return dict(item.config.stash[MPICH].variables)
 
 
 # The quick and the basic first: what a later test stands on has been tested before it.

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests import ranks
+from tests import outcomes, ranks
+from tests.outcomes import Outcome
 
 CASES = {
     2: ("failures.deadlines", "failures.missing", "failures.mismatches"),
@@ -25,10 +31,13 @@ PARAMETERS = [
 
 
 @pytest.fixture(scope="module")
-def outcome(request: pytest.FixtureRequest, on_two_hosts: Callable) -> Callable:
+def found(
+    request: pytest.FixtureRequest, on_two_hosts: Callable, folder: Path, root: Path
+) -> Callable[[int, str], Outcome]:
     """Return a function that gives what became of a case; those of a size share a start."""
-    started = {}
-    for n in CASES:
+
+    @functools.cache
+    def of_size(n: int) -> dict[str, Outcome]:
         selected = [
             item.callspec.params["case"]
             for item in request.session.items
@@ -36,12 +45,27 @@ def outcome(request: pytest.FixtureRequest, on_two_hosts: Callable) -> Callable:
             and getattr(item, "callspec", None)
             and item.callspec.params.get("n") == n
         ]
-        started[n] = ranks.Battery(n, selected, on_two_hosts(n))
-    return lambda n, case: started[n].outcome(case)
+        file = folder / f"outcomes-{n}.xml"
+        answer = subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.ranks", "-n", str(n), "--folder", str(folder)),
+                *(f"--junitxml={file}", *selected),
+            ],
+            cwd=root,
+            env={**os.environ, **on_two_hosts(n).variables},
+            capture_output=True,
+            text=True,
+            timeout=550,
+            check=False,
+        )
+        assert file.exists(), answer.stdout + answer.stderr
+        return outcomes.read(file)
+
+    return lambda n, case: of_size(n)[f"test_case[{case}]"]
 
 
 @pytest.mark.timeout(600)  # the first case of a start waits for all of them
 @pytest.mark.parametrize(("n", "case"), PARAMETERS)
-def test_case(outcome: Callable, n: int, case: str) -> None:
-    found = outcome(n, case)
-    assert found.status == "passed", f"{found.status}\n{found.story}"
+def test_case(found: Callable[[int, str], Outcome], n: int, case: str) -> None:
+    outcome = found(n, case)
+    assert outcome.status == "passed", outcome.text

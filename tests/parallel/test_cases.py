@@ -17,7 +17,7 @@ SIZES = {
     "tests.parallel.cases.parameter_server": (2, 3, 4),
 }
 PARAMETERS = [
-    pytest.param("openmpi", n, case, id=f"{n}-{case.rpartition('.cases.')[2]}")
+    ranks.parameter("openmpi", n, case, id=f"{n}-{case.rpartition('.cases.')[2]}")
     for n in (1, 2, 3, 4)
     for module, sizes in SIZES.items()
     if n in sizes
@@ -25,7 +25,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.timeout(600)  # the first one waits for a start of ranks and their imports
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)

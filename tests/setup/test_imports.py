@@ -135,6 +135,20 @@ def test_the_backend_needs_no_notebook(root: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_pytest_imports_the_pytest_plugin(root: Path) -> None:
+    known = modules(root)
+    plugin = "torch_mpi4py.testing"
+    wrong = [
+        f"{name} imports {other}"
+        for name in known
+        if not name.startswith(plugin)
+        for other in imports_of(name, known[name])
+        if other.split(".")[0] in {"pytest", "_pytest"} or other.startswith(plugin)
+    ]
+    assert not wrong, "\n".join(wrong)
+    assert {f"{plugin}.plugin", f"{plugin}.crews"} <= known.keys()
+
+
 def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
     wrong = [
         f"{path.relative_to(root)} imports {other}"

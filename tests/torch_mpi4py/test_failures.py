@@ -17,14 +17,16 @@ LAUNCHES = {
     ("mpich", 2): WRONG_CALLS,
 }
 PARAMETERS = [
-    pytest.param(mpi, n, case, id=f"{mpi}-{n}-{case.removeprefix('tests.torch_mpi4py.failures.')}")
+    ranks.parameter(
+        mpi, n, case, id=f"{mpi}-{n}-{case.removeprefix('tests.torch_mpi4py.failures.')}"
+    )
     for (mpi, n), modules in LAUNCHES.items()
     for module in modules
     for case in ranks.cases_of(f"tests.torch_mpi4py.failures.{module}", n, mpi)
 ]
 
 
-@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.timeout(600)  # the first one waits for a start of ranks and their imports
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)

@@ -15,14 +15,14 @@ MISSING = [
     if importlib.util.find_spec(name) is None
 ]
 PARAMETERS = [
-    pytest.param(mpi, n, case, id=f"{mpi}-{n}-{case.partition(':')[2]}")
+    ranks.parameter(mpi, n, case, id=f"{mpi}-{n}-{case.partition(':')[2]}")
     for mpi, n in (("openmpi", 1), ("openmpi", 2), ("openmpi", 3), ("openmpi", 4), ("mpich", 2))
     for case in ranks.cases_of(CASES, n, mpi)
 ]
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} are not installed: make test-others")
-@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.timeout(600)  # the first one waits for a start of ranks and their imports
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)

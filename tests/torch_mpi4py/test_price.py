@@ -7,7 +7,7 @@ import pytest
 from tests import ranks
 
 PARAMETERS = [
-    pytest.param("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.torch_mpi4py.cases.')}")
+    ranks.parameter("openmpi", n, case, id=f"{n}-{case.removeprefix('tests.torch_mpi4py.cases.')}")
     for n, modules in {
         2: ("emulated_link",),
         3: ("traffic",),
@@ -18,7 +18,7 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.timeout(600)  # the first case of a launch waits for all of them
+@pytest.mark.timeout(600)  # the first one waits for a start of ranks and their imports
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)

@@ -100,7 +100,9 @@ def covers(pair: tuple[str, str], where: str, call: str) -> bool:
 @pytest.fixture
 def modules(root: Path) -> dict[str, str]:
     folder = root / PACKAGE / "src/torch_mpi4py"
-    return {path.stem: path.read_text() for path in sorted(folder.glob("*.py"))}
+    paths = {path: path.relative_to(folder) for path in sorted(folder.rglob("*.py"))}
+    names = {path: ".".join(inside.with_suffix("").parts) for path, inside in paths.items()}
+    return {name: path.read_text() for path, name in names.items()}
 
 
 def test_every_wait_is_listed_with_its_bound(root: Path, modules: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from tests import ranks
 from tests.training import interrupted
 
 CASES = [
-    pytest.param("openmpi", n, case, id=f"{n}-{case.rpartition(':')[2]}")
+    ranks.parameter("openmpi", n, case, id=f"{n}-{case.rpartition(':')[2]}")
     for n in (1, 2, 3)
     for case in ranks.cases_of("tests.training.cases.resume", n)
 ]
@@ -23,8 +23,8 @@ PLACE = {"epoch": 0, "step": 0, "sampler_seed": 0}
 
 
 @pytest.mark.parametrize(("mpi", "n", "case"), CASES)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)
 
 
 @pytest.fixture

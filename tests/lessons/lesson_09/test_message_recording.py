@@ -7,12 +7,12 @@ import pytest
 from tests import ranks
 
 PARAMETERS = [
-    pytest.param("openmpi", 3, case, id=case.partition(":")[2])
+    ranks.parameter("openmpi", 3, case, id=case.partition(":")[2])
     for case in ranks.cases_of("tests.lessons.lesson_09.cases.message_recording")
 ]
 
 
-@pytest.mark.timeout(200)  # the first case waits for all of them
+@pytest.mark.timeout(600)  # the first one waits for a start of ranks and their imports
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
-def test_case(battery, mpi, n, case):
-    battery(mpi, n, case)
+def test_case(mpi, n, case, rank, size):
+    ranks.run_case(case, rank, size)
