@@ -9,6 +9,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Mapping
+from configparser import ConfigParser
 from email import message_from_bytes
 from email.message import Message
 from importlib import metadata
@@ -97,8 +98,12 @@ def test_the_backend_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
 
     with ZipFile(wheel) as archive:
         (name,) = [name for name in inside if name.endswith("entry_points.txt")]
-        said = archive.read(name).decode().split("\n")
-    assert said[:2] == ["[torch.backends]", "torch_mpi4py = torch_mpi4py.registration:autoload"]
+        said = ConfigParser()
+        said.read_string(archive.read(name).decode())
+    assert {group: dict(said[group]) for group in said.sections()} == {
+        "torch.backends": {"torch_mpi4py": "torch_mpi4py.registration:autoload"},
+        "pytest11": {"torch_mpi4py": "torch_mpi4py.testing.plugin"},
+    }
 
     required = requirements_of(wheel)
     always = {name for name, requirement in required.items() if requirement.marker is None}
