@@ -760,7 +760,9 @@ figures.timeline(
 )
 
 # %% [markdown]
-# The hatched time is paid for and idle. Only one clock can be the time axis: rank 0's. How far another rank's clock is `ahead` of it was measured by messages there and back. Within one machine it is nothing but the error of that measurement, some microseconds; between machines it may be days.
+# The hatched time is paid for and idle. A rank that waits here sleeps, and leaves its core to other programs: 4 s of waiting take 0.04 s of processor time. A rank that waits inside plain MPI spins, and takes all of the core; a GPU that waits in NCCL is as busy. Neither gets anything done.
+#
+# Only one clock can be the time axis: rank 0's. How far another rank's clock is `ahead` of it was measured by messages there and back. Within one machine it is nothing but the error of that measurement, some microseconds; between machines it may be days.
 #
 # What is more: the sum of 80 maxima is over 40 % larger than the largest sum of any one rank over the 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
