@@ -40,9 +40,9 @@ from .events import log
 from .mpi_errors import freed
 from .peer_boards import board_of
 from .runtime import MPI
-from .work import Collective
 
 if TYPE_CHECKING:
+    from .call import Call
     from .deadlines import Operation
 
 _NUMBER = 0xFFFF  # the bits of a word that hold the call's number
@@ -248,12 +248,13 @@ class Arrivals(Slot):
         # By the last bit of a call's number.
         self._places = [[(one.words, one.first + turn) for one in peers] for turn in (0, 1)]
 
-    def meet(self, work: Collective, signature: int) -> bool:
+    def meet(self, work: Operation, signature: int, call: Call) -> bool:
         """Return once every rank has come to its next call; whether all calls are the same.
 
         Args:
-            work: the call. The watcher ends the wait by giving it a ``reason``.
+            work: the collective. The watcher ends the wait by giving it a ``reason``.
             signature: a multiple of 65,536 below 2**64, equal on ranks whose calls are equal.
+            call: what it is a signature of.
 
         Raises:
             CommunicationError: if a rank will not come, or the time is over.
@@ -278,7 +279,7 @@ class Arrivals(Slot):
         self._await_all(work, number, turn)
         return all(words[place] == word for words, place in places)
 
-    def _await_all(self, work: Collective, number: int, turn: int) -> None:
+    def _await_all(self, work: Operation, number: int, turn: int) -> None:
         def has_come(word: int) -> bool:
             return word & _NUMBER == number
 
@@ -287,11 +288,6 @@ class Arrivals(Slot):
             missing = spin_for(missing, turn, has_come)
         if missing:
             self._sleep_until_come(work, missing, turn, has_come)
-
-    def _require_hope(self, operation: Operation, is_vain: bool) -> None:
-        if isinstance(operation, Collective) and operation.channel.failure and not operation.reason:
-            raise operation.stopped(operation.channel.failure)
-        super()._require_hope(operation, is_vain)
 
 
 def open_arrivals(comm: MPI.Intracomm, seconds: float) -> Arrivals | None:

@@ -217,7 +217,7 @@ class Channel(deadlines.Runner):
             on: Any = comm
             if sums is not None:
                 on = sums
-                sums.work, sums.signature = work, signature
+                sums.work, sums.call, sums.signature = work, work.call, signature
             if work.link is None:
                 work.plan(on)
             else:
@@ -238,7 +238,7 @@ class Channel(deadlines.Runner):
 
     def _compare_calls(self, work: Collective, signature: int) -> None:
         """Return once all ranks have come; raise MismatchError unless their calls are equal."""
-        if self._arrivals is not None and not self._arrivals.meet(work, signature):
+        if self._arrivals is not None and not self._arrivals.meet(work, signature, work.call):
             raise mismatch(self.comm, work.call)
 
     def abandon(self, work: Collective) -> None:

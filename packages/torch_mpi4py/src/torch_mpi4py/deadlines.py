@@ -63,8 +63,12 @@ class Operation:
         polls_left: how often the watcher looks again before it calls :meth:`give_up`; negative
             afterwards.
         without_hope: why it can't end, where that is the reason.
+        channel: what runs it, if it is a collective of a group.
+        on_callers_thread: whether a thread of the program waits while it is run.
     """
 
+    channel: Any = None
+    on_callers_thread = False
     in_mpi = False
     outside_mpi = False
     reason: str | None = None

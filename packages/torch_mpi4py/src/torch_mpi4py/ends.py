@@ -40,7 +40,6 @@ from .launch import off_the_network
 from .peer_boards import board_of
 from .rank_states import rank_list
 from .runtime import MPI
-from .work import Collective, Handle
 
 _LOOK_AFTER_SECONDS = 0.2  # nearly all calls are over by then
 _LOOK_EVERY_SECONDS = 1.0
@@ -125,7 +124,7 @@ def _messages_with() -> frozenset[int]:
     return frozenset(found.union(map(_peer_of, message_progress.under_way())))
 
 
-def _peer_of(work: Handle) -> int:
+def _peer_of(work: object) -> int:
     token = getattr(work, "event", None)
     if token is None:
         return _EVERYBODY
@@ -265,7 +264,7 @@ def _why_without_hope(operation: deadlines.Operation) -> str:
 def _place_in_order(operation: deadlines.Operation) -> tuple[int, float] | None:
     """Return which collective an operation is: of which communicator, and its number."""
     comm = operation.comm
-    if isinstance(operation, Collective):
+    if operation.channel is not None:
         number = operation.channel.made
         identity = collective_counts.identity_of(comm)
         is_running = operation.channel.running is operation and operation.in_mpi

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from .process_group import MPIProcessGroup
-
-live_groups: set[MPIProcessGroup] = set()
+live_groups: set[Any] = set()

@@ -28,7 +28,6 @@ import torch.distributed as dist
 from . import deadlines
 from .deaths import has_ulfm
 from .runtime import MPI
-from .work import Handle
 
 _SHORTEST_SECONDS = 1e-3
 _LONGEST_SECONDS = 4e-3
@@ -39,7 +38,7 @@ _JOIN_SECONDS = 5.0
 _FRAMES = 3
 _WAIT_AT_ONCE = {inspect.unwrap(function).__code__ for function in (dist.send, dist.recv)}
 
-_open: deque[weakref.ref[Handle]] = deque()
+_open: deque[weakref.ref[dist.Work]] = deque()
 _MOST_ENDED = 64  # behind an open one: only where there may be as many are all looked at
 _sweep_at = _MOST_ENDED
 _begun: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -49,7 +48,7 @@ _start_lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def follow(work: Handle) -> None:
+def follow(work: dist.Work) -> None:
     """Have ``work``, a send or receive that has begun, move on until it has ended.
 
     To be called by the method of a group, and that by PyTorch's function.
@@ -74,7 +73,7 @@ def follow(work: Handle) -> None:
     _begun.put(None)
 
 
-def under_way() -> list[Handle]:
+def under_way() -> list[dist.Work]:
     """Return those that have not ended, as far as somebody still holds them."""
     works = [reference() for reference in list(_open)]
     return [work for work in works if work is not None and not work.is_completed()]
@@ -131,7 +130,7 @@ def _call_mpi() -> None:
     comm.Iprobe()
 
 
-def _first_open() -> weakref.ref[Handle] | None:
+def _first_open() -> weakref.ref[dist.Work] | None:
     global _sweep_at
     if len(_open) >= _sweep_at:  # so that each is looked at a few times in all
         for _ in range(len(_open)):
@@ -146,6 +145,6 @@ def _first_open() -> weakref.ref[Handle] | None:
     return None
 
 
-def _is_open(reference: weakref.ref[Handle]) -> bool:
+def _is_open(reference: weakref.ref[dist.Work]) -> bool:
     work = reference()
     return work is not None and not work.done

@@ -17,12 +17,13 @@ import time
 from array import array
 
 from . import pending_requests, time_slice
+from .call import Call
+from .deadlines import Operation
 from .deaths import is_broken
 from .event_board import LOOKS_AT
 from .events import log
 from .mpi_errors import freed
 from .runtime import MPI
-from .work import Collective
 
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
 _SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
@@ -40,14 +41,14 @@ class RemoteArrivals:
         distances = [2**k for k in range((size - 1).bit_length())]
         self._partners = [((rank + far) % size, (rank - far) % size) for far in distances]
 
-    def meet(self, work: Collective, signature: int) -> bool:
+    def meet(self, operation: Operation, signature: int, call: Call) -> bool:
         """Return once every rank has come to its next call; whether all calls are the same.
 
         Raises:
             CommunicationError: if a rank will not come, or the time is over.
             MPI.Exception: as MPI's calls do.
         """
-        largest = array("q", work.call.digest)
+        largest = array("q", call.digest)
         for number, (dest, source) in enumerate(self._partners):
             tag, theirs = _LAST_TAG - number, array("q", [0, 0])
             receive = self._comm.Irecv([theirs, MPI.INT64_T], source, tag)
@@ -57,14 +58,14 @@ class RemoteArrivals:
                 pending_requests.keep(send, sent)
             try:
                 if not receive.Test():
-                    self._await(work, receive)
+                    self._await(operation, receive)
             except BaseException:
                 if receive:
                     receive.Cancel()
                     pending_requests.keep(receive, theirs)
                 raise
             largest = array("q", map(max, largest, theirs))
-        return largest.tobytes() == work.call.digest
+        return largest.tobytes() == call.digest
 
     def leave(self) -> None:
         """Do nothing: the communicator is revoked, or the time passes on each rank."""
@@ -72,25 +73,25 @@ class RemoteArrivals:
     def close(self) -> None:
         """Do nothing: there is no slot to give back."""
 
-    def _await(self, work: Collective, request: MPI.Request) -> None:
+    def _await(self, operation: Operation, request: MPI.Request) -> None:
         began = time.perf_counter()
         time_slice.shorten()
         while time.perf_counter() < began + _SPIN_SECONDS:
-            if work.on_callers_thread:
+            if operation.on_callers_thread:
                 os.sched_yield()
             else:
                 time.sleep(_NAP_SECONDS)
             if request.Test():
                 return
-        work.outside_mpi = True
+        operation.outside_mpi = True
         try:
             while not request.Test():
-                work.end_if_given_up()
+                operation.end_if_given_up()
                 if is_broken(self._comm):
-                    raise freed(work.what, self._comm)
+                    raise freed(operation.what, self._comm)
                 log.bell[LOOKS_AT] += 1
                 waited = time.perf_counter() - began
                 time.sleep(min(_PART * waited, _LONGEST_PAUSE_SECONDS))
         finally:
-            work.outside_mpi = False
+            operation.outside_mpi = False
             log.bell[LOOKS_AT] = 0

@@ -25,15 +25,14 @@ import numpy
 
 from . import gpus
 from .arrivals import Arrivals
-from .call import mismatch
+from .call import Call, mismatch
+from .deadlines import Operation
 from .futex import IN_ORDER
 from .runtime import MPI
-from .work import Collective
 
 _BUFFERS = 3
-_SLOT_BYTES = (
-    1 << 19
-)  # measured from 64 KiB to 1 MiB: smaller slots cost meetings, larger ones caches
+# Measured from 64 KiB to 1 MiB: smaller slots cost meetings, larger ones caches.
+_SLOT_BYTES = 1 << 19
 _UNDIVIDED_BYTES = 1 << 18  # of all ranks together: a meeting takes longer than combining so many
 _TOKEN_BYTES = 16
 _HEADER_BYTES = 4096
@@ -74,11 +73,13 @@ class SharedSums:
         memory: bytes that all its ranks have mapped.
 
     Attributes:
-        work: the call that is run.
+        work: the collective that is run.
+        call: what all ranks must agree on.
         signature: of that call, for :meth:`.Arrivals.meet`.
     """
 
-    work: Collective
+    work: Operation
+    call: Call
     signature: int
 
     def __init__(self, comm: MPI.Intracomm, arrivals: Arrivals, memory: mmap.mmap) -> None:
@@ -134,8 +135,8 @@ class SharedSums:
         # Numbers are written before the word that says so, and read after it: x86 keeps to that.
         if not IN_ORDER:
             _fence()
-        if not self._arrivals.meet(self.work, self.signature):
-            raise mismatch(self._comm, self.work.call)
+        if not self._arrivals.meet(self.work, self.signature, self.call):
+            raise mismatch(self._comm, self.call)
         if not IN_ORDER:
             _fence()
 

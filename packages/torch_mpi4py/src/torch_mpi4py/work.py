@@ -100,7 +100,6 @@ class Collective(Operation):
         options: torch's options of the call, until :meth:`take_options`.
         link: the emulated link it was called under, None on the real one.
         event: its entry in the event log.
-        on_callers_thread: whether a thread of the program waits while it is run.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
     run it, under the channel's lock for ends.
@@ -115,7 +114,6 @@ class Collective(Operation):
     options: Any = None
     link: EmulatedLink | None = None
     event: Token | None = None
-    on_callers_thread = False
 
     # Held until the end, if some other thread may run it.
     _baton: Any = None
@@ -171,6 +169,12 @@ class Collective(Operation):
     def stopped(self, failure: BaseException | None) -> RevokedError:
         """Return its error if it is not run, because the group had failed before."""
         return RevokedError(f"{self.what}: not run, because the group failed before: {failure}")
+
+    def end_if_given_up(self) -> None:
+        """Raise its error if it was given up, or the group has failed meanwhile."""
+        if self.channel.failure and not self.reason:
+            raise self.stopped(self.channel.failure)
+        super().end_if_given_up()
 
     # --- for the program ------------------------------------------------------------------
 
