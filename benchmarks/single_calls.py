@@ -101,7 +101,7 @@ def event_log() -> dict:
 
     An event is opened and closed with the call site looked up as from a program's own line.
     """
-    from torch_mpi4py import events
+    from torch_mpi4py.log import events
 
     log, comm = events.log, world()
     names = ("default", "send", "float32", "(1,)")

@@ -186,7 +186,7 @@ def parameter(mpi: str, n: int, case: str, id: str, backend: str = "mpi4py") -> 
 def run_case(case: str, rank: int, size: int) -> None:
     """Run a case on this rank."""
     import torch
-    from torch_mpi4py import gpus
+    from torch_mpi4py.core import gpus
 
     _spare_imports()
     warnings.filterwarnings("error", module="torch_mpi4py")  # a user would read them

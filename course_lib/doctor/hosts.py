@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ipyranks.hosts import by_ssh, is_here, read_hosts, versions
-from torch_mpi4py.versions import differences
+from torch_mpi4py.core.versions import differences
 
 from .examination import OK, Answer, Finding, OutOfTime, all_within, fail, ok, run, warn
 

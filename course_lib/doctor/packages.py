@@ -78,7 +78,7 @@ def gpus() -> Finding:
     """Say which GPUs PyTorch sees, and what can carry their tensors."""
     found, answer = ask_python(
         "import json, torch; n = torch.cuda.device_count(); import torch.distributed as dist; "
-        "from torch_mpi4py.gpus import takes_cuda; "
+        "from torch_mpi4py.core.gpus import takes_cuda; "
         "print(json.dumps([[torch.cuda.get_device_name(i) for i in range(n)], "
         "dist.is_nccl_available(), n > 0 and takes_cuda()]))",
         limit=_TORCH_SECONDS,

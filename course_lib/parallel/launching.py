@@ -34,7 +34,7 @@ import torch.distributed as dist
 # Now, while there is no group: its functions keep the default group of the moment of its import
 # as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
 import torch.distributed.nn.functional
-from torch_mpi4py import gpus
+from torch_mpi4py.core import gpus
 
 _MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PMIx, MPICH and Intel
 
@@ -98,7 +98,7 @@ def chooses_nccl(identities: Sequence[str], nccl: bool, wanted: str = "") -> boo
     """Return whether the ranks' group is to be NCCL's: the same on all ranks.
 
     Args:
-        identities: of every rank, which GPU it takes, as ``torch_mpi4py.gpus.identity`` says.
+        identities: of every rank, which GPU it takes, as ``torch_mpi4py.core.gpus.identity`` says.
         nccl: whether PyTorch has NCCL.
         wanted: the value of ``COURSE_BACKEND``, empty if nobody has set it.
     """

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from torch_mpi4py.rank_states import rank_list
+from torch_mpi4py.board.rank_states import rank_list
 
 from . import mistakes, record, run_check
 from .catalogue import find

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from torch_mpi4py import deadlines, world
-from torch_mpi4py.event_board import Board
-from torch_mpi4py.observing import looks_asleep, waits_in
-from torch_mpi4py.peer_boards import board_of
+from torch_mpi4py import world
+from torch_mpi4py.board.event_board import Board
+from torch_mpi4py.board.observing import looks_asleep, waits_in
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.log.peer_boards import board_of
 
 _LOOK_EVERY_S = 0.25
 _NO_PROGRESS_FOR_S = 2.0

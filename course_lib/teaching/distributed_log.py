@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch_mpi4py import world
-from torch_mpi4py.call_arguments import is_receive, is_send
-from torch_mpi4py.guarded_comm import BLOCKING
+from torch_mpi4py.comm.call_arguments import is_receive, is_send
+from torch_mpi4py.comm.guarded_comm import BLOCKING
 
 from .deadlock import ended_early
 from .exercise import WrongAnswer

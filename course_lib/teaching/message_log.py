@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_mpi4py import MPI, DeadlineError, GuardedComm, RevokedError
-from torch_mpi4py.call_arguments import (
+from torch_mpi4py.comm.call_arguments import (
     arguments_of,
     bytes_sent,
     is_accepted,
     messages_of,
     with_status,
 )
-from torch_mpi4py.events import log
-from torch_mpi4py.guarded_comm import BLOCKING
-from torch_mpi4py.requests import NON_BLOCKING
+from torch_mpi4py.comm.guarded_comm import BLOCKING
+from torch_mpi4py.comm.requests import NON_BLOCKING
+from torch_mpi4py.log.events import log
 
 from .deadlock import ended_early
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from torch_mpi4py.rank_states import rank_list
+from torch_mpi4py.board.rank_states import rank_list
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import judge_errors

@@ -523,7 +523,7 @@ class SlowLinear(nn.Linear):
 
 # %%
 # %%px
-from torch_mpi4py.events import events, mark
+from torch_mpi4py.log.events import events, mark
 from course_lib.parallel.bucketed_sync import BucketedGradientSync
 
 
@@ -699,7 +699,7 @@ prediction = None
 
 # %%
 # %%px
-from torch_mpi4py.clocks import clock_offsets
+from torch_mpi4py.tools.clocks import clock_offsets
 
 STEPS = 80
 generator = np.random.default_rng(seed=48)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py import Traffic
-from torch_mpi4py.traffic_matrix import Count
+from torch_mpi4py.tools.traffic_matrix import Count
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings

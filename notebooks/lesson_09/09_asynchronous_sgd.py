@@ -163,7 +163,7 @@ prediction = None
 # %%
 # %%px
 from torch_mpi4py import Traffic
-from torch_mpi4py.clocks import clock_offsets
+from torch_mpi4py.tools.clocks import clock_offsets
 from notebooks.lesson_09.message_recording import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}

@@ -60,7 +60,7 @@ def recorded_messages(
         labels: from a tag to what such a message is called.
         only: a group; a message on another one is not sent, but raises OutsideTheGroupError.
         ahead: seconds that this rank's ``time.perf_counter()`` is ahead of the clock in which
-            times are wanted, such as rank 0's (:mod:`torch_mpi4py.clocks`).
+            times are wanted, such as rank 0's (:mod:`torch_mpi4py.tools.clocks`).
     """
     recorder = _MessageRecorder(None, only, labels or {}, ahead)
     recorder.names = MESSAGES

@@ -47,7 +47,7 @@ import torch_mpi4py  # lets torch.distributed talk through MPI
 from torch import nn
 from torch.nn import functional as F
 from torch_mpi4py import MPI, Traffic
-from torch_mpi4py.clocks import clock_offsets
+from torch_mpi4py.tools.clocks import clock_offsets
 
 from course_lib.parallel import pipeline_schedules as schedules
 from course_lib.parallel.invariants import assert_replicas_equal

@@ -696,7 +696,7 @@ else:
 from contextlib import contextmanager
 
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch_mpi4py import events
+from torch_mpi4py.log import events
 
 from course_lib.parallel.gradient_sync import sync_gradients
 from notebooks.lesson_11.traces import read_profile

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.profiler import record_function
-from torch_mpi4py import events
+from torch_mpi4py.log import events
 
 from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.training import data

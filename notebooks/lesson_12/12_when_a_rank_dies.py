@@ -340,7 +340,7 @@ check("12.go_on")
 import json
 from contextlib import contextmanager
 
-from torch_mpi4py.clocks import clock_offsets
+from torch_mpi4py.tools.clocks import clock_offsets
 
 ahead = clock_offsets(comm)[rank].offset  # of this rank's clock against rank 0's, by messages
 spans = []  # (what, start, end), in seconds of rank 0's clock

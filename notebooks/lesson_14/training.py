@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch_mpi4py import Traffic, emulated_link, world
-from torch_mpi4py.clocks import clock_offsets
-from torch_mpi4py.event_board import Event
-from torch_mpi4py.events import events, mark, section
+from torch_mpi4py.board.event_board import Event
+from torch_mpi4py.log.events import events, mark, section
+from torch_mpi4py.tools.clocks import clock_offsets
 
 from course_lib.parallel.parameter_server import Asynchronous, Server, Stop
 from course_lib.parallel.parameter_server import Worker as Computer

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 LIMIT_S = 60  # passes when a test says so
 # 2 s are promised from the limit to free ranks (0.7 s on two quiet cores); this machine may stand

@@ -52,7 +52,7 @@ SELDOM = 0.2
 
 MORE = """
 import os, signal
-from torch_mpi4py import shared_report, peer_boards
+from torch_mpi4py.log import shared_report, peer_boards
 
 # What a process makes once and keeps: a socket for what libraries print themselves, as Open MPI
 # does when a non-blocking collective is freed, the boards of the others, and what DDP imports.

@@ -10,7 +10,7 @@ import textwrap
 import time
 
 import pytest
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked

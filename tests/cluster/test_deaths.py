@@ -80,7 +80,7 @@ def shrinks(kernel, was: list[int]) -> None:
 # The report says who waited: a death comes when all others do.
 DIE = """
 import os, signal, time
-from torch_mpi4py import shared_report
+from torch_mpi4py.log import shared_report
 
 def die_when_the_others_wait():
     until = time.monotonic() + 30

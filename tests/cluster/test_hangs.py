@@ -15,10 +15,10 @@ import threading
 import time
 
 import pytest
-from torch_mpi4py.event_board import OTHER_GROUP
-from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.main_thread import SILENT_S
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.event_board import OTHER_GROUP
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.main_thread import SILENT_S
+from torch_mpi4py.board.observing import RankBoards
 
 from tests.cluster.hangs import (
     CASES,
@@ -91,7 +91,7 @@ def test_mismatches_are_errors_on_every_rank_and_the_group_stays(hangs):
 
 
 PATIENCE = (
-    "%px from torch_mpi4py import progress;"
+    "%px from torch_mpi4py.group import progress;"
     " progress._PATIENCE_SECONDS, progress._LONGEST_PATIENCE = "
 )
 

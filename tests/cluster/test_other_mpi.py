@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 from tests.cluster.hangs import CLOCK, NO_SEND, RENEWED, begin, limit_passed, rows_of
 

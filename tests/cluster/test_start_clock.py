@@ -119,7 +119,7 @@ def test_ranks_wait_for_one_that_gets_no_core_until_the_keeper_ends_the_start() 
     """Not only as long as any other call may take, which is shortened here."""
     program = """
 import time
-from torch_mpi4py import guarded_comm
+from torch_mpi4py.comm import guarded_comm
 from ipyranks.rank_functions import namespace
 guarded_comm.renew_world.__defaults__ = (0.5,)
 if guarded_comm.MPI.COMM_WORLD.rank == 1:

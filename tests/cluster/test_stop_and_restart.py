@@ -9,7 +9,7 @@ import re
 import time
 
 import pytest
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 from tests.cluster.hangs import (
     CASES,

@@ -101,7 +101,7 @@ def test_an_error_on_the_other_host_frees_this_one(kernel: Kernel) -> None:
 LOOK = [
     sys.executable,
     "-c",
-    "import glob, pathlib; from torch_mpi4py.observing import RankBoards\n"
+    "import glob, pathlib; from torch_mpi4py.board.observing import RankBoards\n"
     "(events,) = glob.glob('/tmp/rank-by-rank-*/*/events')\n"
     "print('busy' if RankBoards(pathlib.Path(events)).is_busy(3) else 'idle')",
 ]

@@ -240,7 +240,7 @@ def test_torchrun_ranks_import_no_mpi(root: Path) -> None:
     program = (
         "import sys, runpy; sys.argv = ['x', '--steps', '1'];"
         "runpy.run_path('scripts/sync_sgd.py', run_name='__main__');"
-        "sys.exit('mpi4py' in sys.modules or 'torch_mpi4py.runtime' in sys.modules)"
+        "sys.exit('mpi4py' in sys.modules or 'torch_mpi4py.core.runtime' in sys.modules)"
     )
     ended = python(root, "-c", f"import sys; sys.path.insert(0, 'scripts'); {program}")
     assert ended.returncode == 0, ended.stderr

@@ -15,6 +15,23 @@ PACKAGES = {
     "course_lib": Path("course_lib"),
     "notebooks": Path("notebooks"),
 }
+# The rooms of the backend: what each may import besides itself, and the modules above all rooms.
+ROOMS = {
+    "board": set(),
+    "core": set(),
+    "log": {"board", "core"},
+    "faults": {"board", "core", "log"},
+    "emulation": {"core", "faults"},
+    "meeting": {"board", "core", "faults", "log"},
+    "exits": {"board", "core", "emulation", "faults", "log", "meeting"},
+    "comm": {"board", "core", "emulation", "exits", "faults", "log", "meeting"},
+    "tools": {"comm", "core", "faults", "log"},
+    "group": {
+        *("board", "comm", "core", "emulation", "exits", "faults", "log", "meeting", "tools"),
+    },
+    "testing": {"board", "core"},
+}
+ABOVE_ALL_ROOMS = {"torch_mpi4py", "torch_mpi4py.registration"}
 # What no module in these folders imports: they use the packages, as a learner's programs do.
 NOT_FOR_PROGRAMS = {
     "benchmarks": {"notebooks", "tests"},
@@ -147,6 +164,30 @@ def test_only_pytest_imports_the_pytest_plugin(root: Path) -> None:
     ]
     assert not wrong, "\n".join(wrong)
     assert {f"{plugin}.plugin", f"{plugin}.crews"} <= known.keys()
+
+
+def test_the_backend_s_rooms_stand_on_each_other(root: Path) -> None:
+    """For type checkers, too: whoever reads a room needs those below it, and no other."""
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in graph(modules(root)).items()
+        if name.startswith("torch_mpi4py.") and name not in ABOVE_ALL_ROOMS
+        for other in others
+        if other in ABOVE_ALL_ROOMS or room_of(other) not in {room_of(name), *room_below(name)}
+    ]
+    assert not wrong, "\n".join(wrong)
+    TopologicalSorter(ROOMS).prepare()
+    assert {room_of(name) for name in modules(root) if name.count(".") > 1} >= ROOMS.keys()
+
+
+def room_of(name: str) -> str:
+    """Return the room of a module of the backend, "" for launch, on which all may stand."""
+    parts = name.split(".")
+    return parts[1] if parts[1] in ROOMS else ""
+
+
+def room_below(name: str) -> set[str]:
+    return {"", *ROOMS[room_of(name)]} if room_of(name) else set()
 
 
 def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:

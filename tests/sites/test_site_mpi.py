@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ipyranks.runtime_dir import RuntimeDir
 from torch_mpi4py import launch
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 from course_lib.doctor import OK, WARN, mpi
 from tests import ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_mpi4py.event_board import Event
+from torch_mpi4py.board.event_board import Event
 
 from course_lib.teaching.timelines import Timeline
 from course_lib.teaching.timelines.lanes import (

@@ -8,7 +8,7 @@ import sys
 
 import numpy
 import pytest
-from torch_mpi4py.traffic_matrix import Matrix
+from torch_mpi4py.tools.traffic_matrix import Matrix
 
 from course_lib.teaching import figures
 from course_lib.teaching.figures.traffic import spelled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_mpi4py.event_board import ANY, Event
+from torch_mpi4py.board.event_board import ANY, Event
 
 EVERYBODY = tuple(range(4))
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from torch_mpi4py.allocator import keep_freed_memory
+from torch_mpi4py.core.allocator import keep_freed_memory
 
 MIB = 2**20
 # Three blocks are made, written and freed in every turn; together they are more than glibc keeps
 # after it has learned from them (twice the largest block, if that has at most 32 MiB).
 PROGRAM = """
 import ctypes, resource, sys
-from torch_mpi4py.allocator import keep_freed_memory
+from torch_mpi4py.core.allocator import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
 size = int(sys.argv[2]) * 2**20

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_mpi4py.event_board import (
+from torch_mpi4py.board.event_board import (
     NEVER_WAITS,
     RECORDS,
     RECORDS_AT,
@@ -22,11 +22,11 @@ from torch_mpi4py.event_board import (
     BoardWriter,
     group_text,
 )
-from torch_mpi4py.observing import observe
+from torch_mpi4py.board.observing import observe
 
 WRITER = """
 import itertools, sys
-from torch_mpi4py.event_board import BoardWriter, Position
+from torch_mpi4py.board.event_board import BoardWriter, Position
 from pathlib import Path
 board = BoardWriter(3, 4, Path(sys.argv[1]))
 recv = board.string("recv")
@@ -257,7 +257,7 @@ def test_new_texts_find_room_again_and_again() -> None:
 TEXTS = """
 import sys
 import time
-from torch_mpi4py.event_board import BoardWriter
+from torch_mpi4py.board.event_board import BoardWriter
 from pathlib import Path
 board = BoardWriter(0, 1, Path(sys.argv[1]))
 send = board.string("send")

@@ -19,7 +19,8 @@ import os, signal, sys, time
 import numpy as np
 import torch, torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI, collectives
+from torch_mpi4py import MPI
+from torch_mpi4py.group import collectives
 
 def die(*_):
     time.sleep(0.3)  # if the others are not in the broadcast by then, they raise all the same

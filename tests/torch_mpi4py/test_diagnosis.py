@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch_mpi4py.diagnosis import diagnose
-from torch_mpi4py.event_board import Event
-from torch_mpi4py.rank_states import RankState, describe, name_ranks
+from torch_mpi4py.board.diagnosis import diagnose
+from torch_mpi4py.board.event_board import Event
+from torch_mpi4py.board.rank_states import RankState, describe, name_ranks
 
 from tests.torch_mpi4py.calls import call
 

@@ -104,7 +104,7 @@ works = [dist.all_reduce(ones, async_op=True) for _ in range(10)]   # nobody wai
 
 def test_clean_exit_of_a_program_that_uses_one_module_alone() -> None:
     """It asks for no name of the package itself, but its rank has to leave MPI all the same."""
-    program = "from torch_mpi4py.clocks import clock_offsets; print(len(clock_offsets()))"
+    program = "from torch_mpi4py.tools.clocks import clock_offsets; print(len(clock_offsets()))"
     finished = ranks.run(2, "-c", program, limit=START_SECONDS, ulfm=False, leave_within=20)
     assert finished.returncode == 0, finished.output
     assert finished.output.split() == ["2", "2"]
@@ -113,7 +113,7 @@ def test_clean_exit_of_a_program_that_uses_one_module_alone() -> None:
 def test_a_forked_child_is_no_rank(exits: Exits) -> None:
     """It has MPI's memory, but nobody waits for it, nor it for others; its error frees nobody."""
     program = """
-from torch_mpi4py import peer_boards
+from torch_mpi4py.log import peer_boards
 
 def status_of(child):
     deadline, ended = time.monotonic() + 30, (0, 0)
@@ -342,7 +342,7 @@ def test_mpi_finalize_that_does_not_return_ends_the_process(exits: Exits) -> Non
     """It keeps the interpreter's lock, so nothing in Python could."""
     program = """
 import ctypes
-from torch_mpi4py import at_exit
+from torch_mpi4py.exits import at_exit
 at_exit._FINALIZE_SECONDS = 1.0
 mpi.MPI.Finalize = lambda: ctypes.PyDLL(None).sleep(600)
 """
@@ -363,7 +363,7 @@ def test_the_timers_of_the_program_are_kept_at_the_start(timer: str) -> None:
     program = f"""
 import faulthandler, os, signal, sys, time
 {timer}
-import torch_mpi4py.runtime
+import torch_mpi4py.core.runtime
 print("begun", flush=True)
 time.sleep(60)
 print("the timer has gone", flush=True)
@@ -389,7 +389,7 @@ if rank == 1:
     except mpi.DeadlineError:
         print("the deadline passed", flush=True)
 else:
-    from torch_mpi4py import peer_boards
+    from torch_mpi4py.log import peer_boards
     board = peer_boards.board_of(1)
     until = time.monotonic() + 60
     while board.latest().outcome != "DeadlineError":
@@ -435,7 +435,7 @@ else:
 def test_who_learns_of_a_death_late_is_told_of_it_all_the_same(exits: Exits) -> None:
     """The others' news may take long on a machine that stalls: what freed the rank says it."""
     program = """
-from torch_mpi4py import deaths
+from torch_mpi4py.faults import deaths
 all_have("begun")
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -460,7 +460,7 @@ except mpi.RankFailedError as error:
 def test_a_courier_that_is_stopped_does_not_call_a_finalised_mpi(exits: Exits) -> None:
     """It carries messages of an emulated link; here the machine stops it in the middle of one."""
     program = """
-from torch_mpi4py import link_queue
+from torch_mpi4py.emulation import link_queue
 push, finalize = link_queue.HeldSend.push, mpi.MPI.Finalize
 
 def push_late(self):
@@ -661,7 +661,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 import torch_mpi4py.launch
 open(sys.argv[1], "w").close()
-import torch_mpi4py.runtime
+import torch_mpi4py.core.runtime
 """
     finished = ranks.run(
         2, "-c", program, tmp_path / "begins", limit=START_SECONDS,

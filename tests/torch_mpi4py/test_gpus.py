@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch_mpi4py import futures, gpus, launch
+from torch_mpi4py import launch
+from torch_mpi4py.core import gpus
+from torch_mpi4py.group import futures
 
 HOSTS = ["a", "a", "b", "a", "b"]
 
@@ -87,7 +89,8 @@ def test_what_an_mpi_says_of_cuda(
 def test_this_mpi_is_asked_and_answers_as_its_own_program_does() -> None:
     """The function is found in the library that runs here, and agrees with ompi_info."""
     program = (
-        "import json; from torch_mpi4py import MPI, gpus; query = gpus.query_of_mpi(); "
+        "import json; from torch_mpi4py import MPI; from torch_mpi4py.core import gpus; "
+        "query = gpus.query_of_mpi(); "
         "print(json.dumps([query is not None and query(), gpus.takes_cuda()]))"
     )
     ended = subprocess.run(

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
-from torch_mpi4py.event_board import Event
-from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.rank_states import RankState, classify
+from torch_mpi4py.board.event_board import Event
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import RankState, classify
 
 from tests.torch_mpi4py.calls import call
 

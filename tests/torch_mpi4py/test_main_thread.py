@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from torch_mpi4py import main_thread
-from torch_mpi4py.main_thread import own_cpu_seconds, seen_since
+from torch_mpi4py.board import main_thread
+from torch_mpi4py.board.main_thread import own_cpu_seconds, seen_since
 
 COMPUTES_IN_C = "sum(range(10**12))"
 SLEEPS_IN_C = "ctypes.PyDLL(None).pause()"  # which keeps the interpreter's lock
 PROGRAM = """
 import ctypes, sys
-from torch_mpi4py.main_thread import own_cpu_seconds
+from torch_mpi4py.board.main_thread import own_cpu_seconds
 print(own_cpu_seconds(), flush=True)
 """
 
 COUNTS_COLLECTIONS = """
 import gc, linecache, sys, threading
-from torch_mpi4py import heartbeat
+from torch_mpi4py.log import heartbeat
 
 begun = []  # the code in which a collection began
 gc.callbacks.append(lambda phase, _: begun.append((sys._getframe(1), sys._getframe(1).f_lineno)))

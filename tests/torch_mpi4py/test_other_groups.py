@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch_mpi4py import other_groups
-from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.rank_states import RankState
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import RankState
+from torch_mpi4py.log import other_groups
 
 from tests.torch_mpi4py.calls import call
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import shared_report, peer_boards
+from torch_mpi4py.log import shared_report, peer_boards
 dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=60))
 comm, rank, size = mpi.world(), dist.get_rank(), dist.get_world_size()
 folder, three = Path(sys.argv[1]), torch.ones(3)
@@ -166,7 +166,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 HEARTBEAT = """
 import sys
-from torch_mpi4py import events, heartbeat
+from torch_mpi4py.log import events, heartbeat
 
 def shown():
     heartbeat.note()

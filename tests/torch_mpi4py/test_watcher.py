@@ -12,9 +12,10 @@ from torch_mpi4py import launch
 
 START = """
 import os, resource, signal, threading, time
-from torch_mpi4py import deadlines, heartbeat
-from torch_mpi4py.errors import CommunicationError
-from torch_mpi4py.runtime import MPI
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.log import heartbeat
+from torch_mpi4py.core.errors import CommunicationError
+from torch_mpi4py.core.runtime import MPI
 
 comm = MPI.COMM_SELF.Dup()
 comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -155,8 +156,8 @@ def test_a_collective_after_its_channel_was_given_up_ends_at_once(root: Path) ->
     program = """
 from datetime import timedelta
 import torch, torch.distributed as dist, torch_mpi4py
-from torch_mpi4py.call import known_call
-from torch_mpi4py.work import Collective
+from torch_mpi4py.core.call import known_call
+from torch_mpi4py.group.work import Collective
 dist.init_process_group("mpi4py", init_method="mpi://")
 group = dist.group.WORLD
 (channel,) = group._channels

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch_mpi4py.errors import RankFailedError
+from torch_mpi4py.core.errors import RankFailedError
 
 from ..arguments import function, whole
 from . import messages

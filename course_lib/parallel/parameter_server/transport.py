@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py.errors import DeadlineError
-from torch_mpi4py.machine import clock_identity
+from torch_mpi4py.core.errors import DeadlineError
+from torch_mpi4py.emulation.machine import clock_identity
 
 from ..arguments import seconds
 from .messages import TAG_HEADER, Header

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch_mpi4py.errors import RankFailedError
-from torch_mpi4py.machine import clock_identity
+from torch_mpi4py.core.errors import RankFailedError
+from torch_mpi4py.emulation.machine import clock_identity
 
 from ..arguments import function, seconds
 from . import messages

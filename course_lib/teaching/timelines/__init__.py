@@ -9,7 +9,7 @@ In a notebook, after cells in which the ranks did something::
     timeline(cluster).chrome_trace("run.pt.trace.json")  # every event, to zoom in
 
 In a program every rank calls ``timeline()``, and gets the same lanes. All ranks' times are rank
-0's (:mod:`torch_mpi4py.clocks`); ``residual`` says how far that may be wrong.
+0's (:mod:`torch_mpi4py.tools.clocks`); ``residual`` says how far that may be wrong.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch_mpi4py.event_board import Event
+from torch_mpi4py.board.event_board import Event
 
 COMPUTING = "computing"
 OVERLAPPING = "computing while messages are under way"
@@ -146,7 +146,9 @@ def _extend(spans: list[ProgramState], state: tuple[str, str], start: float, end
 
 def record(since: int | Sequence[int]) -> tuple:
     """Return this rank's record, as a plain tuple; every rank must call this."""
-    from torch_mpi4py import clocks, events, world
+    from torch_mpi4py import world
+    from torch_mpi4py.log import events
+    from torch_mpi4py.tools import clocks
 
     comm = world()
     rank = comm.Get_rank()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch_mpi4py.event_board import Event
+from torch_mpi4py.board.event_board import Event
 
 from course_lib.teaching.timelines import Timeline
 from course_lib.teaching.timelines.lanes import RankEvents, lanes_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_mpi4py.collective_costs import collective_seconds
+from torch_mpi4py.emulation.collective_costs import collective_seconds
 
 from notebooks.lesson_14 import costs
 from notebooks.lesson_14.costs import Run

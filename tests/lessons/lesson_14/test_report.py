@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from torch_mpi4py.event_board import Event
+from torch_mpi4py.board.event_board import Event
 
 from notebooks.lesson_14.figures import accuracy_over_time, two_parts
 from notebooks.lesson_14.journal import Journal

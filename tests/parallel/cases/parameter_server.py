@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch_mpi4py import CommunicationError, DeadlineError
-from torch_mpi4py.machine import clock_identity
+from torch_mpi4py.emulation.machine import clock_identity
 
 from course_lib.parallel.parameter_server import (
     Asynchronous,

@@ -14,7 +14,10 @@ from unittest import mock
 import numpy
 import torch
 import torch.distributed as dist
-from torch_mpi4py import DeadlineError, RevokedError, deadlines, doorbell, futex, world
+from torch_mpi4py import DeadlineError, RevokedError, world
+from torch_mpi4py.core import futex
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.meeting import doorbell
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, raises

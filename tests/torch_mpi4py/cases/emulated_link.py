@@ -26,12 +26,12 @@ from torch_mpi4py import (
     MismatchError,
     RevokedError,
     emulated_link,
-    events,
-    link_queue,
     renew_world,
     world,
 )
-from torch_mpi4py.requests import GuardedRequest
+from torch_mpi4py.comm.requests import GuardedRequest
+from torch_mpi4py.emulation import link_queue
+from torch_mpi4py.log import events
 
 from course_lib.parallel.all_reduces import ALGORITHMS
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, sizes

@@ -14,19 +14,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import (
-    MPI,
-    MismatchError,
-    comm_events,
-    events,
-    guarded_comm,
-    heartbeat,
-    observing,
-    peer_boards,
-    requests,
-)
-from torch_mpi4py.call_arguments import bytes_of
-from torch_mpi4py.event_board import RECORDS
+from torch_mpi4py import MPI, MismatchError
+from torch_mpi4py.board import observing
+from torch_mpi4py.board.event_board import RECORDS
+from torch_mpi4py.comm import comm_events, guarded_comm, requests
+from torch_mpi4py.comm.call_arguments import bytes_of
+from torch_mpi4py.log import events, heartbeat, peer_boards
 
 from tests.torch_mpi4py.helpers import raises, sizes
 

@@ -15,7 +15,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.futures import Future, collect_all, wait_all
-from torch_mpi4py import DeadlineError, buffers
+from torch_mpi4py import DeadlineError
+from torch_mpi4py.core import buffers
 
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, sizes, still_works
 

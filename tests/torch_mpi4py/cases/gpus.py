@@ -9,7 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import cuda_copies
+from torch_mpi4py.core import cuda_copies
 
 from tests.torch_mpi4py.helpers import equal, sizes, still_works
 

@@ -14,7 +14,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI, comm_reaper, deadlines, events
+from torch_mpi4py import MPI
+from torch_mpi4py.faults import comm_reaper, deadlines
+from torch_mpi4py.log import events
 
 from tests.ranks import GROUP_SECONDS, case
 from tests.torch_mpi4py.cases.collectives import same, total, values

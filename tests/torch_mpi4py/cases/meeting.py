@@ -23,16 +23,16 @@ from torch_mpi4py import (
     DeadlineError,
     MismatchError,
     RevokedError,
-    arrivals,
-    deadlines,
-    futex,
     renew_world,
     world,
 )
-from torch_mpi4py.event_board import Board
-from torch_mpi4py.observing import looks_asleep
-from torch_mpi4py.peer_boards import board_of
-from torch_mpi4py.remote_arrivals import RemoteArrivals
+from torch_mpi4py.board.event_board import Board
+from torch_mpi4py.board.observing import looks_asleep
+from torch_mpi4py.core import futex
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.log.peer_boards import board_of
+from torch_mpi4py.meeting import arrivals
+from torch_mpi4py.meeting.remote_arrivals import RemoteArrivals
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import pending_requests
+from torch_mpi4py.faults import pending_requests
 
 from tests.ranks import case
 from tests.torch_mpi4py.cases.collectives import same, total, values

@@ -16,9 +16,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch_mpi4py import MPI, emulated_link, events, progress, work
-from torch_mpi4py.call import Call
-from torch_mpi4py.channel import Channel
+from torch_mpi4py import MPI, emulated_link
+from torch_mpi4py.core.call import Call
+from torch_mpi4py.group import progress, work
+from torch_mpi4py.group.channel import Channel
+from torch_mpi4py.log import events
 
 from tests import ranks
 from tests.torch_mpi4py.helpers import equal, group_of_all

@@ -14,15 +14,10 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import (
-    DeadlineError,
-    MismatchError,
-    RevokedError,
-    emulated_link,
-    shared_sums,
-    time_slice,
-)
-from torch_mpi4py.shared_sums import SharedSums
+from torch_mpi4py import DeadlineError, MismatchError, RevokedError, emulated_link
+from torch_mpi4py.core import time_slice
+from torch_mpi4py.meeting import shared_sums
+from torch_mpi4py.meeting.shared_sums import SharedSums
 
 from tests.ranks import case
 from tests.torch_mpi4py.helpers import equal, group_of_all, raises, still_works

@@ -10,8 +10,10 @@ from unittest import mock
 import numpy
 import torch
 import torch.distributed as dist
-from torch_mpi4py import Traffic, clocks, events, world
-from torch_mpi4py.event_board import RECORDS
+from torch_mpi4py import Traffic, world
+from torch_mpi4py.board.event_board import RECORDS
+from torch_mpi4py.log import events
+from torch_mpi4py.tools import clocks
 
 from course_lib.parallel.all_reduces import ALGORITHMS
 from course_lib.teaching import timeline

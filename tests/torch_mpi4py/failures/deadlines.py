@@ -14,7 +14,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py
-from torch_mpi4py import CommunicationError, DeadlineError, RevokedError, deadlines, events
+from torch_mpi4py import CommunicationError, DeadlineError, RevokedError
+from torch_mpi4py.faults import deadlines
+from torch_mpi4py.log import events
 
 from tests.torch_mpi4py.helpers import raises, sizes, still_works
 

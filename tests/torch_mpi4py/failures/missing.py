@@ -12,7 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py
-from torch_mpi4py import DeadlineError, missing_ranks
+from torch_mpi4py import DeadlineError
+from torch_mpi4py.group import missing_ranks
 
 from tests.torch_mpi4py.helpers import raises, sizes, still_works
 

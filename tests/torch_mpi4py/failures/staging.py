@@ -14,7 +14,9 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch_mpi4py import DeliveryError, buffers, collectives, gpus, process_group
+from torch_mpi4py import DeliveryError
+from torch_mpi4py.core import buffers, gpus
+from torch_mpi4py.group import collectives, process_group
 
 from tests.torch_mpi4py.cases import buffers as cases
 from tests.torch_mpi4py.helpers import equal, raises, sizes, still_works

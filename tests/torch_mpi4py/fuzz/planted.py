@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch_mpi4py import collectives, work
+from torch_mpi4py.group import collectives, work
 
 
 def bool_from_another_root() -> None:

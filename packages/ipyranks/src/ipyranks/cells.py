@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipyparallel import error
 from IPython import get_ipython
-from torch_mpi4py.hang_report import HangReport
+from torch_mpi4py.board.hang_report import HangReport
 
 from .cores import WAITS_ARE_TOLD, OwnTime, waited
 from .errors import DIED, ClusterError, RankFailure

@@ -92,7 +92,7 @@ def _run(stopping: threading.Event) -> None:
 
 def _advise() -> None:
     """Have the backend's errors name what a notebook has for a failure."""
-    from torch_mpi4py import advice
+    from torch_mpi4py.core import advice
 
     advice.START_AGAIN = (
         "Make a new group on every rank: dist.destroy_process_group(), then "
@@ -108,7 +108,8 @@ def _advise() -> None:
 def _engine_class() -> Any:
     import torch_mpi4py
     from ipyparallel.engine.app import IPEngine
-    from torch_mpi4py import deadlines, heartbeat
+    from torch_mpi4py.faults import deadlines
+    from torch_mpi4py.log import heartbeat
 
     class Engine(IPEngine):
         name = "ipengine"
@@ -156,7 +157,7 @@ def _engine_class() -> Any:
 
 def _run_cells(kernel: Any) -> None:
     """Do what belongs to every cell: number it, show that it runs, and how it ends."""
-    from torch_mpi4py import heartbeat
+    from torch_mpi4py.log import heartbeat
 
     execute, engine = kernel.do_execute, os.getpid()
 

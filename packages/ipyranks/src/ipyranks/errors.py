@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ipyparallel import error
-from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.rank_states import LEFT_IN_VAIN, describe, rank_list
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import LEFT_IN_VAIN, describe, rank_list
 
 # Raised on a rank only because something else went wrong elsewhere, the mildest cause last.
 # Such an error is never shown first while some rank has a cause of its own.
@@ -96,7 +96,7 @@ class RemoteCellError(error.RemoteError):
         evalue: the message of its exception.
         failures: a :class:`RankFailure` for each rank that failed, in the order shown.
         finished: the ranks that finished without an error.
-        report: the :class:`~torch_mpi4py.hang_report.HangReport` of what every rank was doing.
+        report: the :class:`~torch_mpi4py.board.hang_report.HangReport` of what ranks were doing.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class HangError(RemoteCellError):
     The ranks were freed before it is raised, except those in ``stuck``.
 
     Attributes:
-        report: what every rank was doing, a :class:`~torch_mpi4py.hang_report.HangReport`.
+        report: what every rank was doing, a :class:`~torch_mpi4py.board.hang_report.HangReport`.
         reason: whose time was over.
         stuck: ranks that could not be freed.
         advice: what to do now.

@@ -16,8 +16,8 @@ from typing import Any
 
 import ipyparallel as ipp
 from IPython import get_ipython
-from torch_mpi4py.hang_report import HangReport
-from torch_mpi4py.rank_states import name_ranks, rank_list
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import name_ranks, rank_list
 
 from . import rank_functions as on_rank
 from . import stack_dump

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch_mpi4py.event_board import Position
-from torch_mpi4py.observing import RankBoards
-from torch_mpi4py.rank_states import RankState
+from torch_mpi4py.board.event_board import Position
+from torch_mpi4py.board.observing import RankBoards
+from torch_mpi4py.board.rank_states import RankState
 
 
 class HostBoards(RankBoards):

@@ -15,7 +15,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 import psutil
-from torch_mpi4py import versions as of_the_backend
+from torch_mpi4py.core import versions as of_the_backend
 
 _SLOTS = re.compile(r"^(?P<host>[^\s:=]+)(?::|\s+slots\s*=\s*)(?P<slots>\d+)\s*$")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")

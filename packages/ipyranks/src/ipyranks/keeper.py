@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_mpi4py import launch
-from torch_mpi4py.versions import differences
+from torch_mpi4py.core.versions import differences
 
 from .host_link import HostLink
 from .hosts import (

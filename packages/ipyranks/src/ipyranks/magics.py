@@ -18,7 +18,7 @@ from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import make_tokens_by_line
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
-from torch_mpi4py.rank_states import FREED, name_ranks
+from torch_mpi4py.board.rank_states import FREED, name_ranks
 
 from .cells import Cell, Limit, cell_number, new_run
 from .completion import complete_on_engines

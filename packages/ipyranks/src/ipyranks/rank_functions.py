@@ -48,7 +48,7 @@ def namespace(seconds: float) -> dict[str, Any]:
 def _device(comm: Any) -> torch.device:
     """Where this rank computes; all ranks ask together, those without a GPU too."""
     import torch
-    from torch_mpi4py import gpus
+    from torch_mpi4py.core import gpus
 
     local_rank = gpus.local_rank(comm.rank, comm.allgather(socket.gethostname()))
     return torch.device(gpus.device_name(local_rank, torch.cuda.device_count()))
@@ -59,7 +59,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     import torch_mpi4py as mpi
-    from torch_mpi4py import gpus
+    from torch_mpi4py.core import gpus
 
     on_gpu = device.type == "cuda"
     return {
@@ -108,7 +108,7 @@ def read_label(label: object) -> tuple[int | None, str]:
 
 def run_as_cell(number: int, run: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``function(*arguments)``; meanwhile this rank shows that it runs a cell."""
-    from torch_mpi4py import heartbeat
+    from torch_mpi4py.log import heartbeat
 
     outcome = "KeyboardInterrupt: "
     heartbeat.begin_cell(number, run)
@@ -153,8 +153,11 @@ _told: dict[int, object] = {}
 def lost_flags() -> int:
     """What has been lost, as flags; a few microseconds, so after every cell."""
     import torch.distributed as dist
-    from torch_mpi4py import base_comm, deadlines, process_group, world
-    from torch_mpi4py.group_creation import is_out_of_step
+    from torch_mpi4py import world
+    from torch_mpi4py.core import base_comm
+    from torch_mpi4py.faults import deadlines
+    from torch_mpi4py.group import process_group
+    from torch_mpi4py.group.group_creation import is_out_of_step
 
     if not deadlines.has_ulfm() and deadlines.has_abandoned_a_thread():
         return NEEDS_RESTART
@@ -172,7 +175,8 @@ def lost_flags() -> int:
 
 def _has_failed(group: Any) -> bool:
     """Whether a process group or communicator is lost."""
-    from torch_mpi4py import GuardedComm, deaths
+    from torch_mpi4py import GuardedComm
+    from torch_mpi4py.faults import deaths
 
     if isinstance(group, GuardedComm):
         return group.has_failed
@@ -190,7 +194,8 @@ def _is_news(group: Any) -> bool:
 def condition() -> Condition:
     """What has been lost, with the names in which the user holds it."""
     import torch.distributed as dist
-    from torch_mpi4py import GuardedComm, process_group, world
+    from torch_mpi4py import GuardedComm, world
+    from torch_mpi4py.group import process_group
 
     names = get_ipython().user_ns
     default = dist.group.WORLD if dist.is_initialized() else None
@@ -251,7 +256,8 @@ def renew(timeout_s: float | None) -> None:
     """
     import torch.distributed as dist
     import torch_mpi4py as mpi
-    from torch_mpi4py import heartbeat, process_group
+    from torch_mpi4py.group import process_group
+    from torch_mpi4py.log import heartbeat
 
     before = mpi.world()
     of_group = dist.group.WORLD.timeout.total_seconds() if dist.is_initialized() else 0.0

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_mpi4py import gpus
+from torch_mpi4py.core import gpus
 
 _COLUMNS = ("rank", "device", "carrier", "threads", "mpi", "pid", "host")
 _TITLES = {"mpi": "MPI library", "carrier": "GPU tensors by"}

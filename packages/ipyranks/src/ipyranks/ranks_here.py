@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_mpi4py.observing import RankBoards
+from torch_mpi4py.board.observing import RankBoards
 
 from . import stack_dump
 from .runtime_dir import RuntimeDir, kill, living

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from torch_mpi4py import peer_boards
+from torch_mpi4py.log import peer_boards
 
 from notebooks.lesson_09.message_recording import (
     OutsideTheGroupError,

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..hang_report import HangReport
+from ..board.hang_report import HangReport
+from ..board.observing import RankBoards
 from ..launch import NoMPIError
-from ..observing import RankBoards
 from .channel import Channel
 from .program_run import ProgramRun
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ..rank_states import name_ranks
+from ..board.rank_states import name_ranks
 from .crews import Answer, Result
 
 __all__ = ["Verdict", "verdict"]

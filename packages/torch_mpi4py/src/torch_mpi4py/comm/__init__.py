@@ -1,0 +1,1 @@
+"""The communicator for mpi4py's own calls, with deadlines."""

@@ -1,0 +1,1 @@
+"""What all others stand on: MPI itself, types, errors, sleeping."""

@@ -1,0 +1,43 @@
+"""The communicator that holds the living ranks and no other; every other one is made from it.
+
+At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
+made from it whatever happened to the others. After a death
+:func:`torch_mpi4py.faults.survivors_comm.shrink_base` puts a communicator of the survivors in its
+place, who are numbered anew in the same order.
+"""
+
+from __future__ import annotations
+
+from . import collective_counts
+from .runtime import MPI
+
+_base: MPI.Intracomm = MPI.COMM_WORLD
+half_made: tuple[MPI.Intracomm, MPI.Request] | None = None
+"""A duplicate of the base that was begun here, and has not ended on all ranks."""
+
+
+def numbers_in(comm: MPI.Comm, group: MPI.Group) -> list[int]:
+    """Return what the members of ``group`` are called in ``comm``, and free ``group``."""
+    everyone = comm.Get_group()
+    try:
+        return list(MPI.Group.Translate_ranks(group, None, everyone))
+    finally:
+        group.Free()
+        everyone.Free()
+
+
+def members() -> list[int]:
+    """Return the world ranks of the base, in its order."""
+    return numbers_in(MPI.COMM_WORLD, _base.Get_group())
+
+
+def base() -> MPI.Intracomm:
+    """Return the communicator of all ranks that live, as far as the last shrink knows."""
+    return _base
+
+
+def replace_base(survivors: MPI.Intracomm) -> None:
+    """Make all further communicators from that of the ``survivors``."""
+    global _base
+    _base = survivors
+    collective_counts.forget_steps()  # of some of the survivors one may be half made

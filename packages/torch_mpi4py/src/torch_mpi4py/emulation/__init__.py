@@ -1,0 +1,1 @@
+"""A slow link in place of the machine's own."""

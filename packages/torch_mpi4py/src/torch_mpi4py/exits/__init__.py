@@ -1,0 +1,1 @@
+"""Ranks come to their ends, and tell the others."""

@@ -1,0 +1,175 @@
+"""A rank leaves cleanly, however it leaves, and takes nobody down with it.
+
+Threads are joined before Python's exit, or the interpreter aborts. A rank that ends by an
+uncaught exception frees the others, which would otherwise wait for it until their deadline. Where
+a group survives failures it dies instead: to the others its end is then like any other death. A
+rank that ends in another way tells the others (:mod:`.ends`), and those that wait for what it has
+not done are freed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import termios
+import time
+from types import TracebackType
+from typing import TextIO
+
+from ..core import alarm, runtime
+from ..core.runtime import MPI, remove_own_shared_memory
+from ..emulation import link_queue
+from ..faults import comm_reaper, deadlines
+from ..faults.deaths import failed_ranks, has_ulfm
+from ..log import heartbeat
+from ..log.live_groups import live_groups
+from ..meeting import message_progress
+from . import ends
+
+_READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
+_COURIER_SECONDS = 5.0
+_FAREWELL_SECONDS = 5.0
+# MPI_Finalize takes milliseconds, once all ranks have come to their ends.
+_FINALIZE_SECONDS = 60.0
+_launcher = os.getppid()
+_installed = False
+_must_abort = False
+_must_die = False
+
+
+def install() -> None:
+    """Arrange for a clean exit of this process; once is enough."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    rank_pid = os.getpid()
+    heartbeat.at_each_beat.append(ends.look)
+    atexit.register(_leave, rank_pid)
+    previous = sys.excepthook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+            previous(kind, error, traceback)
+            return
+        heartbeat.ended(error)
+        previous(kind, error, traceback)
+        _free_the_others()
+
+    sys.excepthook = excepthook
+
+
+def _free_the_others() -> None:
+    """After an uncaught exception, end what other ranks may be waiting for."""
+    global _must_abort, _must_die
+    # Nothing but an abort frees ranks that are stuck in an MPI without fault tolerance. It
+    # has to wait: PyTorch calls this hook with stderr held back, to put "[rank1]:" before it.
+    _must_abort = not has_ulfm() and bool(live_groups) and MPI.COMM_WORLD.Get_size() > 1
+    _must_die = has_ulfm() and any(group.survives_failures for group in live_groups)
+    for group in list(live_groups):
+        if not group.survives_failures:
+            group.abort()
+
+
+def _leave(rank_pid: int) -> None:
+    if os.getpid() != rank_pid:  # a child that the program has forked is no rank
+        return
+    heartbeat.ended()
+    if _must_abort:
+        _let_the_launcher_read()
+        MPI.COMM_WORLD.Abort(1)
+    if _must_die:
+        _die()
+    ends.tell(heartbeat.outcome())
+    for group in sorted(live_groups, key=lambda group: group.group_name, reverse=True):
+        group.shutdown()
+    message_progress.end()
+    if deadlines.has_abandoned_a_thread():
+        # A thread of this process will never come out of MPI, so MPI_Finalize would not
+        # return either. An error was raised when that happened.
+        _die()
+    if not MPI.Is_finalized() and _all_leave():
+        link_queue.end_courier(_COURIER_SECONDS)
+        comm_reaper.end(_FAREWELL_SECONDS)
+        why = (
+            f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "
+            "have come to their ends"
+        )
+        if runtime.news_comm is None:
+            _finalize()
+        else:
+            alarm.within(_FINALIZE_SECONDS, why, _finalize)
+        remove_own_shared_memory()
+
+
+def _finalize() -> None:
+    MPI.Finalize()
+
+
+def _all_leave() -> bool:
+    """Wait until every living rank has come to its end; return False if one has died.
+
+    Open MPI 5.0.11's MPI_Finalize waits at a fence of all ranks, and sometimes (3 of 8 watched
+    runs) for a dead one, indefinitely. Without it the process ends as any other does. A rank learns
+    of a death some milliseconds late, maybe when it has nothing left to do: so asking once, before
+    MPI_Finalize, is not enough (2 of 40 runs then hung in it). The living wait for each other,
+    because mpiexec ends all when one gives a status.
+    """
+    _flush()
+    ends.tell(heartbeat.outcome())  # of all groups, which begin nothing more
+    ends.await_all(_is_orphan)
+    return ends.all_have_left() and not (failed_ranks(MPI.COMM_WORLD) or _is_orphan())
+
+
+def _is_orphan() -> bool:
+    """Return whether the launcher's process here has ended, so that nobody tells of deaths."""
+    return os.getppid() != _launcher
+
+
+def _die() -> None:
+    """End at once, and in a way of which the other ranks are told.
+
+    Open MPI 5.0.11 tells them of a rank that a signal ended, not of one that left without
+    MPI_Finalize and gave a status: they would wait for it for ever.
+    """
+    _flush()
+    if has_ulfm():
+        os.kill(os.getpid(), signal.SIGKILL)
+    _let_the_launcher_read()
+    os._exit(1)
+
+
+def _let_the_launcher_read() -> None:
+    """Wait until the launcher has taken what this rank printed, at most 10 seconds.
+
+    MPICH's launcher kills a job that aborts without emptying its pipes first, and the
+    traceback that says why would be lost.
+    """
+    deadline = time.monotonic() + _READING_SECONDS
+    _flush()
+    for stream in (sys.stdout, sys.stderr):
+        while _unread(stream) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _flush() -> None:
+    """Write what was printed, where the program has not closed or taken away what it prints to."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _unread(stream: TextIO | None) -> int:
+    """Return the number of bytes in the pipe behind ``stream``, 0 where there is none."""
+    answer = bytearray(4)
+    try:
+        fcntl.ioctl(stream.fileno(), termios.FIONREAD, answer)  # type: ignore[union-attr]
+    except (OSError, ValueError, AttributeError):  # a file, closed, or a system that does not say
+        return 0
+    return int.from_bytes(answer, sys.byteorder)

@@ -1,0 +1,316 @@
+"""Ranks tell each other when they have come to their end, and free those that wait for them.
+
+A rank that leaves by ``sys.exit()``, or whose program is over, stays in :mod:`.at_exit` until the
+others have come to their ends, too. It tells them how many collectives it has begun on each
+communicator and to whom it has messages open. So the watcher of a rank that waits can tell for
+certain whether it waits for something that will never come:
+
+- a collective that has a higher number than the last one which the other rank has begun;
+- a message between this rank and one that has ended, where the other has none open with this one.
+  What was sent has arrived by then: it is given a moment all the same.
+
+Where this can't be said, the deadline ends the wait. The news goes over a communicator of its own,
+which works whatever has become of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..board.event_board import ANY, Event
+from ..board.rank_states import rank_list
+from ..core import collective_counts, runtime
+from ..core.runtime import MPI
+from ..emulation import link_emulation, link_queue
+from ..faults import deadlines, pending_requests
+from ..faults.deaths import failed_ranks
+from ..launch import off_the_network
+from ..log.events import log
+from ..log.peer_boards import board_of
+from ..meeting import message_progress
+
+_LOOK_AFTER_SECONDS = 0.2  # nearly all calls are over by then
+_LOOK_EVERY_SECONDS = 1.0
+_ARRIVAL_SECONDS = 2.0 if off_the_network(os.environ) else 10.0  # longer from other hosts
+_END, _LEAVE, _MESSAGES = 1, 2, 3  # tags
+_EVERYBODY = -1
+
+
+class End(NamedTuple):
+    """What a rank has told of its end.
+
+    Attributes:
+        begun: how many collectives it has begun on each communicator, by its identity; none is
+            left out to which another may yet come.
+        messages_with: the ranks with which it has messages open, ``_EVERYBODY`` among them if it
+            can't tell.
+        outcome: the error by which it ended, empty if by none.
+        leaves: when this rank heard that it does nothing more but let messages move on, and has
+            said what is true of them, in seconds of ``time.perf_counter()``; infinite before.
+    """
+
+    begun: dict[int, float]
+    messages_with: frozenset[int]
+    outcome: str
+    leaves: float = math.inf
+
+
+_ends: dict[int, End] = {}
+_left: set[int] = set()
+_vanished: set[int] = set()
+_told: frozenset[int] | None = None
+_under_way: list[tuple[MPI.Request, bytes]] = []
+_arriving: dict[int, tuple[int, MPI.Request, bytearray]] = {}  # with the tag
+_lock = threading.Lock()
+_rank, _size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+_awaited: dict[int, tuple[int, int]] = {}
+
+
+@contextlib.contextmanager
+def awaiting(comm: MPI.Comm, step: int, number: int) -> Iterator[None]:
+    """Say that calls on ``comm`` in this block are the ``number``-th ``step`` of all ranks."""
+    _awaited[comm.handle] = step, number
+    try:
+        yield
+    finally:
+        _awaited.pop(comm.handle, None)
+
+
+# --- telling ------------------------------------------------------------------------------
+
+
+def tell(outcome: str = "") -> None:
+    """Tell all other ranks that this one has come to its end; call it again if more is known."""
+    global _told
+    _told = _messages_with()
+    news = pickle.dumps((collective_counts.most_begun(), _told, outcome))
+    _send(_END, news)
+
+
+def _send(tag: int, news: bytes) -> None:
+    comm = runtime.news_comm
+    if comm is None:
+        return
+    for rank in _others():
+        with contextlib.suppress(MPI.Exception):  # it has died
+            _under_way.append((comm.Isend([news, MPI.BYTE], rank, tag), news))
+
+
+def _others() -> list[int]:
+    dead = failed_ranks(MPI.COMM_WORLD)
+    return [rank for rank in range(_size) if rank != _rank and rank not in dead]
+
+
+def _messages_with() -> frozenset[int]:
+    """Return the ranks with which messages are open here."""
+    pending_requests.let_go()
+    if not log.enabled or pending_requests.kept() or link_queue.has_messages():
+        return frozenset({_EVERYBODY})
+    operations = [op for op in log.reader.open_operations() if op.sends or op.needs_send]
+    found = {_EVERYBODY if op.world_peer == ANY else op.world_peer for op in operations}
+    # Of a closed group the log says that nobody waits for them, but they may move on yet.
+    return frozenset(found.union(map(_peer_of, message_progress.under_way())))
+
+
+def _peer_of(work: object) -> int:
+    token = getattr(work, "event", None)
+    if token is None:
+        return _EVERYBODY
+    event = log.reader.at(token)
+    is_known = event.number == token[0] and event.world_peer != ANY
+    return event.world_peer if is_known else _EVERYBODY
+
+
+def await_all(is_vain: Callable[[], bool]) -> None:
+    """Return when every living rank has come to this call, or ``is_vain()``.
+
+    A rank that has not come to its end is waited for as long as it runs: the bound of this wait is
+    that rank's own.
+    """
+    global _told
+    if runtime.news_comm is None:
+        return
+    _send(_LEAVE, b"")
+    pause, look = 1e-5, time.monotonic() + _LOOK_EVERY_SECONDS
+    while not (_all_have_left() or is_vain()):
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-2)
+        if time.monotonic() > look:
+            look += _LOOK_EVERY_SECONDS
+            _vanished.update(rank for rank in _others() if not _has_process(rank))
+            if _told != (_told := _messages_with()):
+                _send(_MESSAGES, pickle.dumps(_told))  # short, so that it needs no receiver
+
+
+def all_have_left() -> bool:
+    """Return whether every rank has come to :func:`await_all`, none having died or vanished."""
+    return runtime.news_comm is None or len(_left) == _size - 1
+
+
+def _has_process(rank: int) -> bool:
+    """Return False if the process of a rank of this host has ended, as by ``os._exit``."""
+    board = board_of(rank)
+    if board is None or rank in _left:
+        return True
+    try:
+        os.kill(board.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _all_have_left() -> bool:
+    hear()
+    with contextlib.suppress(MPI.Exception):  # of one to a rank that has died
+        _under_way[:] = [one for one in _under_way if not one[0].Test()]
+    others = set(_others()) - _vanished
+    return others <= _left and not (others and _under_way)
+
+
+# --- hearing ------------------------------------------------------------------------------
+
+
+def hear() -> None:
+    """Take in what other ranks have told; never waits."""
+    comm = runtime.news_comm
+    if comm is None or MPI.Is_finalized() or not _lock.acquire(blocking=False):
+        return
+    try:
+        for rank in range(_size):
+            if rank != _rank:
+                with contextlib.suppress(MPI.Exception):  # it has died
+                    while _take_in(comm, rank):
+                        pass
+    finally:
+        _lock.release()
+
+
+def _take_in(comm: MPI.Intracomm, rank: int) -> bool:
+    """Take in one message of a rank; return False if there is none, or it has only begun."""
+    if rank not in _arriving:
+        status = MPI.Status()
+        message = comm.Improbe(rank, MPI.ANY_TAG, status)
+        if message is None:
+            return False
+        news = bytearray(status.Get_count(MPI.BYTE))
+        _arriving[rank] = status.Get_tag(), message.Irecv([news, MPI.BYTE]), news
+    tag, request, news = _arriving[rank]
+    if not request.Test():
+        return False
+    del _arriving[rank]
+    now = time.perf_counter()
+    if tag == _END:
+        _ends[rank] = End(*pickle.loads(news))
+    elif tag == _MESSAGES:
+        _ends[rank] = _ends[rank]._replace(messages_with=pickle.loads(news), leaves=now)
+    else:
+        _ends[rank] = _ends[rank]._replace(leaves=now)
+        _left.add(rank)
+    return True
+
+
+def ended_before(ranks: Sequence[int], step: int, number: int) -> str:
+    """Return which of ``ranks`` have ended before their ``number``-th ``step``, "" if none."""
+    hear()
+    return _text([rank for rank in ranks if _lacks(rank, step, number)], "making this call")
+
+
+def ended(ranks: Sequence[int]) -> str:
+    """Return which of ``ranks`` have ended, and so won't make this call; "" if none."""
+    hear()
+    return _text([rank for rank in ranks if rank in _ends], "making this call")
+
+
+# --- judging ------------------------------------------------------------------------------
+
+
+def look() -> None:
+    """End what this rank waits in without hope; the watcher calls this ten times a second."""
+    before = time.perf_counter() - _LOOK_AFTER_SECONDS
+    waiting = [one for one in deadlines.under_way() if one.reason is None and one.started < before]
+    if not waiting:
+        return
+    hear()
+    if not _ends:
+        return
+    for operation in waiting:
+        why = _why_without_hope(operation)
+        if why:
+            deadlines.end(operation, why)
+
+
+def _why_without_hope(operation: deadlines.Operation) -> str:
+    awaited = _place_in_order(operation)
+    if awaited is None:
+        return _without_its_message(operation)
+    members = log.group_of(operation.comm).ranks
+    return _text([rank for rank in members if _lacks(rank, *awaited)], "making this call")
+
+
+def _place_in_order(operation: deadlines.Operation) -> tuple[int, float] | None:
+    """Return which collective an operation is: of which communicator, and its number."""
+    comm = operation.comm
+    if operation.channel is not None:
+        number = operation.channel.made
+        identity = collective_counts.identity_of(comm)
+        is_running = operation.channel.running is operation and operation.in_mpi
+        return (identity, number) if identity is not None and is_running else None
+    if comm.handle in _awaited:
+        return _awaited[comm.handle]
+    identity = collective_counts.identity_of(comm)
+    if identity is None or operation.what not in getattr(comm, "counted", ()):
+        return None
+    return identity, getattr(comm, "made", 0)
+
+
+def _lacks(rank: int, identity: int, number: float) -> bool:
+    end = _ends.get(rank)
+    return end is not None and end.begun.get(identity, number) < number
+
+
+def _without_its_message(operation: deadlines.Operation) -> str:
+    if link_emulation.entered_links or link_queue.has_messages():
+        return ""  # it may only be slow
+    now, group = time.perf_counter(), log.group_of(operation.comm)
+    if now - operation.started < _ARRIVAL_SECONDS:
+        return ""
+    for event in log.reader.open_operations():
+        if not event.waiting or (event.group, event.ranks) != (group.name, group.ranks):
+            continue
+        if not (event.sends or event.needs_send):
+            continue
+        peers = _peers(event)
+        if peers and all(_has_nothing_for_us(rank, now - _ARRIVAL_SECONDS) for rank in peers):
+            return _text(peers, "receiving this message" if event.sends else "sending this message")
+    return ""
+
+
+def _peers(event: Event) -> list[int]:
+    if event.world_peer != ANY:
+        return [event.world_peer]
+    return [rank for rank in event.ranks if rank != _rank]
+
+
+def _has_nothing_for_us(rank: int, since: float) -> bool:
+    end = _ends.get(rank)
+    if end is None or end.leaves > since:
+        return False
+    return not end.messages_with & {_rank, _EVERYBODY}
+
+
+def _text(ranks: Sequence[int], without: str) -> str:
+    if not ranks:
+        return ""
+    errors = (_ends[rank].outcome.partition(":")[0] for rank in ranks)
+    outcomes = dict.fromkeys(filter(None, errors))
+    how = f" ({', '.join(outcomes)})" if outcomes else ""
+    return f"{rank_list(ranks)} ended{how} without {without}"

@@ -1,0 +1,1 @@
+"""Deadlines, deaths, and what MPI's errors mean."""

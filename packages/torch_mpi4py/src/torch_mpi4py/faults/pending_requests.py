@@ -1,0 +1,53 @@
+"""MPI's memory outlives a handle that was thrown away.
+
+Whoever drops the handle of a send or receive under way may drop the tensor with it, and MPI
+would read or write memory that is somebody else's by then. So request and memory are kept here
+until the operation has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from ..core.runtime import MPI
+
+# Each start of a message adds at most one and looks at a few, so that where thousands are kept a
+# start takes no longer.
+_LOOKS = 4
+_kept: deque[tuple[MPI.Request, Any]] = deque()
+_lock = threading.Lock()  # only tried: a signal's handler may come in here again
+
+
+def keep(request: MPI.Request, memory: Any) -> None:
+    """Keep ``memory`` until ``request`` has ended."""
+    _kept.append((request, memory))
+
+
+def kept() -> int:
+    """Return how many operations are kept."""
+    return len(_kept)
+
+
+def let_go() -> None:
+    """Let go of what has ended among those looked at longest ago; cheap where nothing is kept."""
+    if not _kept or not _lock.acquire(blocking=False):
+        return
+    try:
+        for _ in range(min(_LOOKS, len(_kept))):
+            if _has_ended(_kept[0][0]):
+                _kept.popleft()
+            else:
+                _kept.rotate(-1)
+    finally:
+        _lock.release()
+
+
+def _has_ended(request: MPI.Request) -> bool:
+    try:
+        if isinstance(request, MPI.Request):  # by MPI's own method, for ours says what was given up
+            return MPI.Request.Test(request)
+        return request.Test()
+    except MPI.Exception:  # nobody is left to be told; a request still active goes on
+        return not request

@@ -1,0 +1,1 @@
+"""The process group of torch.distributed."""

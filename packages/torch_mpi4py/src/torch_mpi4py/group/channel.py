@@ -1,0 +1,273 @@
+"""The collectives of a group run one after another, in the order of the calls.
+
+A channel owns a communicator and, from the first asynchronous call on, a progress thread
+(:mod:`.progress`). Where a stuck call can be freed, two shortcuts save thread switches: a
+synchronous call on an idle channel runs on the caller's own thread, and whoever waits for a
+collective that nobody has begun runs it, and those before it, instead of waiting for a thread
+that first has to get a core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from typing import Any
+from weakref import WeakSet, WeakValueDictionary
+
+from ..core import collective_counts
+from ..core.call import mismatch
+from ..core.errors import CommunicationError, DeliveryError, MismatchError
+from ..core.runtime import MPI
+from ..emulation import link_emulation, link_queue
+from ..faults import deadlines
+from ..faults.deaths import has_ulfm
+from ..faults.mpi_errors import translate
+from ..log.events import log
+from ..meeting.arrivals import Arrivals, open_arrivals
+from ..meeting.doorbell import Bells
+from ..meeting.remote_arrivals import RemoteArrivals
+from ..meeting.shared_sums import SharedSums, open_shared_sums
+from .futures import CallbackQueue
+from .progress import ProgressThread, cores_are_taken
+from .work import Collective
+
+
+class Channel(deadlines.Runner):
+    """Runs one group's collectives in order on one communicator.
+
+    Args:
+        comm: a communicator that nobody else uses for collectives.
+        name: for thread names.
+        depth: 0 for calls from the program, 1 for calls from callbacks of those, and so on.
+        seconds: time allowed for the other ranks to make it, too.
+
+    Attributes:
+        failure: why the channel is unusable, None while it works.
+        inline_allowed: whether who waits for a collective may run it: a stuck one can be freed.
+        survives_failures: whether a message to or from a dead rank fails alone, instead of
+            making the channel unusable for all.
+        open_receives: receives from any source that have not ended, in order of posting.
+        checks_calls: whether ranks compare their calls before data moves.
+        group: what the communicator is called in the event log.
+        bells: by which its ranks wake each other when a message comes.
+        callbacks: where those of the collectives' futures run.
+        queues_of_messages: where those of each message's future run.
+        ending: the lock under which a collective ends.
+        made: how many collectives have been begun on the communicator.
+        running: the collective that is run. Who sets it, under the lock, has the turn and is the
+            only one to take it away.
+    """
+
+    running: Collective | None = None
+
+    def __init__(self, comm: MPI.Intracomm, name: str, depth: int, seconds: float) -> None:
+        self.comm = comm
+        self.depth = depth
+        self.group = log.group_of(comm)
+        self.bells = Bells(comm)
+        self.failure: CommunicationError | None = None
+        self.survives_failures = False
+        self.open_receives: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.checks_calls = os.environ.get("TORCH_MPI4PY_CHECK_COLLECTIVES", "1") != "0"
+        self.callbacks = CallbackQueue(name, depth)
+        self.queues_of_messages: WeakSet[CallbackQueue] = WeakSet()
+        self.ending = threading.RLock()
+        self._lock = threading.Lock()
+        # Those that have not ended; the first may be running. All may add; who has the turn takes
+        # out what it has run.
+        self._queue: deque[Collective] = deque()
+        name = f"torch_mpi4py {name} depth {depth} progress"
+        self._progress = ProgressThread(name, self._queue, self.run)
+        self._abandoned = False
+        self._arrivals: Arrivals | RemoteArrivals | None = open_arrivals(comm, seconds)
+        self._sums: SharedSums | None = None
+        self._may_open_sums = self._arrivals is not None
+        if self._arrivals is None and comm.Get_size() > 1 and self.checks_calls:
+            self._arrivals = RemoteArrivals(comm)
+        self.made = 0
+        collective_counts.count(comm, self)
+        self.inline_allowed = has_ulfm() or comm.Get_size() == 1
+        deadlines.watch_over(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or running; what was abandoned never ends."""
+        return self._abandoned or (self.running is None and not self._queue)
+
+    def most_begun(self) -> int | None:
+        """Return how many collectives there will have been, None if callbacks may add some."""
+        return None if self.callbacks.is_open() else self.made + len(self._queue)
+
+    def queue(self, work: Collective) -> None:
+        """Have ``work`` run by the progress thread or by whoever waits for it."""
+        work.prepare_to_wait()
+        with self._lock:
+            abandoned = self._abandoned  # since the group was found usable
+            if not abandoned:
+                self._queue.append(work)
+        if abandoned:  # nothing runs here any more
+            work.finish(work.stopped(self.failure))
+            return
+        # The time of an emulated link passes without a core, so it is always worth hiding.
+        if self.inline_allowed and work.link is None and cores_are_taken():
+            self._progress.look()
+        else:
+            self._progress.hurry()
+
+    def help_with(self, work: Collective) -> None:
+        """Run what is queued up to ``work`` on this thread, as far as nobody else does."""
+        while self.inline_allowed and self.run(until=work):
+            pass
+
+    def hurry(self) -> None:
+        """Have the progress thread begin what is queued now, for one who cannot help."""
+        if self._queue:
+            self._progress.hurry()
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the channel unusable and free every rank that is stuck in it."""
+        if self.failure is None:
+            self.failure = _as_communication_error(error)
+        deadlines.revoke(self.comm)
+        if self._arrivals is not None:
+            self._arrivals.leave()
+
+    def close(self, seconds: float) -> bool:
+        """Stop the progress thread once its queue is empty; return whether it stopped."""
+        if self._abandoned:
+            return False  # waiting for it would only delay the end of the process
+        stopped = self._progress.stop(seconds)
+        if stopped and self.running is None:
+            deadlines.forget(self)
+            if self._sums is not None:
+                self._sums.close()
+                self._sums = None
+            if self._arrivals is not None:
+                self._arrivals.close()
+        return stopped
+
+    def run(self, work: Collective | None = None, until: Collective | None = None) -> bool:
+        """Run one collective on this thread, unless another thread runs one.
+
+        An interrupt may arrive after any call, so nothing is called between taking the turn and
+        knowing that it has to be given back.
+
+        Args:
+            work: it is run if nothing is queued; None: the first that is queued.
+            until: run nothing once this has ended.
+
+        Returns:
+            Whether it was run.
+        """
+        queued = work is None
+        mine: Collective | None = None
+        try:
+            with self._lock:
+                if self.running is None and (until is None or not until.done):
+                    if queued and self._queue:
+                        self.running = mine = self._queue[0]
+                    elif not queued and not self._queue:
+                        self.running = mine = work
+            if mine is None:
+                return False
+            if until is not None:
+                mine.on_callers_thread = True
+            if queued:
+                mine.started = time.perf_counter()
+                log.restart(mine.event, mine.started)
+            if not mine.done:  # it is if an interrupt has kept it from being taken out
+                mine.finish(self._call_mpi(mine))
+        except BaseException as interrupt:  # Ctrl-C in the few lines around the MPI call
+            if mine is not None:
+                mine.finish(interrupt)
+            raise
+        finally:
+            if mine is not None:
+                try:
+                    if queued:
+                        self._take_out(mine)
+                finally:
+                    self.running = None
+                if self._progress.hurries:  # it has looked, and found this one running
+                    self._progress.hurry()
+        return True
+
+    def _take_out(self, work: Collective) -> None:
+        with self._lock:
+            if self._queue and self._queue[0] is work:
+                self._queue.popleft()
+
+    def _call_mpi(self, work: Collective) -> BaseException | None:
+        """Do what a collective is made of; return why it failed, None if it has not."""
+        if self.failure is not None:
+            return work.stopped(self.failure)
+        comm = self.comm
+        error: BaseException | None
+        self.made += 1
+        work.in_mpi = True  # from here on the watcher looks at it
+        try:
+            signature = work.call.signature if self.checks_calls else 0
+            sums = self._sums if work.call.may_be_shared else None
+            if sums is None or work.link is not None:  # else they meet in the sum
+                self._compare_calls(work, signature)
+            if self._may_open_sums and work.call.may_be_shared:
+                self._may_open_sums = False
+                if isinstance(self._arrivals, Arrivals):
+                    self._sums = sums = open_shared_sums(comm, self._arrivals)
+            on: Any = comm
+            if sums is not None:
+                on = sums
+                sums.work, sums.call, sums.signature = work, work.call, signature
+            if work.link is None:
+                work.plan(on)
+            else:
+                _run_on_link(work.link, work, comm, on)
+            error = work.freed_error() if work.reason else None
+        except MPI.Exception as mpi_error:
+            if work.reason:
+                error = work.freed_error()
+            else:
+                error = translate(mpi_error, work.call.describe(), comm)
+        except BaseException as other:
+            error = other
+        finally:
+            work.in_mpi = False
+        if error is not None and not isinstance(error, (MismatchError, DeliveryError)):
+            self.fail(error)
+        return error
+
+    def _compare_calls(self, work: Collective, signature: int) -> None:
+        """Return once all ranks have come; raise MismatchError unless their calls are equal."""
+        if self._arrivals is not None and not self._arrivals.meet(work, signature, work.call):
+            raise mismatch(self.comm, work.call)
+
+    def abandon(self, work: Collective) -> None:
+        """Give up a call that could not be freed: its thread stays behind in MPI."""
+        deadlines.leave_mpi_unfinalized()
+        error = work.freed_error()
+        self.failure = self.failure or error
+        with self._lock:
+            self._abandoned = True
+            waiting = list(self._queue)
+            self._queue.clear()
+        work.finish(error)
+        for one in waiting:
+            one.finish(one.stopped(error))
+
+
+def _run_on_link(
+    link: link_emulation.EmulatedLink, work: Collective, comm: MPI.Intracomm, on: Any
+) -> None:
+    name = work.what.removesuffix("_single")
+    size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
+    due = link_emulation.start_collective(link, comm, name, size_bytes)
+    work.plan(on)
+    link_queue.sleep_until(due, comm, lambda: work.reason is not None)
+
+
+def _as_communication_error(error: BaseException) -> CommunicationError:
+    if isinstance(error, CommunicationError):
+        return error
+    return CommunicationError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,107 @@
+"""Makes the communicators that process groups run on.
+
+All ranks of a group come here together. Where only a part of the ranks does, they meet at the
+store first, so that one which never comes holds up nobody inside of MPI.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from ..board.event_board import group_text
+from ..comm.guarded_comm import duplicate_world, introduce, settle
+from ..core.base_comm import base
+from ..core.runtime import MPI
+from ..exits import ends
+from ..faults import comm_reaper, deadlines
+from ..log import events
+from ..log.events import log
+from .store_barrier import meet
+
+
+def whole_world(rank: int, size: int, seconds: float) -> MPI.Intracomm:
+    """Return a communicator of all ranks that live, in which this one has number ``rank``.
+
+    Raises:
+        RuntimeError: if other than ``size`` ranks live.
+        DeadlineError: if some do not come within ``seconds``.
+    """
+    if size != base().Get_size():
+        raise RuntimeError(
+            f"world_size is {size}, but {base().Get_size()} ranks started by MPI live; start as "
+            f"many as you want in the group: mpiexec -n {size} python program.py"
+        )
+    with events.making("init_process_group", all_living()):
+        comm = duplicate_world(seconds)
+        introduce(comm, seconds)
+        # Torch may number the ranks in another order than MPI (with env://, say).
+        group = deadlines.call(comm, "init_process_group", seconds, comm.Split, 0, rank)
+        settle(group, seconds)
+    comm_reaper.retire(comm, 0)
+    return group
+
+
+def all_living() -> int:
+    """Return the place of the name of all living ranks in the event log."""
+    return events.log.string(group_text("world", events.log.group_of(base()).ranks))
+
+
+def part_of(
+    parent: MPI.Intracomm,
+    members: Sequence[int],
+    name: str,
+    store: dist.Store | None,
+    seconds: float,
+    what: str,
+) -> MPI.Intracomm:
+    """Return a communicator of the ``members`` of ``parent``; each of them must call this.
+
+    Args:
+        name: the new group's, equal on all members; a number if no other group has had it.
+        store: where the members meet, which no others do.
+        what: the call, by its name in torch.distributed.
+    """
+    with events.making(what, events.log.part_of(parent, members)):
+        places = log.group_of(parent).ranks
+        gone = functools.partial(ends.ended, [places[member] for member in members])
+        rank, size = parent.Get_rank(), len(members)
+        # Torch counts the groups that all ranks make; those that some make get names that recur.
+        recurs = not name.isdecimal()
+        meeting = meet(store, what, rank, size, seconds, what, gone, recurs)
+        everyone = parent.Get_group()
+        group = everyone.Incl(list(members))
+        tag = _tag_of(name)
+        comm = deadlines.call(parent, what, seconds, parent.Create_group, group, tag)
+        group.Free()
+        everyone.Free()
+        if meeting is not None and meeting.place == 0:
+            meeting.forget()  # all have left it, and none has gone on to another
+        settle(comm, seconds)
+    return comm
+
+
+def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
+    """Return a communicator of the ``size`` ranks that come to ``store``, in order of arrival.
+
+    Raises:
+        DeadlineError: if fewer came within ``seconds``.
+    """
+    what = "merge_remote_group"
+    rank = base().Get_rank()
+    meeting = meet(store, what, rank, size, seconds, what)
+    members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
+    # Without a watcher: it would revoke the base, from which all others are made, and that would
+    # not even end this call. All ranks have just been here, and begin it now.
+    group = base().Get_group().Incl(members)
+    comm = deadlines.in_time(what, seconds, base().Create_group, group, _tag_of(what))
+    settle(comm, seconds)
+    return comm
+
+
+def _tag_of(name: str) -> int:
+    """Return a tag that is equal on all ranks and apart from those of callback channels."""
+    return 1024 + zlib.crc32(name.encode()) % 16384

@@ -1,0 +1,69 @@
+"""Makes the process group that ``init_process_group`` and ``new_group`` ask for."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..log.live_groups import live_groups
+from .group_comms import part_of, whole_world
+from .process_group import MPIProcessGroup
+from .rendezvous import ready_made
+
+_out_of_step = False
+
+
+def is_out_of_step() -> bool:
+    """Return whether a new_group has failed here since the default group was made.
+
+    Torch counts the groups to name them, so a rank that has not called it gives other names to
+    all that follow, and waits for ever for those that use the same names as before.
+    """
+    return _out_of_step
+
+
+def create_group(
+    options: dist.distributed_c10d._DistributedBackendOptions, _: object
+) -> MPIProcessGroup:
+    """Make the process group that torch asks for; called on its members only."""
+    global _out_of_step
+    timeout = options.timeout
+    members = list(options.global_ranks_in_group)
+    if ready_made:
+        comm, store = ready_made[-1]
+        return MPIProcessGroup(comm, timeout, store)
+    if not members:
+        comm = whole_world(options.group_rank, options.group_size, timeout.total_seconds())
+        _out_of_step = False
+    else:
+        timeout = _inherited(timeout)
+        parent = _parent_of_groups().comm
+        seconds = timeout.total_seconds()
+        try:
+            comm = part_of(parent, members, options.group_id, options.store, seconds, "new_group")
+        except BaseException:
+            _out_of_step |= options.group_id.isdecimal()  # torch counts no other
+            raise
+    return MPIProcessGroup(comm, timeout, options.store)
+
+
+def _inherited(timeout: timedelta) -> timedelta:
+    """Return the default group's time-out for a group that was made without one of its own.
+
+    Torch gives such a group half an hour, however short the default group's time-out is.
+    """
+    parent = dist.distributed_c10d._get_default_group()
+    if timeout != dist.default_pg_timeout or not isinstance(parent, MPIProcessGroup):
+        return timeout
+    return min(timeout, parent.timeout)
+
+
+def _parent_of_groups() -> MPIProcessGroup:
+    parent = dist.distributed_c10d._get_default_group()
+    if not isinstance(parent, MPIProcessGroup) or parent not in live_groups:
+        raise RuntimeError(
+            "an mpi4py group needs a default group on mpi4py: "
+            'dist.init_process_group("mpi4py", init_method="mpi://")'
+        )
+    return parent

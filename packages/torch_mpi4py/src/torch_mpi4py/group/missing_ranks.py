@@ -1,0 +1,147 @@
+"""A barrier that names the ranks which do not come.
+
+Ranks sign in at the rendezvous store, and MPI is not touched: a group whose barrier was given up
+is as usable as before. They meet in rounds. Who finds first that all have come, or that this rank
+has waited long enough, decides a round for all who are in it, by one entry in the store that is
+written once: so either all of them pass or none. Who comes later goes on to the next round.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from ..board.rank_states import rank_list
+from ..core import advice
+from ..core.errors import CommunicationError, DeadlineError, RankFailedError
+from ..core.runtime import MPI
+from ..faults.deaths import await_failed_ranks, failed_ranks, has_ulfm
+from ..log import events
+from ..log.live_groups import live_groups
+
+_LONGEST_PAUSE_SECONDS = 0.02
+_STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
+_ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError)}
+
+
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | float | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """Return when all ranks of ``group`` have come; if some do not, all others name them.
+
+    ``torch.distributed.monitored_barrier`` does this for gloo and refuses every other backend.
+
+    Args:
+        group: the group, the default group if None.
+        timeout: time allowed (a number means seconds), the group's own if None. It is over for all
+            when it is for the first; zero asks who is there now.
+        wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
+            one has died nobody waits until the time-out.
+
+    Raises:
+        DeadlineError: on every rank that came, if one does not in time. The group stays usable.
+        RankFailedError: on every rank that lives, if one has died.
+    """
+    group = dist.group.WORLD if group is None else group
+    if timeout is not None and not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+    if group in live_groups:
+        group.monitored_barrier(timeout, wait_all_ranks)
+    else:  # torch's own knows what to do about another backend, and about a rank outside
+        dist.monitored_barrier(group, timeout, wait_all_ranks)
+
+
+def wait(
+    comm: MPI.Intracomm,
+    store: dist.Store,
+    place: int,
+    seconds: float,
+    wait_all_ranks: bool,
+) -> None:
+    """Do what :func:`monitored_barrier` says, for a group on ``comm``.
+
+    Args:
+        store: the group's.
+        place: where the event log has the group's name.
+    """
+    if comm.Get_size() == 1:
+        return
+    with events.making("monitored_barrier", place):
+        try:
+            kind, _, text = _outcome(comm, store, seconds, wait_all_ranks).partition(" ")
+        except _STORE_ERRORS as error:  # it has gone, with the rank that served it
+            dead = await_failed_ranks(comm, certain=True) if has_ulfm() else []
+            if dead:
+                raise RankFailedError(_death(dead)) from None
+            text = f"monitored_barrier: no answer from the store: {error}"
+            raise CommunicationError(text) from error
+        if text:
+            raise _ERRORS[kind](text)
+
+
+def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ranks: bool) -> str:
+    """Return "" if all have come, otherwise the class and the text of the error to raise."""
+    rank, everyone = comm.Get_rank(), range(comm.Get_size())
+    deadline, pause = time.monotonic() + seconds, 1e-4
+
+    def who_came() -> list[int]:
+        return [one for one in everyone if store.add(_place_of(one), 0) >= number]
+
+    def decide(came: list[int], answer: str) -> None:
+        store.compare_set(key, "", f"{','.join(map(str, came))} {answer}")
+
+    while True:
+        try:
+            number = store.add(_place_of(rank), 1)  # the round in which this rank is
+            key = _round(number)
+            while not store.check([key]):
+                came, dead = who_came(), failed_ranks(comm)
+                missing = [one for one in everyone if one not in (*came, *dead)]
+                is_late = time.monotonic() > deadline
+                if not missing or is_late or (dead and not wait_all_ranks):
+                    decide(came, _answer(missing, dead, seconds, wait_all_ranks))
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        except KeyboardInterrupt:
+            number = store.add(_place_of(rank), 0)  # it may have struck right behind that call
+            key = _round(number)
+            answer = "DeadlineError monitored_barrier: a rank was interrupted before all had come"
+            decide(who_came(), answer)
+            raise
+        ranks, _, answer = store.get(key).decode().partition(" ")
+        if str(rank) in ranks.split(","):
+            if not answer and rank == 0:  # all are in this round: nobody will ask for that one
+                store.delete_key(_round(number - 1))
+            return answer
+
+
+def _round(number: int) -> str:
+    return f"monitored_barrier/round {number}"
+
+
+def _place_of(rank: int) -> str:
+    return f"monitored_barrier/{rank}"
+
+
+def _answer(missing: list[int], dead: list[int], seconds: float, wait_all_ranks: bool) -> str:
+    """Return what :func:`_outcome` does, if ``dead`` have died and ``missing`` are late."""
+    named = missing if wait_all_ranks else missing[:1]
+    late = f"{rank_list(named)} did not come within {seconds:g} s"
+    if dead:
+        also = f", and {late}" if missing and wait_all_ranks else ""
+        return f"RankFailedError {_death(dead, also)}"
+    if not missing:
+        return ""
+    if len(missing) > len(named):
+        late += " (nor did others: wait_all_ranks=True names all)"
+    text = f"monitored_barrier: Timed out because {late}. The group is as usable as before."
+    return f"DeadlineError {text}"
+
+
+def _death(dead: list[int], also: str = "") -> str:
+    return f"monitored_barrier: {rank_list(dead)} died{also}. {advice.GO_ON}"

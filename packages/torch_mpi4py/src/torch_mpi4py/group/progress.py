@@ -1,0 +1,135 @@
+"""A thread that runs what is queued, at once, or if nobody else has done it soon.
+
+Where every core has a rank that computes, a thread that communicates in the background takes
+its core from one of them, and costs more than it hides. There the thread is patient: it leaves
+what is queued to whoever waits for it, and begins only what has lain there for a while, so that
+the ranks that already wait for this one are not kept until its computing ends. Every look costs
+the computing thread up to 0.1 ms, so a thread that finds nothing left to it looks less often.
+
+A DDP step of an MLP, 2 ranks on 2 cores, took 2.8 ms with a thread in the background and 2.0 ms
+without. What nobody waits for has to begin all the same, within 2 ms, because two ranks may wait
+for two groups in different orders.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+from ..core.runtime import MPI
+from ..log.peer_boards import board_of
+from .work import Collective
+
+_PATIENCE_SECONDS = 1e-3
+_LONGEST_PATIENCE = 8  # times that
+# After so many looks at an empty queue the thread sleeps until it is called.
+_QUIET_LOOKS = 20
+_LOOK, _HURRY, _STOP = range(3)
+
+
+class ProgressThread:
+    """Runs tasks in order; it starts with the first call of :meth:`look` or :meth:`hurry`.
+
+    Args:
+        name: of the thread.
+        tasks: those that have not ended, in order.
+        run_next: runs the first of them, unless another thread runs one; returns whether it did.
+
+    Attributes:
+        hurries: whether it wants to run what is queued as soon as no other thread runs a task;
+            who ends one then calls :meth:`hurry`.
+    """
+
+    def __init__(self, name: str, tasks: deque[Collective], run_next: Callable[[], bool]) -> None:
+        self.hurries = False
+        self._name = name
+        self._tasks = tasks
+        self._run_next = run_next
+        self._calls: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._looks = False  # whether it looks at the tasks from time to time, without a call
+        self._stops = False
+        self._start_lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Have what is queued run within about two milliseconds, the first time in nine."""
+        self._start()
+        if not self._looks:
+            self._calls.put(_LOOK)
+
+    def hurry(self) -> None:
+        """Have what is queued run now."""
+        self._start()
+        self._calls.put(_HURRY)
+
+    def stop(self, seconds: float) -> bool:
+        """End the thread once nothing is queued; return whether it ended in ``seconds``."""
+        if self._thread is None:
+            return True
+        self._calls.put(_STOP)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        with self._start_lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        before: Collective | None = None
+        quiet_looks, patience = 0, 1
+        while not (self._stops and not self._tasks):
+            # What lies there is looked at again soon.
+            call = self._next_call(patience if before is None else 1)
+            self._stops |= call == _STOP
+            self.hurries = call != _LOOK
+            patience = min(2 * patience, _LONGEST_PATIENCE)
+            if self.hurries or (before is not None and before is self._first()):
+                while self._run_next():
+                    patience = 1
+            self.hurries = self._stops or (self.hurries and bool(self._tasks))
+            before = self._first()
+            quiet_looks = 0 if before is not None or call != _LOOK else quiet_looks + 1
+            # Whoever queues a task looks at this flag afterwards: one of the two sees the other.
+            self._looks = quiet_looks < _QUIET_LOOKS
+            self._looks = self._looks or self._first() is not None
+
+    def _next_call(self, patience: int) -> int:
+        seconds = patience * _PATIENCE_SECONDS if self._looks else None
+        try:
+            return self._calls.get(timeout=seconds)
+        except queue.Empty:
+            return _LOOK
+
+    def _first(self) -> Collective | None:
+        try:
+            return self._tasks[0]
+        except IndexError:
+            return None
+
+
+def cores_are_taken() -> bool:
+    """Return whether the ranks on this machine, when all compute, leave no core to other threads.
+
+    A process that may not use all cores of the machine is taken to have its own to itself.
+    """
+    return torch.get_num_threads() >= _cores_a_rank()
+
+
+@functools.cache
+def _cores_a_rank() -> float:
+    everywhere = os.cpu_count() or 1
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else everywhere
+    if usable < everywhere:
+        return usable
+    return usable / sum(board_of(rank) is not None for rank in range(MPI.COMM_WORLD.Get_size()))

@@ -1,0 +1,46 @@
+"""Methods that torch declares for every process group and ours does not have.
+
+Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here
+each call raises, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+
+def _refused(name: str, why: str) -> Callable[..., NoReturn]:
+    def method(group: Any, *given: Any, **named: Any) -> NoReturn:
+        raise NotImplementedError(f"{name}: {why}")
+
+    method.__name__ = name
+    return method
+
+
+_NO_HOOKS = "the backend mpi4py calls no hooks; torch_mpi4py.log.events logs every operation"
+_NO_PEERS = "the backend mpi4py takes no new ranks; torch_mpi4py.shrink() goes on without the dead"
+
+
+class RefusedMethods:
+    """What a group refuses; the class comes before torch's own in its bases."""
+
+    supports_reconfigure = False
+    supports_window = False
+
+    _register_on_completion_hook = _refused(
+        "_register_on_completion_hook",
+        "only NCCL calls a hook when an operation is complete; use work.get_future().then()",
+    )
+    # Since torch 2.14:
+    register_pre_hook = _refused("register_pre_hook", _NO_HOOKS)
+    unregister_pre_hook = _refused("unregister_pre_hook", _NO_HOOKS)
+    register_post_hook = _refused("register_post_hook", _NO_HOOKS)
+    unregister_post_hook = _refused("unregister_post_hook", _NO_HOOKS)
+    register_abort_hook = _refused("register_abort_hook", _NO_HOOKS)
+    unregister_abort_hook = _refused("unregister_abort_hook", _NO_HOOKS)
+    get_reconfigure_handle = _refused("get_reconfigure_handle", _NO_PEERS)
+    reconfigure = _refused("reconfigure", _NO_PEERS)
+    new_window = _refused(
+        "new_window", "the backend mpi4py has no windows; torch_mpi4py.world() has MPI's"
+    )

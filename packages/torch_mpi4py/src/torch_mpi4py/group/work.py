@@ -1,0 +1,296 @@
+"""A handle on one operation under way, as torch.distributed expects it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from _thread import allocate_lock
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..core.call import Call
+from ..core.errors import DeadlineError, RevokedError
+from ..faults.deadlines import Operation, bounded
+from ..log.events import Token, log
+from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
+
+if TYPE_CHECKING:
+    from ..emulation.link_emulation import EmulatedLink
+    from .channel import Channel
+    from .collectives import Plan
+
+
+def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
+    """Return the CUDA devices of ``tensors``."""
+    return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
+
+
+def seconds_of(timeout: timedelta | None) -> float:
+    """Return seconds, or -1 where torch means no time-out of its own (None, zero, negative)."""
+    if timeout is None:
+        return -1
+    seconds = bounded(timeout.total_seconds())
+    return seconds if seconds > 0 else -1
+
+
+def too_late(what: str, seconds: float) -> DeadlineError:
+    """Return the error of a wait whose own time-out has passed; the operation goes on."""
+    return DeadlineError(
+        f"{what}: Timed out after the {seconds:g} s given to wait(). It goes on: "
+        "wait again, or it ends at the group's own time-out."
+    )
+
+
+future_lock = threading.Lock()
+"""Held while a handle makes its future: one for all, because that takes microseconds."""
+
+
+class Handle(dist._Work):
+    """What the handles on a collective, on a message and on several of them have in common.
+
+    Attributes:
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+        tensors: the output tensors, or the one sent or received.
+    """
+
+    done = False
+    error: BaseException | None = None
+    tensors: list[torch.Tensor]
+
+    def is_completed(self) -> bool:
+        """Return whether the operation has ended, well or not."""
+        return self.done
+
+    def is_success(self) -> bool:
+        """Return whether the operation has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error, None if there is none so far."""
+        return self.error
+
+    def synchronize(self) -> None:
+        """The same as ``wait()``: results are in place when it returns."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors, or the one sent or received."""
+        return self.tensors
+
+
+class Collective(Operation):
+    """One collective on its way, from the call to its end.
+
+    Any thread may run it, one does; any may wait for it. Who makes it sets the attributes that
+    have no value here, before any other thread sees it: an ``__init__`` that does so would take
+    longer.
+
+    Attributes:
+        done: whether it has ended, well or not.
+        error: why it failed, None while it has not.
+        tensors: the output tensors.
+        channel: where it is queued and run.
+        call: what all ranks must agree on.
+        plan: does the MPI calls, given the communicator.
+        options: torch's options of the call, until :meth:`take_options`.
+        link: the emulated link it was called under, None on the real one.
+        event: its entry in the event log.
+
+    ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
+    run it, under the channel's lock for ends.
+    """
+
+    done = False
+    error: BaseException | None = None
+    tensors: list[torch.Tensor]
+    channel: Channel
+    call: Call
+    plan: Plan
+    options: Any = None
+    link: EmulatedLink | None = None
+    event: Token | None = None
+
+    # Held until the end, if some other thread may run it.
+    _baton: Any = None
+    _on_done: Callable[[], None] | None = None
+
+    __init__ = object.__init__
+
+    def is_late(self, now: float) -> bool:
+        """Return whether its time is over."""
+        self.take_options()
+        return super().is_late(now)
+
+    def take_options(self) -> None:
+        """Have the time-out of the options, if there is one, in place of the group's.
+
+        For one whose caller waits only the watcher asks: reading torch's options is slow.
+        """
+        seconds = seconds_of(getattr(self.options, "timeout", None))
+        if seconds > 0:
+            self.seconds = seconds
+        self.options = None
+
+    # --- for the channel ------------------------------------------------------------------
+
+    def prepare_to_wait(self) -> None:
+        """Make it waitable from another thread."""
+        self._baton = allocate_lock()
+        self._baton.acquire()
+
+    def finish(self, error: BaseException | None) -> None:
+        """Record the end once; later calls change nothing."""
+        if self._baton is None:  # nobody waits for it but this thread
+            self.error = self.error or error
+            log.end(self.event, error)
+            self.done = True
+            return
+        # The watcher may give a call up in the moment in which it comes back after all. A thread
+        # may enter again: an interrupt in the middle of the end is the error of a second one.
+        with self.channel.ending:
+            if self.done:
+                return
+            self.error = error
+            log.end(self.event, error)
+            self.done = True
+            self._baton.release()
+        if self._on_done is not None:
+            self._on_done()
+
+    def give_up(self) -> None:
+        """End it for those who wait, and the channel with it: its thread stays behind in MPI."""
+        self.channel.abandon(self)
+
+    def stopped(self, failure: BaseException | None) -> RevokedError:
+        """Return its error if it is not run, because the group had failed before."""
+        return RevokedError(f"{self.what}: not run, because the group failed before: {failure}")
+
+    def end_if_given_up(self) -> None:
+        """Raise its error if it was given up, or the group has failed meanwhile."""
+        if self.channel.failure and not self.reason:
+            raise self.stopped(self.channel.failure)
+        super().end_if_given_up()
+
+    # --- for the program ------------------------------------------------------------------
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the operation is done.
+
+        Args:
+            timeout: stop waiting after so long. As with gloo, the operation goes on, until the
+                group's own deadline, and may be waited for again.
+
+        Raises:
+            DeadlineError: if it has not ended in time.
+            CommunicationError: what went wrong, as the subclass that says how.
+        """
+        if not self.done:
+            self._wait_until_done(seconds_of(timeout))
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def _wait_until_done(self, seconds: float) -> None:
+        log.waits(self.event, True)
+        try:
+            if seconds < 0:
+                self.channel.help_with(self)
+            else:  # this thread must be free to give up
+                self.channel.hurry()
+            if not self.done and self._baton.acquire(timeout=seconds):
+                self._baton.release()  # pass the baton on to the next who waits
+        except KeyboardInterrupt:
+            self.channel.fail(RevokedError(f"{self.what}: interrupted by the user while waiting"))
+            raise
+        finally:
+            log.waits(self.event, False)
+        if not self.done:
+            raise too_late(self.what, seconds)
+
+
+class CollectiveWork(Handle, Collective):
+    """A collective for whose end the caller does not wait, and the handle on it."""
+
+    wait = Collective.wait  # not torch's own
+
+    _future: OrderedFuture | None = None
+
+    def get_future(self) -> OrderedFuture:
+        """Return a future of the list of output tensors."""
+        if not raise_at_end_of_backward(self.wait):
+            self.channel.hurry()  # one who waits for a future in C++ cannot help
+        with future_lock:
+            if self._future is None:
+                self._future = self._new_future()
+            return self._future
+
+    def _new_future(self) -> OrderedFuture:
+        self.channel.callbacks.seconds = self.seconds
+        future = OrderedFuture(self.channel.callbacks, devices_of(self.tensors))
+        once = threading.Lock()
+
+        def complete() -> None:
+            if once.acquire(blocking=False):
+                settle(future, self.tensors, self.error)
+
+        # Whoever ends it looks for this afterwards: one of the two sees the other.
+        self._on_done = complete
+        if self.done:
+            complete()
+        return future
+
+
+class CombinedWork(Handle):
+    """Handle on several operations that were issued together."""
+
+    def __init__(self, works: list[dist._Work], callbacks: CallbackQueue) -> None:
+        super().__init__()
+        self._works = works
+        self._callbacks = callbacks
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all of them; the first error is raised after all have ended.
+
+        Args:
+            timeout: stop waiting after so long; they go on.
+        """
+        seconds = seconds_of(timeout)
+        until = time.monotonic() + seconds
+        first_error: Exception | None = None
+        for work in self._works:
+            try:
+                if seconds < 0:
+                    work.wait()
+                else:  # zero would be no time-out
+                    work.wait(timedelta(seconds=max(until - time.monotonic(), 1e-6)))
+            except Exception as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        """Return the first error, None if there is none so far."""
+        return next((error for work in self._works if (error := work.exception())), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors of all."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> OrderedFuture:
+        """Return a future of the list of all output tensors."""
+        raise_at_end_of_backward(self.wait)
+        tensors = self.result()
+        future = OrderedFuture(self._callbacks, devices_of(tensors))
+        together = torch.futures.collect_all([work.get_future() for work in self._works])
+        together.add_done_callback(lambda _: settle(future, tensors, self.exception()))
+        return future

@@ -1,0 +1,1 @@
+"""The event log of a rank, and those of its peers."""

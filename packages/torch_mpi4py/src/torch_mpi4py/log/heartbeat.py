@@ -1,0 +1,176 @@
+"""About ten times a second a rank writes on its event board that it lives, and where it is.
+
+A Python thread does it, the watcher of :mod:`.deadlines`, so it stops while C code on the main
+thread keeps the interpreter's lock. A report can say of a rank that is in no call of communication
+in which line it computes, or that it is in C code, from where it cannot write any more.
+
+The board also says which cell a notebook's rank runs, since when, and how the last one ended.
+Whoever runs cells tells it (:func:`begin_cell`, :func:`end_cell`); in any other IPython its own
+events do.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import accumulate, chain, repeat, takewhile
+from operator import call, methodcaller
+from types import FrameType
+from typing import Any
+
+from ..board.call_site import shell, site_of
+from ..board.event_board import Position
+from ..board.main_thread import own_cpu_seconds
+from .events import log
+
+at_each_beat: list[Callable[[], Any]] = []
+"""What else is to be done about ten times a second; it must not wait."""
+_reported: set[Callable[[], Any]] = set()  # those of them that have failed
+
+_shown = Position(0.0, 0.0, "", 0, True, "", began=time.perf_counter())
+_over = False  # the program has ended
+_told = False  # somebody says when cells begin and end
+_lock = threading.RLock()  # else the watcher could write over the end what it found before
+
+
+def _show(site: str = "", **changes: Any) -> None:
+    global _shown
+    with _lock:
+        now, cpu = time.perf_counter(), own_cpu_seconds()
+        _shown = _shown._replace(time=now, cpu=cpu, site=site, **changes)
+        log.set_position(_shown)
+
+
+def note() -> None:
+    """Write where the main thread is; the watcher calls this."""
+    if not _told:
+        _follow(shell())
+    before, site = _shown.began, ""
+    if _shown.running:
+        site = _place_of_main_thread()
+    with _lock:
+        if not _over:
+            _show(site if _shown.running and _shown.began == before else "")
+    for do in at_each_beat.copy():
+        try:
+            do()
+        except Exception:  # one must not keep the others from their turn
+            if do not in _reported:
+                _reported.add(do)
+                traceback.print_exc()
+
+
+def _place_of_main_thread() -> str:
+    """Return the line in which the main thread is.
+
+    Before Python 3.12 a collection of garbage may begin while this thread is given an object for
+    one of the main thread's frames. What it destroys may let the main thread go on, which leaves
+    that frame, and the object is of none: the process crashed.
+    """
+    main = threading.main_thread().ident or 0
+    if sys.version_info >= (3, 12):
+        return site_of(sys._current_frames().get(main))
+    return site_of(next(filter(None, list(_frames_uncollected(main))), None))
+
+
+def _frames_uncollected(thread: int) -> Iterator[FrameType | None]:
+    """Iterate over the frames of a thread, the innermost first, and collect no garbage meanwhile.
+
+    All is done by C functions, so in one call of list() no other thread has a turn, whose own
+    gc.disable() would be undone. With all objects made, walking along ``f_back`` makes none.
+    """
+    tops = map(methodcaller("get", thread), map(call, (sys._current_frames,)))
+    frames = takewhile(bool, accumulate(chain(tops, repeat("f_back")), getattr))
+    uncollected = chain(map(call, (gc.disable,)), frames, map(call, (gc.enable,)))
+    ways = {True: uncollected, False: frames}
+    return chain.from_iterable(map(ways.__getitem__, map(call, (gc.isenabled,))))
+
+
+# ---- a program -------------------------------------------------------------------------------
+
+
+def ended(error: BaseException | None = None) -> None:
+    """Write that this program has come to its end, or ends by ``error``; the first word counts."""
+    global _over
+    with _lock:
+        if not _over:
+            _over = True
+            _show(running=False, outcome=_text(error), cell=0, notebook=False)
+
+
+def outcome() -> str:
+    """Return the error by which this program ends, "" if by none."""
+    return _shown.outcome if _over else ""
+
+
+# ---- a notebook's cells ----------------------------------------------------------------------
+
+
+def runs_cells() -> None:
+    """Write that this process runs cells, whose beginnings and ends are told from now on."""
+    global _told
+    _told = True
+    _show(running=False, notebook=True, began=0.0)
+
+
+def has_cells() -> bool:
+    """Return whether this process runs cells, and is no program."""
+    return _shown.notebook
+
+
+def begin_cell(number: int, run: str = "") -> None:
+    """Write that a cell begins.
+
+    Args:
+        number: the cell's, 0 where cells are not counted.
+        run: a text of your own that no other run of a cell has, the same on all ranks.
+    """
+    began = time.perf_counter()
+    _show(cell=number, running=True, outcome="", began=began, lost=0, notebook=True, run=run)
+
+
+def end_cell(outcome: str, lost: int = 0) -> None:
+    """Write how the cell has ended.
+
+    Args:
+        outcome: "" if well, else e.g. ``"ValueError: wrong"``.
+        lost: what it has lost, in flags of your own.
+    """
+    _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
+
+
+def renewed() -> None:
+    """Write that communication has been made anew: what is still open is over."""
+    _show(renewed=time.perf_counter())
+
+
+_listening: Any = None
+
+
+def _follow(running_shell: Any) -> None:
+    """Learn of the cells of an IPython that nobody else tells of."""
+    global _listening
+    if running_shell is None or running_shell is _listening:
+        return
+    _listening = running_shell
+    running_shell.events.register("pre_run_cell", _begin_of_cell)
+    running_shell.events.register("post_run_cell", _end_of_cell)
+    _show(running=False, notebook=True, began=0.0)
+
+
+def _begin_of_cell(info: Any) -> None:
+    # IPython counts on before it runs a cell, and adds it to the history after this event.
+    history = _listening.history_manager.input_hist_parsed
+    begin_cell(len(history) if info.store_history else 0)
+
+
+def _end_of_cell(result: Any) -> None:
+    end_cell(_text(result.error_before_exec or result.error_in_exec))
+
+
+def _text(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Ranks meet, and wait for messages, asleep."""

@@ -1,0 +1,278 @@
+"""A rank that waits for a message sleeps until its partner rings.
+
+A wait inside MPI keeps a core busy, and nothing but a revocation gets the rank out. So it asks MPI
+whether the message has come, spins for a moment, and then sleeps in the kernel on its *bell*, a
+few words of shared memory that every rank of the host may write. A rank rings its partner's when it
+has sent a message, when it begins to receive one, and when it has received one.
+
+1. The sleeper reads the number of the last ring, writes that it sleeps, and asks MPI once more.
+2. The other gives its message to MPI, and then reads whether its partner sleeps.
+3. One of the two sees the other, because what each writes is out before it reads on (see
+   :data:`.futex.ASKS_FIRST`), and the kernel lets nobody sleep once the number has changed.
+
+No two rings have the same number. Ringing takes back that somebody sleeps, so that the next message
+does not ring again, and a sleeper that wakes writes it again before it asks MPI: any number of
+threads may sleep on one bell.
+
+The bytes of a long message move only while both sides call MPI. So whoever waits for one, or is
+told that a partner begins to receive one, spins for as long as that may take. Sleeping is done in
+slices all the same, short ones at first: MPI moves other messages along only when it is called,
+a message may go on moving on a busy machine, and deaths and deadlines have to be heard of.
+
+Ranks of other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from ..board.event_board import LOOKS_AT
+from ..core import futex, time_slice
+from ..core.futex import ASKS_FIRST, barrier
+from ..core.runtime import MPI
+from ..faults import deadlines
+from ..faults.mpi_errors import translate
+from ..log.events import log
+from ..log.peer_boards import bell_of
+
+FIRST_SLICE_SECONDS = 50e-6
+_NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
+_LONG_BYTES = 4096  # a longer message may need both ranks while it moves
+# So fast such a message moves here, and on a busy machine.
+_BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
+_LONGEST_SPIN_SECONDS = 0.2
+
+# Places of a bell; at LOOKS_AT it counts the looks of those asleep.
+_ASLEEP = 0  # whether somebody sleeps
+_SENDS = 5  # and whether until a send has ended, which it may have once its receiver calls MPI
+_RUNG = 1  # the number of the last ring that woke: the word on which its rank sleeps
+_SENT = 2  # the number of the last message to it, whether that had to wake it or not
+_HELPS_UNTIL = 4  # when, in ns, a long message that it sends should be through
+
+_Found = TypeVar("_Found")
+
+
+# --- ringing ------------------------------------------------------------------------------------
+
+
+_own = log.bell
+_own_address = futex.address_of(_own) + 8 * _RUNG
+_ranks = MPI.COMM_WORLD.Get_size()
+# Rank r of n takes r + n, r + 2n, ...: a number tells who has rung, and is never used again.
+_numbers = itertools.count(MPI.COMM_WORLD.Get_rank() + _ranks, _ranks)
+
+
+class Bells:
+    """The bells of the ranks of one communicator, as far as they are on this host."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._bells = [bell_of(rank) for rank in log.group_of(comm).ranks]
+        self._all_are_here = None not in self._bells
+
+    def reaches(self, rank: int) -> bool:
+        """Return whether that rank, or each if it is any source, rings this one."""
+        if rank == MPI.ANY_SOURCE:
+            return self._all_are_here
+        return 0 <= rank < len(self._bells) and self._bells[rank] is not None
+
+    def sent(self, dest: int) -> None:
+        """Tell a rank that MPI has been given a message for it."""
+        for words in self._bells_of(dest):
+            words[_SENT] = number = next(_numbers)
+            _wake(words, _ASLEEP, number)
+
+    def receives(self, source: int, size_bytes: int) -> None:
+        """Tell a rank, or all if it is any source, that MPI waits for at most so much of it."""
+        for words in self._bells_of(source):
+            _call_sender(words, size_bytes)
+
+    def received(self, source: int) -> None:
+        """Tell a rank that a message of it has been received."""
+        for words in self._bells_of(source):
+            words[_HELPS_UNTIL] = 0
+            _wake(words, _SENDS, next(_numbers))
+
+    def may_sleep(self, rank: int) -> bool:
+        """Return whether that rank, or some rank if it is any source, may be asleep."""
+        with barrier:
+            pass
+        return any(words[_ASLEEP] or not ASKS_FIRST for words in self._bells_of(rank))
+
+    def _bells_of(self, rank: int) -> list[memoryview]:
+        if rank == MPI.ANY_SOURCE:
+            return [words for words in self._bells if words is not None]
+        words = self._bells[rank] if 0 <= rank < len(self._bells) else None
+        return [] if words is None else [words]
+
+
+def _call_sender(words: memoryview, size_bytes: int) -> None:
+    needs_help = size_bytes > _LONG_BYTES and words is not _own
+    if needs_help:
+        words[_HELPS_UNTIL] = int(1e9 * (time.perf_counter() + _longest_move(size_bytes)))
+    _wake(words, _ASLEEP if needs_help else _SENDS, next(_numbers))
+
+
+def _longest_move(size_bytes: int) -> float:
+    """Return for how many seconds a long message may move on a busy machine."""
+    return min(size_bytes / _LEAST_BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+
+
+def _wake(words: memoryview, which: int, number: int) -> None:
+    with barrier:
+        pass
+    if words[which] or not ASKS_FIRST:
+        words[_ASLEEP] = words[_SENDS] = 0
+        words[_RUNG] = number
+        futex.wake(futex.address_of(words) + 8 * _RUNG)
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+class Awaited(NamedTuple):
+    """A message for which this rank waits.
+
+    Attributes:
+        bells: of its communicator.
+        peer: the rank, or any source, that will ring.
+        size_bytes: as far as it is known.
+        sends: whether this rank sends it.
+        is_matched: whether it was found by a probe, and so can't be given back.
+    """
+
+    bells: Bells
+    peer: int
+    size_bytes: int = 0
+    sends: bool = False
+    is_matched: bool = False
+
+    @property
+    def long_bytes(self) -> int:
+        """Its bytes if both ranks may be needed while it moves, else 0."""
+        return self.size_bytes if self.size_bytes > _LONG_BYTES else 0
+
+
+def wait(
+    operation: deadlines.Operation, look: Callable[[], _Found], asked: Callable[[], Awaited]
+) -> _Found:
+    """Return what ``look()`` returns once that is true; sleep until then.
+
+    Args:
+        operation: the call that waits, which the watcher ends by giving it a ``reason``.
+        look: asks MPI, and does not wait. It finds what has come, also what MPI has to take in.
+        asked: returns the message; called only if it has not come.
+
+    Raises:
+        CommunicationError: as :func:`.deadlines.call` does; under any MPI no thread stays behind.
+    """
+    __tracebackhide__ = True
+    try:
+        if found := look():
+            return found
+        awaited = asked()
+        if not awaited.long_bytes and _is_main_thread():
+            found = _spin(look, 0.0)
+        if not found:
+            with deadlines.watched(operation):
+                operation.outside_mpi = True
+                found = _spin_and_sleep(look, operation.end_if_given_up, awaited)
+    except MPI.Exception as error:
+        if operation.reason:
+            raise operation.freed_error() from None
+        raise translate(error, operation.what, operation.comm) from error
+    except KeyboardInterrupt:
+        deadlines.revoke(operation.comm)  # the others wait for this rank
+        raise
+    if operation.reason:
+        raise operation.freed_error()
+    return found
+
+
+def wait_unwatched(
+    look: Callable[[], _Found], seconds_left: Callable[[], float], awaited: Awaited
+) -> _Found:
+    """Return what ``look()`` returns once that is true, as :func:`wait` does.
+
+    Args:
+        look: as there.
+        seconds_left: called before each sleep; raises if the wait is to end.
+        awaited: the message.
+    """
+    found = look()
+    if not found and not awaited.long_bytes and _is_main_thread():
+        found = _spin(look, 0.0)
+    return found or _spin_and_sleep(look, seconds_left, awaited)
+
+
+def _is_main_thread() -> bool:
+    # Another would keep the interpreter from the one that computes.
+    return threading.current_thread() is threading.main_thread()
+
+
+def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
+    """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
+    time_slice.shorten()
+    naps = not _is_main_thread()
+    until = time.perf_counter() + futex.SPIN_SECONDS + seconds
+    while True:
+        if naps:
+            time.sleep(_NAP_SECONDS)
+        else:
+            os.sched_yield()
+        found, now = look(), time.perf_counter()
+        if found or (now > until and not _helps(now)):
+            return found
+
+
+def _helps(now: float) -> bool:
+    return 1e9 * now < _own[_HELPS_UNTIL]
+
+
+def _spin_and_sleep(
+    look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
+) -> _Found:
+    if size := awaited.long_bytes:  # its partner may have come before, and will not ring
+        moves = min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+        if found := _spin(look, moves):
+            return found
+    time_slice.shorten()
+    try:
+        return _sleep(look, go_on, awaited)
+    finally:
+        _own[LOOKS_AT] = 0
+
+
+def _sleep(
+    look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
+) -> _Found:
+    began = time.perf_counter()
+    last_sent = _own[_SENT]
+    moves = _longest_move(awaited.long_bytes)
+    while True:
+        _own[LOOKS_AT] += 1
+        rung = _own[_RUNG]
+        _own[_ASLEEP] = 1
+        if awaited.sends:
+            _own[_SENDS] = 1
+        with barrier:
+            pass
+        if found := look():
+            return found
+        left, now, sent = go_on(), time.perf_counter(), _own[_SENT]
+        if sent != last_sent or _helps(now):
+            if sent != last_sent and moves and not awaited.sends:
+                sender = bell_of(sent % _ranks)
+                if sender is not None:  # it may wait for something else
+                    _call_sender(sender, awaited.size_bytes)
+            if found := _spin(look, moves if sent != last_sent else 0.0):
+                return found
+            last_sent, began = sent, time.perf_counter()
+            continue
+        slept = now - began
+        seconds = min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
+        futex.sleep(_own_address, rung, seconds if left is None else min(seconds, left))

@@ -1,0 +1,276 @@
+"""All-reduces of one host's ranks go through shared memory, in the order of ranks.
+
+Each rank copies its numbers into its slot, all meet (:mod:`.arrivals`), and each adds up the
+numbers of all slots, or combines them by another operation. Between more than two ranks, many
+numbers are divided: each rank leaves its own share out when it copies, combines that share alone
+and leaves the result in its slot; all meet again, and each copies the shares of the others. Either
+way an element is combined in the order of ranks, so the result has the same bits in every run.
+
+Many numbers go in chunks, so that the memory stays small and in the caches. While the shares of a
+chunk are combined, the next chunk is copied in, so that one more chunk takes one more meeting.
+Three buffers are used in turns, by the number of the meeting that follows: what is copied in before
+meeting m is read until a rank comes to meeting m + 2, and overwritten after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import threading
+from typing import Any
+
+import numpy
+
+from ..core import gpus
+from ..core.call import Call, mismatch
+from ..core.futex import IN_ORDER
+from ..core.runtime import MPI
+from ..faults.deadlines import Operation
+from .arrivals import Arrivals
+
+_BUFFERS = 3
+# Measured from 64 KiB to 1 MiB: smaller slots cost meetings, larger ones caches.
+_SLOT_BYTES = 1 << 19
+_UNDIVIDED_BYTES = 1 << 18  # of all ranks together: a meeting takes longer than combining so many
+_TOKEN_BYTES = 16
+_HEADER_BYTES = 4096
+_MOST_OPEN = 32  # further groups of this process leave their sums to MPI
+
+_NUMPY_TYPE = {
+    kind.handle: numpy.dtype(name)
+    for kind, name in (
+        *((MPI.UINT8_T, "u1"), (MPI.UINT16_T, "u2"), (MPI.UINT32_T, "u4"), (MPI.UINT64_T, "u8")),
+        *((MPI.INT8_T, "i1"), (MPI.INT16_T, "i2"), (MPI.INT32_T, "i4"), (MPI.INT64_T, "i8")),
+        *((MPI.FLOAT, "f4"), (MPI.DOUBLE, "f8"), (MPI.C_BOOL, "?")),
+        *((MPI.C_FLOAT_COMPLEX, "c8"), (MPI.C_DOUBLE_COMPLEX, "c16")),
+    )
+}
+_FUNCTION: dict[int, numpy.ufunc] = {
+    op.handle: function
+    for op, function in (
+        *((MPI.SUM, numpy.add), (MPI.PROD, numpy.multiply)),
+        *((MPI.MIN, numpy.minimum), (MPI.MAX, numpy.maximum)),
+        *((MPI.BAND, numpy.bitwise_and), (MPI.LAND, numpy.logical_and)),
+        *((MPI.BOR, numpy.bitwise_or), (MPI.LOR, numpy.logical_or)),
+        *((MPI.BXOR, numpy.bitwise_xor), (MPI.LXOR, numpy.logical_xor)),
+    )
+}
+
+_open = 0
+_open_lock = threading.Lock()
+
+
+class SharedSums:
+    """Does the all-reduces of one communicator; :func:`open_shared_sums` makes it.
+
+    A plan is given it in place of the communicator. One plan runs at a time.
+
+    Args:
+        comm: the communicator.
+        arrivals: where its ranks meet.
+        memory: bytes that all its ranks have mapped.
+
+    Attributes:
+        work: the collective that is run.
+        call: what all ranks must agree on.
+        signature: of that call, for :meth:`.Arrivals.meet`.
+    """
+
+    work: Operation
+    call: Call
+    signature: int
+
+    def __init__(self, comm: MPI.Intracomm, arrivals: Arrivals, memory: mmap.mmap) -> None:
+        self._comm = comm
+        self._rank = comm.Get_rank()
+        self._size = comm.Get_size()
+        self._arrivals = arrivals
+        self._memory = memory
+        # By MPI datatype: for each buffer, the slots of all ranks.
+        self._slots: dict[int, list[list[numpy.ndarray]]] = {}
+
+    def close(self) -> None:
+        """Give up the memory."""
+        global _open
+        self._slots.clear()
+        with _open_lock:
+            _open -= 1
+
+    def Get_size(self) -> int:
+        """Return the number of ranks."""
+        return self._size
+
+    def Allreduce(self, _in_place: Any, message: list, op: MPI.Op) -> None:
+        """Combine all ranks' numbers in place, with arguments as of the communicator's method.
+
+        Raises:
+            MismatchError: if the ranks have called different collectives.
+            CommunicationError: if a rank does not come.
+        """
+        memory, count, datatype = message
+        if not count:
+            self._meet()
+            return
+        kind = datatype.handle
+        numbers = numpy.frombuffer(memory, _NUMPY_TYPE[kind])
+        slots = self._slots.get(kind) or self._view(kind)
+        function = _FUNCTION[op.handle]
+        if self._size > 2 and numbers.nbytes * self._size > _UNDIVIDED_BYTES:
+            self._combine_in_shares(_chunks(numbers), slots, function)
+        elif numbers.nbytes <= _SLOT_BYTES:
+            self._combine_whole(numbers, slots, function)
+        else:
+            for chunk in _chunks(numbers):
+                self._combine_whole(chunk, slots, function)
+
+    def _view(self, kind: int) -> list[list[numpy.ndarray]]:
+        whole = numpy.frombuffer(self._memory, _NUMPY_TYPE[kind], offset=_HEADER_BYTES)
+        slots = [list(buffer) for buffer in whole.reshape(_BUFFERS, self._size, -1)]
+        self._slots[kind] = slots
+        return slots
+
+    def _meet(self) -> None:
+        # Numbers are written before the word that says so, and read after it: x86 keeps to that.
+        if not IN_ORDER:
+            _fence()
+        if not self._arrivals.meet(self.work, self.signature, self.call):
+            raise mismatch(self._comm, self.call)
+        if not IN_ORDER:
+            _fence()
+
+    def _next_buffer(self, slots: list[list[numpy.ndarray]]) -> list[numpy.ndarray]:
+        # Counted here, they would differ after a call that did not match.
+        return slots[self._arrivals.meetings % _BUFFERS]
+
+    def _combine_whole(
+        self, numbers: numpy.ndarray, slots: list[list[numpy.ndarray]], function: numpy.ufunc
+    ) -> None:
+        first, second, *others = here = self._next_buffer(slots)
+        count = len(numbers)
+        here[self._rank][:count] = numbers
+        self._meet()
+        function(first[:count], second[:count], out=numbers)
+        for slot in others:
+            function(numbers, slot[:count], out=numbers)
+
+    def _combine_in_shares(
+        self,
+        chunks: list[numpy.ndarray],
+        slots: list[list[numpy.ndarray]],
+        function: numpy.ufunc,
+    ) -> None:
+        here = self._next_buffer(slots)
+        self._hand_over(chunks[0], here)
+        self._meet()
+        for chunk, following in zip(chunks, [*chunks[1:], None], strict=True):
+            self._combine_own_share(chunk, here, function)
+            combined = here
+            if following is not None:
+                here = self._next_buffer(slots)
+                self._hand_over(following, here)
+            self._meet()
+            for peer, slot in enumerate(combined):
+                if peer != self._rank:
+                    share = self._share(peer, chunk)
+                    chunk[share] = slot[share]
+
+    def _share(self, rank: int, chunk: numpy.ndarray) -> slice:
+        count = len(chunk)
+        return slice(count * rank // self._size, count * (rank + 1) // self._size)
+
+    def _hand_over(self, chunk: numpy.ndarray, here: list[numpy.ndarray]) -> None:
+        own, slot = self._share(self._rank, chunk), here[self._rank]
+        slot[: own.start] = chunk[: own.start]
+        slot[own.stop : len(chunk)] = chunk[own.stop :]
+
+    def _combine_own_share(
+        self, chunk: numpy.ndarray, here: list[numpy.ndarray], function: numpy.ufunc
+    ) -> None:
+        own = self._share(self._rank, chunk)
+        parts = [slot[own] for slot in here]
+        result, parts[self._rank] = parts[self._rank], chunk[own]
+        function(parts[0], parts[1], out=result)
+        for part in parts[2:]:
+            function(result, part, out=result)
+        chunk[own] = result
+
+
+def _fence() -> None:
+    """Let no read or write of this thread pass.
+
+    Giving a lock back holds back what was before it, and taking one holds back what comes after:
+    on ARM nothing passes the two, which stay in their order.
+    """
+    for _ in range(2):
+        with _open_lock:
+            pass
+
+
+def _chunks(numbers: numpy.ndarray) -> list[numpy.ndarray]:
+    step = _SLOT_BYTES // numbers.itemsize
+    return [numbers[begin : begin + step] for begin in range(0, len(numbers), step)]
+
+
+# --- the memory ---------------------------------------------------------------------------------
+
+
+def open_shared_sums(comm: MPI.Intracomm, arrivals: Arrivals) -> SharedSums | None:
+    """Return what does the all-reduces of ``comm``; each of its ranks must call this.
+
+    The memory has no name: it goes with the last rank that has mapped it, and it does not count
+    against the size of /dev/shm, 64 MB in many containers.
+
+    Returns:
+        None if one of the ranks can't map the memory, has too many open already, or if MPI takes
+        the memory of GPUs, which is not here: then the all-reduces are MPI's.
+    """
+    global _open
+    size = _HEADER_BYTES + _BUFFERS * comm.Get_size() * _SLOT_BYTES
+    with contextlib.ExitStack() as until_mapped:
+        memory, place = _create(size, until_mapped) if comm.Get_rank() == 0 else (None, None)
+        place = comm.bcast(place)
+        if place is not None and comm.Get_rank() > 0:
+            path, token = place
+            memory = _map(path, token, size)
+        with _open_lock:
+            able = memory is not None and _open < _MOST_OPEN and not gpus.takes_cuda()
+            _open += able
+        agreed = comm.allreduce(able, MPI.LAND)
+    if not agreed or memory is None:
+        with _open_lock:
+            _open -= able
+        return None
+    return SharedSums(comm, arrivals, memory)
+
+
+def _create(
+    size: int, until_mapped: contextlib.ExitStack
+) -> tuple[mmap.mmap | None, tuple[str, bytes] | None]:
+    if not hasattr(os, "memfd_create"):  # not Linux
+        return None, None
+    try:
+        descriptor = os.memfd_create("torch_mpi4py sums")
+        until_mapped.callback(os.close, descriptor)
+        os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)
+    except OSError:  # too many files or too little memory
+        return None, None
+    memory[:_TOKEN_BYTES] = token = secrets.token_bytes(_TOKEN_BYTES)
+    return memory, (f"/proc/{os.getpid()}/fd/{descriptor}", token)
+
+
+def _map(path: str, token: bytes, size: int) -> mmap.mmap | None:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # of another user, or in a container of its own
+        return None
+    try:
+        memory = mmap.mmap(descriptor, size)
+    except (OSError, ValueError):  # another file, or too little memory
+        return None
+    finally:
+        os.close(descriptor)
+    # In a container of its own the path may lead to a file of the same size.
+    return memory if memory[:_TOKEN_BYTES] == token else None
