@@ -134,7 +134,9 @@ def test_every_wait_is_listed_with_its_bound(root: Path, modules: dict[str, str]
 )
 def test_a_new_wait_is_noticed(root: Path, modules: dict[str, str], added: str) -> None:
     source = modules["faults.deaths"] + f"\n\ndef added():\n    {added}\n"
-    problems = complaints(waits_of(source, "faults.deaths"), (root / PACKAGE / "WAITS.md").read_text())
+    problems = complaints(
+        waits_of(source, "faults.deaths"), (root / PACKAGE / "WAITS.md").read_text()
+    )
     assert any("deaths.added" in problem for problem in problems), problems
 
 
