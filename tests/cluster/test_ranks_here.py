@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,14 +14,6 @@ from ipyranks.ranks_here import RanksHere
 from ipyranks.runtime_dir import RuntimeDir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sets the clock of Linux's /proc")
-
-
-async def _connect(ranks: RanksHere, pid: int) -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        _, writer = await asyncio.open_unix_connection(sock=ours)
-        ranks.hear({"number": 0, "pid": pid}, writer)
-        writer.close()
 
 
 def test_engines_outlive_a_clock_that_is_set(
@@ -47,7 +37,7 @@ def test_engines_outlive_a_clock_that_is_set(
 
         ranks = RanksHere(directory, says, ended.append)
         created = psutil.Process(engine.pid).create_time()
-        asyncio.run(_connect(ranks, engine.pid))
+        ranks.hear({"number": 0, "pid": engine.pid})
         (proc / "stat").write_text(later)
         monkeypatch.setattr(psutil, "PROCFS_PATH", str(proc))
         assert psutil.Process(engine.pid).create_time() == pytest.approx(created + 7)

@@ -97,6 +97,26 @@ def test_rank_leaves(rank):
     if rank == 0:
         os._exit(7)
 """
+MIXED = """
+import pathlib
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def folder():
+    yield
+    pathlib.Path("ended").touch()
+
+
+def test_before(folder):
+    pass
+
+
+@pytest.mark.ranks(2, backend=None)
+def test_on_ranks(rank):
+    assert not pathlib.Path("ended").exists()
+"""
 WITH_TORCH = """
 import os
 import signal
@@ -211,6 +231,18 @@ def test_two_processes_of_pytest_xdist_have_ranks_of_their_own(project: Path) ->
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "3 passed" in answer.stdout
     assert {"[gw0]", "[gw1]"} <= set(re.findall(r"\[gw\d\]", answer.stdout))
+
+
+@pytest.mark.timeout(300)
+def test_ordinary_tests_before_and_after_end_as_they_should(tmp_path: Path) -> None:
+    """What they have set up for their module ends with it, also where a test on ranks is last."""
+    (tmp_path / "test_mixed.py").write_text(MIXED)
+    (tmp_path / "test_plain.py").write_text(
+        "import pathlib\n\ndef test_after():\n    assert pathlib.Path('ended').exists()\n"
+    )
+    answer = run_pytest(tmp_path, "-q")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "3 passed" in answer.stdout
 
 
 @pytest.mark.timeout(900)  # eight starts of ranks

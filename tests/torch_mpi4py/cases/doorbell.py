@@ -14,7 +14,7 @@ from unittest import mock
 import numpy
 import torch
 import torch.distributed as dist
-from torch_mpi4py import DeadlineError, RevokedError, world
+from torch_mpi4py import MPI, DeadlineError, RevokedError, world
 from torch_mpi4py.core import futex
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.meeting import doorbell
@@ -379,3 +379,29 @@ def case_a_wait_ends_when_all_are_given_up(rank: int, size: int) -> None:
         comm.recv(source=(rank + 1) % size)
     timer.join()
     world().barrier()
+
+
+@case(sizes=(2,))
+def case_messages_to_and_from_nobody(rank: int, size: int) -> None:
+    comm, nobody = world(), MPI.PROC_NULL
+    data = numpy.ones(3)
+    comm.Send(data, nobody)
+    comm.Isend(data, nobody).Wait()
+    comm.send("a", nobody)
+    comm.isend("a", nobody).wait()
+    comm.issend("a", nobody).wait()
+    status = MPI.Status()
+    comm.Recv(data, nobody, status=status)
+    assert status.Get_source() == nobody
+    comm.Irecv(data, nobody).Wait(status)
+    assert status.Get_source() == nobody
+    assert comm.recv(source=nobody) is None
+    assert comm.irecv(source=nobody).wait() is None
+    assert comm.sendrecv("a", nobody, source=nobody) is None
+    comm.Sendrecv(data, nobody, recvbuf=data, source=nobody)
+    comm.Probe(nobody)
+    assert (data == 1).all()
+    mine = numpy.full(2, float(rank))
+    comm.Sendrecv_replace(mine, rank ^ 1, 5, rank ^ 1, 5, status)
+    assert (status.Get_source(), status.Get_tag(), status.Get_count(MPI.DOUBLE)) == (rank ^ 1, 5, 2)
+    assert (mine == rank ^ 1).all()

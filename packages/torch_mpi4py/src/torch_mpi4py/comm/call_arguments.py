@@ -29,7 +29,10 @@ def arguments_of(name: str, args: Sequence[Any], kwargs: Arguments) -> dict[str,
 
 
 def argument_of(name: str, which: str, args: Sequence[Any], kwargs: Arguments) -> Any:
-    """Return one argument of a call of the method ``name`` that was accepted, or its default."""
+    """Return one argument of a call of the method ``name`` that was accepted, or its default.
+
+    None if the method has no such argument.
+    """
     at, default = _place_of(name, which)
     return args[at] if at < len(args) else kwargs.get(which, default)
 
@@ -98,7 +101,7 @@ def _parameters(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
 @functools.cache
 def _place_of(name: str, which: str) -> tuple[int, Any]:
     names, defaults = _parameters(name)
-    return names.index(which), defaults.get(which)
+    return names.index(which) if which in names else len(names), defaults.get(which)
 
 
 # --- bytes --------------------------------------------------------------------------------

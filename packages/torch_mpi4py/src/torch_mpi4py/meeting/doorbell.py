@@ -217,10 +217,10 @@ def _is_main_thread() -> bool:
 def _spin(look: Callable[[], _Found], seconds: float) -> _Found:
     """Ask MPI for a moment, and for as long as a message, or one that is sent, may be moving."""
     time_slice.shorten()
-    naps = not _is_main_thread()
-    until = time.perf_counter() + futex.SPIN_SECONDS + seconds
+    naps, now = not _is_main_thread(), time.perf_counter()
+    until = now + futex.SPIN_SECONDS + seconds
     while True:
-        if naps:
+        if naps or now > until:
             time.sleep(_NAP_SECONDS)
         else:
             os.sched_yield()

@@ -152,6 +152,8 @@ class OnController:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item, nextitem, mark):
             item.ihook.pytest_runtest_logreport(report=report)
+        # What an earlier test has left set up for this one, such as its folder, ends here.
+        item.session._setupstate.teardown_exact(nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
