@@ -33,7 +33,7 @@ def keep_dynamo_out() -> None:
 
 
 def _teach(rules: ModuleType) -> None:
-    rules.add(__package__)
+    rules.add(__package__.partition(".")[0])
     # Torch 2.11 accepts a group of its own class only in a compiled function; later versions accept
     # subclasses. The rules have imported the module.
     variables = sys.modules["torch._dynamo.variables.distributed"]
