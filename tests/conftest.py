@@ -72,15 +72,16 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> ranks.Library:
 
 
 def pytest_ranks_variables(item: pytest.Item) -> dict[str, str] | None:
-    """Have a test with the parameter ``mpi`` run under this MPI."""
+    """Have a test with the parameter ``mpi`` run under this MPI, and know what is asked by hand."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
+    asked = {name: os.environ[name] for name in (ranks.BY_HAND,) if name in os.environ}
     if params.get("mpi") != "mpich":
-        return None
+        return asked
     if MPICH not in item.config.stash:
         folder = tempfile.TemporaryDirectory(prefix="mpich-")
         item.config.add_cleanup(folder.cleanup)
         item.config.stash[MPICH] = ranks.wheel(ranks.MPICH, Path(folder.name))
-    return dict(item.config.stash[MPICH].variables)
+    return asked | dict(item.config.stash[MPICH].variables)
 
 
 # The quick and the basic first: what a later test stands on has been tested before it.

@@ -16,7 +16,7 @@ from torch_mpi4py.board.observing import RankBoards
 from course_lib.doctor import OK, WARN, mpi
 from tests import ranks
 from tests.cluster.conftest import wait_until
-from tests.cluster.hangs import CLOCK, begin, limit_passed, rows_of
+from tests.cluster.hangs import CLOCK, RENEWED, begin, limit_passed, rows_of
 from tests.cluster.test_segments import assert_segments_of_a_killed_run_go
 
 pytestmark = pytest.mark.timeout(270)
@@ -82,6 +82,17 @@ with open("/proc/self/maps") as maps:
 """
 
 
+def hang(kernel, cell: str):
+    """Run a cell in which both ranks wait, until its limit, and return what came out."""
+    running = begin(kernel, cell, wait_until, waiting=[0, 1], options=" --limit 60")
+    assert None not in RankBoards(kernel.events).waits([0, 1]).values()
+    with limit_passed(kernel):
+        out = kernel.finish(running)
+    assert out.error["ename"] == "HangError"
+    assert all(row.startswith("waiting") for row in rows_of(out.traceback).values())
+    return out
+
+
 def test_a_cluster_reports_a_hang_and_restarts(used: ranks.Library, new_kernel, traces) -> None:
     kernel = new_kernel()
     assert VERSIONS[used.name] in kernel.start_cluster(2, "init_process_group=True")
@@ -99,16 +110,14 @@ def test_a_cluster_reports_a_hang_and_restarts(used: ranks.Library, new_kernel, 
     out = kernel.must("%%px\nt = torch.ones(3)\ndist.all_reduce(t)\nt.tolist()").text()
     assert out == "rank 0 = [2.0, 2.0, 2.0]\nrank 1 = [2.0, 2.0, 2.0]\n"
 
-    cell = "comm.recv(source=1 - rank, tag=11)"
-    running = begin(kernel, cell, wait_until, waiting=[0, 1], options=" --limit 60")
-    assert None not in RankBoards(kernel.events).waits([0, 1]).values()
-    with limit_passed(kernel):
-        out = kernel.finish(running)
-    assert out.error["ename"] == "HangError"
+    out = hang(kernel, "comm.recv(source=1 - rank, tag=11)")
     deadlock = r"Deadlock: ranks 0 and 1 both receive first \[cell \d+, line 2\]"
     assert re.search(deadlock, out.error["evalue"]), out.traceback
-    assert all(row.startswith("waiting") for row in rows_of(out.traceback).values())
-    assert ADVICE in out.text()
+    assert RENEWED in out.text()
+    assert kernel.must("%px comm.allreduce(1)").text() == "rank 0 = 2\nrank 1 = 2\n"
 
+    # This one waits inside MPI, which cannot free it.
+    out = hang(kernel, "comm.Ibarrier().Wait() if rank else comm.recv(source=1)")
+    assert ADVICE in out.text()
     kernel.must("cluster.restart(); cluster.init_process_group()", within=120)
     assert kernel.must("%px comm.allreduce(1)").text() == "rank 0 = 2\nrank 1 = 2\n"

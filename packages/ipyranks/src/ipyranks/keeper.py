@@ -550,6 +550,7 @@ class Keeper:
         if self._allocation is not None:
             if self.state == "failed" and (why := await self._allocation.why_it_ended()):
                 self.error = why
+                self._lost_hosts = []  # they are well, and may be had again
             await self._allocation.end()
         self.directory.remove()
         if self._owner_writer is not None:

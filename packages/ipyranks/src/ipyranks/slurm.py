@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ _NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints")
 _ASK_FOR_REASON_EVERY_S = 2.0
 _ANSWERS_WITHIN_S = 5.0
 _ENDS_WITHIN_S = 10.0
+_LOOKS_EVERY_S = 0.2
 
 
 def read_settings(said: Any) -> dict[str, Any]:
@@ -112,11 +114,17 @@ class Allocation:
 
     async def why_it_ended(self) -> str | None:
         """What has become of the job; None while it runs, or if nobody knows."""
-        said = await _answer("scontrol", "-o", "show", "job", self.job)
-        # Of an array the number of one task is that of all, and all are told.
-        lines = [line for line in said.splitlines() if line.startswith(f"JobId={self.job} ")]
-        state = lines[0] if lines else ""
-        found = re.search(r"JobState=(\S+)", state)
+        deadline = time.monotonic() + _ENDS_WITHIN_S
+        while True:
+            said = await _answer("scontrol", "-o", "show", "job", self.job)
+            # Of an array the number of one task is that of all, and all are told.
+            lines = [line for line in said.splitlines() if line.startswith(f"JobId={self.job} ")]
+            state = lines[0] if lines else ""
+            found = re.search(r"JobState=(\S+)", state)
+            # Until its processes have ended Slurm does not say why they are to end.
+            if found is None or found[1] != "COMPLETING" or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_LOOKS_EVERY_S)
         if found is None or found[1] in ("RUNNING", "COMPLETING", "COMPLETED"):
             return None
         limit = re.search(r"TimeLimit=(\S+)", state)

@@ -175,8 +175,11 @@ class Crew:
     def _start(self) -> None:
         address = str(self.folder / "socket")
         python = [sys.executable, *([] if str(self.cwd) in sys.path else ["-P"]), "-m", "pytest"]
-        told = ["sh", "-c", _AND_TELL, str(self.folder / "status")]
         ours = {SOCKET: address, "TORCH_MPI4PY_EVENTS_DIR": str(self._boards.directory)}
+        variables = dict(self.variables) | ours | {"PYTEST_ADDOPTS": ""}
+        # To another host no launcher takes variables that it does not know.
+        given = ["env", *(f"{name}={value}" for name, value in variables.items())]
+        told = ["sh", "-c", _AND_TELL, str(self.folder / "status"), *given]
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(address)
             listening.listen(self.size)
@@ -186,7 +189,7 @@ class Crew:
                     self.size,
                     *(*told, *python, *self.arguments),
                     output=self._launcher,
-                    variables=dict(self.variables) | ours | {"PYTEST_ADDOPTS": ""},
+                    variables=variables,
                     cwd=self.cwd,
                 )
             except NoMPIError as error:
