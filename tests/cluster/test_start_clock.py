@@ -19,7 +19,7 @@ from tests import ranks
 pytestmark = pytest.mark.timeout(270)
 
 USUAL_S = 6  # a start of two ranks takes 2 s of its own
-CROWD = 6  # programs for each core
+CROWD = 8  # programs for each core
 
 linux = pytest.mark.skipif(not WAITS_ARE_TOLD, reason="the system does not tell who waits")
 
@@ -101,12 +101,14 @@ def test_in_a_crowd_ranks_start_and_cells_get_the_time_they_wait_for_a_core(new_
         seconds, own = map(float, re.findall(r"ready after (\S+) s, of which (\S+) s", log)[0])
         assert own < USUAL_S < seconds
         assert re.search(r"^\d+ s: waiting for a core: \d of 2 ranks have", out.text(), re.M)
+        # A second in which a rank had a fifth of a core or more counts in full, so what this cell
+        # computes must be less than a fifth of its limit.
         kernel.must(
-            "%%px --limit 1\nimport time\nbegan, has_run = time.monotonic(), time.process_time()\n"
-            "while time.process_time() < has_run + 0.3:\n    pass\n"
+            "%%px --limit 2\nimport time\nbegan, has_run = time.monotonic(), time.process_time()\n"
+            "while time.process_time() < has_run + 0.35:\n    pass\n"
             "took = time.monotonic() - began"
         )
-        assert "True" in kernel.must("print(min(cluster.view['took']) > 1)").text()
+        assert "True" in kernel.must("print(min(cluster.view['took']) > 2)").text()
         waits = kernel.run("%%px --limit 3\nimport time\ntime.sleep(60)")
         computes = kernel.run("%%px --limit 0.5\nwhile True:\n    pass")
     assert computes.error["ename"] == waits.error["ename"] == "HangError"
