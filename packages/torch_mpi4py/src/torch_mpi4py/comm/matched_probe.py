@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..board.call_site import call_site
+from ..core import links
 from ..core.runtime import MPI
-from ..emulation import link_emulation
 from ..log.events import log
 from ..meeting.doorbell import Awaited
 from .requests import GuardedRequest
@@ -57,6 +57,7 @@ class GuardedMessage(MPI.Message):
         __tracebackhide__ = True
         status = MPI.Status() if status is None else status
         received = request.wait(status)
-        if status.Get_source() not in (self._comm.Get_rank(), MPI.PROC_NULL):
-            link_emulation.take_in(self._comm, status.Get_count(MPI.BYTE))
+        link = links.current()
+        if link is not None and status.Get_source() not in (self._comm.Get_rank(), MPI.PROC_NULL):
+            link.take_in(self._comm, status.Get_count(MPI.BYTE))
         return received

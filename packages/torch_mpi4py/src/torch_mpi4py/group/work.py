@@ -19,7 +19,7 @@ from ..log.events import Token, log
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
 
 if TYPE_CHECKING:
-    from ..emulation.link_emulation import EmulatedLink
+    from ..core.links import Link
     from .channel import Channel
     from .collectives import Plan
 
@@ -98,7 +98,7 @@ class Collective(Operation):
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
-        link: the emulated link it was called under, None on the real one.
+        link: the link that carries it, None if MPI does.
         event: its entry in the event log.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
@@ -112,7 +112,7 @@ class Collective(Operation):
     call: Call
     plan: Plan
     options: Any = None
-    link: EmulatedLink | None = None
+    link: Link | None = None
     event: Token | None = None
 
     # Held until the end, if some other thread may run it.
