@@ -27,8 +27,7 @@ from .blocking_messages import sleeping_call, tell_partner
 from .call_arguments import is_receive, with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
-from .matched_probe import GuardedMessage
-from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
+from .requests import NON_BLOCKING, GuardedMessage, GuardedRequest, RequestWithDeadline
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 _LONGEST_PAUSE = 1e-3
