@@ -22,8 +22,7 @@ from ..faults.deaths import is_revoked
 from ..faults.mpi_errors import translate
 from ..log import peer_boards
 from ..log.events import log
-from ..meeting.doorbell import Bells
-from .blocking_messages import sleeping_call, tell_partner
+from .blocking_messages import CommWithBells, sleeping_call, tell_partner
 from .call_arguments import is_receive, with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
@@ -51,7 +50,7 @@ def library() -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-class GuardedComm(MPI.Intracomm):
+class GuardedComm(CommWithBells):
     """An mpi4py communicator whose blocking calls have a deadline.
 
     Attributes:
@@ -76,11 +75,6 @@ class GuardedComm(MPI.Intracomm):
         self.made = 0
         self.arrivals = None
         return self
-
-    @functools.cached_property
-    def bells(self) -> Bells:
-        """By which its ranks wake each other when a message comes."""
-        return Bells(self)
 
     def most_begun(self) -> float:
         """Return how many collectives this rank has begun."""

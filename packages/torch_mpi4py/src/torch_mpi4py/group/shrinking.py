@@ -11,7 +11,7 @@ taken up again by the next one.
 from __future__ import annotations
 
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -30,9 +30,6 @@ from ..faults.deaths import has_ulfm
 from ..faults.mpi_errors import translate
 from ..log.live_groups import live_groups
 from .rendezvous import group_on, open_store
-
-if TYPE_CHECKING:
-    from .process_group import MPIProcessGroup
 
 
 class Shrunk(NamedTuple):
@@ -87,12 +84,12 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
     return Shrunk(dead, survivors, fresh.Get_rank(), fresh.Get_size())
 
 
-def _default_group() -> MPIProcessGroup | None:
+def _default_group() -> dist.ProcessGroup | None:
     group = dist.group.WORLD if dist.is_initialized() else None
     return group if group in live_groups else None
 
 
-def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIProcessGroup:
+def shrink_group(group: dist.ProcessGroup, seconds: float | None = None) -> dist.ProcessGroup:
     """Return a new group of the members of ``group`` that live; each of them must call this.
 
     The old group is destroyed. For the default group this is :func:`shrink`.

@@ -7,21 +7,18 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import DeadlineError, RevokedError
+from ..core.links import Link
 from ..faults.deadlines import Operation, bounded
 from ..log.events import Token, log
+from .collectives import Plan
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
-
-if TYPE_CHECKING:
-    from ..core.links import Link
-    from .channel import Channel
-    from .collectives import Plan
 
 
 def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
@@ -94,7 +91,6 @@ class Collective(Operation):
         done: whether it has ended, well or not.
         error: why it failed, None while it has not.
         tensors: the output tensors.
-        channel: where it is queued and run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
@@ -108,7 +104,6 @@ class Collective(Operation):
     done = False
     error: BaseException | None = None
     tensors: list[torch.Tensor]
-    channel: Channel
     call: Call
     plan: Plan
     options: Any = None
