@@ -163,8 +163,10 @@ def test_an_idle_engine_killed(started, traces, wait_until):
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
     started.must("cluster.kill(0)")  # on request: the cause is known
     assert "memory" not in started.run("%px rank").error["evalue"]
+    alone = lambda: started.must("print(len(cluster.client.ids))").text()  # noqa: E731
+    wait_until(lambda: alone() == "1\n", 40, "ipyparallel has heard of it")
     started.must("from ipyranks import completion; completion._WITHIN_S = 30")
-    # What Tab completes is asked of a rank that lives.
+    # What Tab completes is asked of a rank that lives, as far as ipyparallel knows.
     asked = started.must("print(completion._ask(cluster, 'world_s'))")
     assert asked.text() == "['world_size']\n"
     assert "2 fresh ranks" in started.must("cluster.restart()", within=100).text()
