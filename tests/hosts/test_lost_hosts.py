@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
@@ -120,7 +121,9 @@ def test_a_host_that_stood_still(bed: BedClient, kernel: Kernel) -> None:
     assert_names_the_host(kernel.run("%px dist.barrier()", LOST_WITHIN_S).traceback)
     assert_restarts_on_h1(kernel)
     for pid in still:
-        bed.kill(pid, signal.SIGCONT)
+        # The first that wakes may end others before their turn comes: the agent its ranks.
+        with contextlib.suppress(ProcessLookupError):
+            bed.kill(pid, signal.SIGCONT)
     await_nothing_left_on_h2(bed)
     kernel.must("%%px\nassert comm.allreduce(1) == 2")
 

@@ -372,7 +372,10 @@ class BedClient:
                 file.flush()
                 found = json.loads(file.readline())
         if "error" in found:
-            raise RuntimeError(found["error"])
+            kind = (
+                ProcessLookupError if found["error"].startswith("ProcessLookup") else RuntimeError
+            )
+            raise kind(found["error"])
         return found["answer"]
 
     def execute(
@@ -382,7 +385,11 @@ class BedClient:
         return subprocess.CompletedProcess(argv, *self._call("execute", host, list(argv), timeout))
 
     def kill(self, pid: int, signum: int = signal.SIGKILL) -> None:
-        """Send a signal to a process, numbered as in :meth:`processes`."""
+        """Send a signal to a process, numbered as in :meth:`processes`.
+
+        Raises:
+            ProcessLookupError: if it has ended.
+        """
         self._call("kill", pid, int(signum))
 
     def parent(self, pid: int) -> int:

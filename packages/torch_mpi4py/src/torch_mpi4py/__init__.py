@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from .registration import ensure_registered
 
 if TYPE_CHECKING:
-    from .group.api import (
+    from .api import (
         MPI,
         ClosedGroupError,
         CommunicationError,
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> object:
     """Start MPI and return a public name at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .group import api
+    from . import api
 
     return getattr(api, name)
 

@@ -65,12 +65,12 @@ def _is_entry_point() -> bool:
 
 
 def _create_group(options: Any, backend_options: Any) -> Any:
-    from .group.api import create_group
+    from .api import create_group
 
     return create_group(options, backend_options)
 
 
 def _rendezvous(url: str, *arguments: Any, **options: Any) -> Iterator[tuple]:
-    from .group.api import rendezvous
+    from .api import rendezvous
 
     return rendezvous(url, *arguments, **options)

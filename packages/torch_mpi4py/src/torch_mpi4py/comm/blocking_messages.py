@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.runtime import MPI
 from ..faults import pending_requests
@@ -19,17 +19,23 @@ from ..meeting import doorbell
 from ..meeting.doorbell import Awaited
 from .call_arguments import Arguments, argument_of, bytes_sent, is_receive, is_send
 
-if TYPE_CHECKING:
-    from .guarded_comm import GuardedComm
-
 _EAGER_BYTES = 2048  # an object so short is there once its message is found
 _OBJECT_BYTES = 1 << 15  # for an object of unknown size mpi4py has so much memory
 
 Call = Callable[[Operation], Any]
 
 
+class CommWithBells(MPI.Intracomm):
+    """A communicator whose ranks wake each other when a message comes."""
+
+    @functools.cached_property
+    def bells(self) -> doorbell.Bells:
+        """By which they do that."""
+        return doorbell.Bells(self)
+
+
 def sleeping_call(
-    comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
+    comm: CommWithBells, name: str, args: Sequence[Any], kwargs: Arguments
 ) -> Call | None:
     """Return a function that makes the blocking call ``comm.name(*args, **kwargs)``.
 
@@ -46,7 +52,7 @@ def sleeping_call(
 
 
 def tell_partner(
-    comm: GuardedComm, name: str, args: Sequence[Any], kwargs: Arguments
+    comm: CommWithBells, name: str, args: Sequence[Any], kwargs: Arguments
 ) -> Callable[[], Awaited] | None:
     """Wake the partner of ``comm.name(*args, **kwargs)``, a non-blocking call that was made.
 
@@ -81,7 +87,7 @@ def _size_of(buffer: Any) -> int:
 # --- one message --------------------------------------------------------------------------------
 
 
-def _send(start: Any, comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+def _send(start: Any, comm: CommWithBells, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         request = start(comm, buf, dest, tag)
         comm.bells.sent(dest)
@@ -90,7 +96,7 @@ def _send(start: Any, comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> C
     return run if comm.bells.reaches(dest) else None
 
 
-def _buffered_send(comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call | None:
+def _buffered_send(comm: CommWithBells, buf: Any, dest: int, tag: int = 0) -> Call | None:
     def run(operation: Operation) -> None:
         MPI.Intracomm.Bsend(comm, buf, dest, tag)  # does not wait
         comm.bells.sent(dest)
@@ -99,7 +105,7 @@ def _buffered_send(comm: GuardedComm, buf: Any, dest: int, tag: int = 0) -> Call
 
 
 def _receive(
-    comm: GuardedComm,
+    comm: CommWithBells,
     buf: Any,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
@@ -116,7 +122,7 @@ def _receive(
 
 
 def _receive_object(
-    comm: GuardedComm,
+    comm: CommWithBells,
     buf: Any = None,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
@@ -142,7 +148,7 @@ def _receive_object(
 
 def _take_in(
     operation: Operation,
-    comm: GuardedComm,
+    comm: CommWithBells,
     found: MPI.Message,
     status: MPI.Status,
     source: int,
@@ -162,7 +168,7 @@ def _take_in(
 
 def _probe(
     look: Any,
-    comm: GuardedComm,
+    comm: CommWithBells,
     source: int = MPI.ANY_SOURCE,
     tag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
@@ -180,7 +186,7 @@ def _probe(
 
 def _await(
     operation: Operation,
-    comm: GuardedComm,
+    comm: CommWithBells,
     request: MPI.Request,
     test: Callable[[], bool],
     memory: Any,
@@ -211,7 +217,7 @@ def _await(
 
 
 def _exchange(
-    comm: GuardedComm,
+    comm: CommWithBells,
     sendbuf: Any,
     dest: int,
     sendtag: int = 0,
@@ -225,7 +231,7 @@ def _exchange(
 
 
 def _exchange_objects(
-    comm: GuardedComm,
+    comm: CommWithBells,
     sendobj: Any,
     dest: int,
     sendtag: int = 0,
@@ -238,7 +244,7 @@ def _exchange_objects(
     return _both(comm, [MPI.pickle.dumps(sendobj), MPI.BYTE], dest, sendtag, receive)
 
 
-def _both(comm: GuardedComm, sent: Any, dest: int, tag: int, receive: Call | None) -> Call | None:
+def _both(comm: CommWithBells, sent: Any, dest: int, tag: int, receive: Call | None) -> Call | None:
     def run(operation: Operation) -> Any:
         assert receive is not None
         request = MPI.Intracomm.Isend(comm, sent, dest, tag)

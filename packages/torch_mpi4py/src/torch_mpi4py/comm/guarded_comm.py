@@ -13,24 +13,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..core import advice, base_comm, collective_counts, runtime
+from ..core import advice, base_comm, collective_counts, links, runtime
 from ..core.errors import DeadlineError, RevokedError
 from ..core.runtime import MPI
-from ..emulation import link_emulation
 from ..exits import at_exit, ends
 from ..faults import comm_reaper, deadlines
 from ..faults.deaths import is_revoked
 from ..faults.mpi_errors import translate
 from ..log import peer_boards
 from ..log.events import log
-from ..meeting.doorbell import Bells
-from .blocking_messages import sleeping_call, tell_partner
+from .blocking_messages import CommWithBells, sleeping_call, tell_partner
 from .call_arguments import is_receive, with_status
 from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
-from .emulated_calls import call_on_link, start_on_link
-from .matched_probe import GuardedMessage
-from .requests import NON_BLOCKING, GuardedRequest, RequestWithDeadline
+from .requests import NON_BLOCKING, GuardedMessage, GuardedRequest, RequestWithDeadline
 
 DEFAULT_TIMEOUT_SECONDS = 30.0
 _LONGEST_PAUSE = 1e-3
@@ -54,7 +50,7 @@ def library() -> str:
     return f"{name} {'.'.join(map(str, version))}"
 
 
-class GuardedComm(MPI.Intracomm):
+class GuardedComm(CommWithBells):
     """An mpi4py communicator whose blocking calls have a deadline.
 
     Attributes:
@@ -79,11 +75,6 @@ class GuardedComm(MPI.Intracomm):
         self.made = 0
         self.arrivals = None
         return self
-
-    @functools.cached_property
-    def bells(self) -> Bells:
-        """By which its ranks wake each other when a message comes."""
-        return Bells(self)
 
     def most_begun(self) -> float:
         """Return how many collectives this rank has begun."""
@@ -133,7 +124,6 @@ def _guarded(name: str) -> Callable[..., Any]:
     """Return mpi4py's method ``name`` with a deadline, a log entry and errors of ours."""
     starts = name in NON_BLOCKING
     counts = name in GuardedComm.counted
-    on_link = start_on_link if starts else call_on_link
 
     @functools.wraps(getattr(MPI.Intracomm, name))
     def method(self: GuardedComm, *args: Any, **kwargs: Any) -> Any:
@@ -141,9 +131,11 @@ def _guarded(name: str) -> Callable[..., Any]:
         plain, args, kwargs = pickled_once(name, args, kwargs)
         events = begin_call(self, name, plain, args, kwargs, waiting=not starts)
         args, kwargs, status = with_status(plain, args, kwargs)
-        link = link_emulation.current()
+        link = links.current()
         function = (
-            functools.partial(on_link, link, plain) if link else getattr(MPI.Intracomm, plain)
+            getattr(MPI.Intracomm, plain)
+            if link is None
+            else functools.partial(link.start if starts else link.call, plain)
         )
         call = functools.partial(function, self, *args, **kwargs)
         made: Any

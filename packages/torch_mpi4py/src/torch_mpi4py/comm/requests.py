@@ -1,6 +1,7 @@
 """Waiting for a request has the same deadline as the blocking call would have.
 
-Non-blocking mpi4py calls on the library's communicator return a :class:`GuardedRequest`.
+Non-blocking mpi4py calls on the library's communicator return a :class:`GuardedRequest`, and its
+``Mprobe`` returns a :class:`GuardedMessage`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ..core import advice
+from ..board.call_site import call_site
+from ..core import advice, links
 from ..core.errors import DeadlineError, RevokedError
 from ..core.runtime import MPI
 from ..faults import deadlines, pending_requests
@@ -185,3 +187,54 @@ class GuardedRequest(RequestWithDeadline, MPI.Request):
     ``GuardedRequest.waitall(requests)`` or ``comm.wait(*requests)``: mpi4py's own
     ``MPI.Request.waitall`` knows of no deadline.
     """
+
+
+class GuardedMessage(MPI.Message):
+    """An mpi4py message whose receiving calls have its communicator's deadline."""
+
+    _comm: Any
+    _awaited: Awaited
+
+    def __new__(
+        cls, message: MPI.Message, comm: Any = None, status: MPI.Status | None = None
+    ) -> GuardedMessage:
+        """Take over ``message``, which a probe of ``comm`` has found with this status."""
+        self = super().__new__(cls, message)
+        self._comm = comm
+        if status is not None:
+            source, size = status.Get_source(), status.Get_count(MPI.BYTE)
+            self._awaited = Awaited(comm.bells, source, size, is_matched=True)
+        return self
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
+        """Receive it into ``buf``."""
+        __tracebackhide__ = True
+        self._take_in(self._started("Recv", super().Irecv(buf)), status)
+
+    def recv(self, status: MPI.Status | None = None) -> Any:
+        """Return the object received."""
+        __tracebackhide__ = True
+        return self._take_in(self._started("recv", super().irecv()), status)
+
+    def Irecv(self, buf: Any) -> GuardedRequest:
+        """Start receiving it into ``buf``."""
+        return self._started("Irecv", super().Irecv(buf))
+
+    def irecv(self) -> GuardedRequest:
+        """Start receiving the object."""
+        return self._started("irecv", super().irecv())
+
+    def _started(self, name: str, request: MPI.Request) -> GuardedRequest:
+        group = log.group_of(self._comm).place
+        event = log.begin(log.string(name), group, False, call_site(3))
+        self._comm.bells.receives(self._awaited.peer, self._awaited.size_bytes)
+        return GuardedRequest(request).started_by(self._comm, name, [event], lambda: self._awaited)
+
+    def _take_in(self, request: GuardedRequest, status: MPI.Status | None) -> Any:
+        __tracebackhide__ = True
+        status = MPI.Status() if status is None else status
+        received = request.wait(status)
+        link = links.current()
+        if link is not None and status.Get_source() not in (self._comm.Get_rank(), MPI.PROC_NULL):
+            link.take_in(self._comm, status.Get_count(MPI.BYTE))
+        return received

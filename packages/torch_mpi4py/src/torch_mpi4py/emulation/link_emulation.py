@@ -38,16 +38,16 @@ from typing import TypeVar
 
 import numpy
 
+from ..core import links
 from ..core.errors import MismatchError
 from ..core.runtime import MPI
+from .calls import call_on_link, start_on_link
 from .collective_costs import collective_seconds
 from .link_queue import HeldSend, let_all_go, port_in, see_off, sleep_until
 from .machine import clock_identity
 
-_Held = TypeVar("_Held", bound=HeldSend)
+_Result = TypeVar("_Result")
 _lock = threading.Lock()
-entered_links: list[EmulatedLink] = []
-"""Those of the blocks that this process is in; the last one is in force."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +77,76 @@ class EmulatedLink:
         """What the ranks of a collective must agree on."""
         return float(self.latency), float(self.bandwidth)
 
+    # --- messages -------------------------------------------------------------------------
+
+    def send(
+        self,
+        start: Callable[[], MPI.Request],
+        comm: MPI.Comm,
+        dest: int,
+        size_bytes: float,
+        kind: type[HeldSend] | None = None,
+    ) -> HeldSend:
+        """Have a message to rank ``dest`` of ``comm`` sent by ``start`` after its time."""
+        held = (kind or HeldSend)(comm, dest, self.seconds(size_bytes), self.one_port, start)
+        with _lock:
+            while self._held and self._held[0].gone.is_set():
+                self._held.popleft()
+            self._held.append(held)
+        return held
+
+    def take_in(self, comm: MPI.Comm, size_bytes: int) -> None:
+        """Wait until a message that has come is in: no time, unless there is one port."""
+        if self.one_port:
+            sleep_until(port_in(self.seconds(size_bytes)), comm)
+
+    # --- collectives ----------------------------------------------------------------------
+
+    def collective(
+        self,
+        name: str,
+        comm: MPI.Intracomm,
+        size_bytes: float,
+        run: Callable[[], _Result],
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> _Result:
+        """Return what ``run()`` does, a collective that every rank of ``comm`` calls.
+
+        Args:
+            size_bytes: as in :func:`~torch_mpi4py.emulation.collective_costs.collective_seconds`;
+                the largest of all ranks counts.
+
+        Raises:
+            MismatchError: on all ranks, if they are in blocks with different numbers.
+        """
+        due = self._end_of_collective(name, comm, size_bytes)
+        result = run()
+        sleep_until(due, comm, given_up)
+        return result
+
+    def _end_of_collective(self, name: str, comm: MPI.Intracomm, size_bytes: float) -> float:
+        if comm.Get_size() == 1:
+            return 0.0
+        own = numpy.array([*self.numbers, clock_identity()])
+        values = numpy.array([time.perf_counter(), size_bytes, *own, *-own])
+        MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, values, MPI.MAX)
+        same = values[2:5] == -values[5:8]
+        if not same[:2].all():
+            raise MismatchError(
+                f"{name}: this rank emulates a link of {self.latency:g} s and {self.bandwidth:g} "
+                "bytes/s, another rank a different one; give all ranks the same numbers"
+            )
+        begin = values[0] if same[2] else time.perf_counter()
+        seconds = collective_seconds(
+            name, comm.Get_size(), values[1], self.latency, 1 / self.bandwidth
+        )
+        return float(begin + seconds)
+
+    # --- mpi4py's calls -------------------------------------------------------------------
+
+    call = call_on_link
+    start = start_on_link
+
 
 @contextlib.contextmanager
 def emulated_link(
@@ -91,7 +161,7 @@ def emulated_link(
     """
     link = EmulatedLink(latency, bandwidth, one_port)
     with _lock:
-        entered_links.append(link)
+        links.entered.append(link)
     try:
         yield link
         see_off(link._held)
@@ -100,78 +170,5 @@ def emulated_link(
         raise
     finally:
         with _lock:
-            entered_links.remove(link)
+            links.entered.remove(link)
         see_off(link._held)
-
-
-def current() -> EmulatedLink | None:
-    """Return the link in force in this process, None outside of all blocks."""
-    return entered_links[-1] if entered_links else None
-
-
-# --- messages -----------------------------------------------------------------------------
-
-
-def hold_back(
-    link: EmulatedLink,
-    comm: MPI.Comm,
-    dest: int,
-    size_bytes: float,
-    start: Callable[[], MPI.Request],
-    kind: type[_Held],
-) -> _Held:
-    """Have a message to rank ``dest`` of ``comm`` sent by ``start`` after its time on ``link``."""
-    held = kind(comm, dest, link.seconds(size_bytes), link.one_port, start)
-    with _lock:
-        while link._held and link._held[0].gone.is_set():
-            link._held.popleft()
-        link._held.append(held)
-    return held
-
-
-def send_by(
-    start: Callable[[], MPI.Request], comm: MPI.Comm, dest: int, size_bytes: int
-) -> MPI.Request | HeldSend:
-    """Return the request of ``start()``, which sends a message, on the link in force if any."""
-    link = current()
-    if link is None:
-        return start()
-    return hold_back(link, comm, dest, size_bytes, start, HeldSend)
-
-
-def take_in(comm: MPI.Comm, size_bytes: int) -> None:
-    """Wait until a message that has come is in: no time, unless there is one port."""
-    link = current()
-    if link is not None and link.one_port:
-        sleep_until(port_in(link.seconds(size_bytes)), comm)
-
-
-# --- collectives --------------------------------------------------------------------------
-
-
-def start_collective(
-    link: EmulatedLink, comm: MPI.Intracomm, name: str, size_bytes: float
-) -> float:
-    """Return when collective ``name`` is to end; every rank of ``comm`` must call this.
-
-    Args:
-        size_bytes: as in :func:`~torch_mpi4py.emulation.collective_costs.collective_seconds`; the
-            largest of all ranks counts.
-
-    Raises:
-        MismatchError: on all ranks, if they are in blocks with different numbers.
-    """
-    if comm.Get_size() == 1:
-        return 0.0
-    own = numpy.array([*link.numbers, clock_identity()])
-    values = numpy.array([time.perf_counter(), size_bytes, *own, *-own])
-    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, values, MPI.MAX)
-    same = values[2:5] == -values[5:8]
-    if not same[:2].all():
-        raise MismatchError(
-            f"{name}: this rank emulates a link of {link.latency:g} s and {link.bandwidth:g} "
-            "bytes/s, another rank a different one; give all ranks the same numbers"
-        )
-    begin = values[0] if same[2] else time.perf_counter()
-    seconds = collective_seconds(name, comm.Get_size(), values[1], link.latency, 1 / link.bandwidth)
-    return float(begin + seconds)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from ..core import links
 from ..core.runtime import MPI
 from ..faults.deaths import is_revoked
 
@@ -23,7 +24,8 @@ _clock = time.perf_counter
 _change = threading.Condition()
 _free_at: dict[int, float] = {}  # world rank -> when this process' link to it is free
 _port_out_free_at = _port_in_free_at = 0.0
-_queue: list[tuple[float, int, HeldSend]] = []  # a heap, by when they leave and their order
+# A heap, by when they leave and their order.
+_queue: list[tuple[float, int, HeldSend]] = links.held
 _order = itertools.count()
 _courier: threading.Thread | None = None
 _ends = False
@@ -126,11 +128,6 @@ class HeldSend:
                 return False
 
 
-def has_messages() -> bool:
-    """Return whether messages are kept back."""
-    return bool(_queue)
-
-
 def port_in(seconds: float) -> float:
     """Return when a message that has come and takes ``seconds`` is in, through the one port."""
     global _port_in_free_at
@@ -202,6 +199,9 @@ def end_courier(seconds: float) -> None:
         _change.notify()
     if _courier is not None:
         _courier.join(seconds)
+
+
+links.ends.append(end_courier)
 
 
 def _carry() -> None:

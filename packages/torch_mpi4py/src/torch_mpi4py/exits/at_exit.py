@@ -20,9 +20,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from ..core import alarm, runtime
+from ..core import alarm, links, runtime
 from ..core.runtime import MPI, remove_own_shared_memory
-from ..emulation import link_queue
 from ..faults import comm_reaper, deadlines
 from ..faults.deaths import failed_ranks, has_ulfm
 from ..log import heartbeat
@@ -31,7 +30,7 @@ from ..meeting import message_progress
 from . import ends
 
 _READING_SECONDS = 10.0  # milliseconds, where the launcher does not stall
-_COURIER_SECONDS = 5.0
+_LINK_SECONDS = 5.0
 _FAREWELL_SECONDS = 5.0
 # MPI_Finalize takes milliseconds, once all ranks have come to their ends.
 _FINALIZE_SECONDS = 60.0
@@ -95,7 +94,8 @@ def _leave(rank_pid: int) -> None:
         # return either. An error was raised when that happened.
         _die()
     if not MPI.Is_finalized() and _all_leave():
-        link_queue.end_courier(_COURIER_SECONDS)
+        for end in links.ends:
+            end(_LINK_SECONDS)
         comm_reaper.end(_FAREWELL_SECONDS)
         why = (
             f"MPI_Finalize has not returned within {_FINALIZE_SECONDS:g} s, although all ranks "

@@ -26,9 +26,8 @@ from typing import NamedTuple
 
 from ..board.event_board import ANY, Event
 from ..board.rank_states import rank_list
-from ..core import collective_counts, runtime
+from ..core import collective_counts, links, runtime
 from ..core.runtime import MPI
-from ..emulation import link_emulation, link_queue
 from ..faults import deadlines, pending_requests
 from ..faults.deaths import failed_ranks
 from ..launch import off_the_network
@@ -111,7 +110,7 @@ def _others() -> list[int]:
 def _messages_with() -> frozenset[int]:
     """Return the ranks with which messages are open here."""
     pending_requests.let_go()
-    if not log.enabled or pending_requests.kept() or link_queue.has_messages():
+    if not log.enabled or pending_requests.kept() or links.held:
         return frozenset({_EVERYBODY})
     operations = [op for op in log.reader.open_operations() if op.sends or op.needs_send]
     found = {_EVERYBODY if op.world_peer == ANY else op.world_peer for op in operations}
@@ -278,7 +277,7 @@ def _lacks(rank: int, identity: int, number: float) -> bool:
 
 
 def _without_its_message(operation: deadlines.Operation) -> str:
-    if link_emulation.entered_links or link_queue.has_messages():
+    if links.entered or links.held:
         return ""  # it may only be slow
     now, group = time.perf_counter(), log.group_of(operation.comm)
     if now - operation.started < _ARRIVAL_SECONDS:

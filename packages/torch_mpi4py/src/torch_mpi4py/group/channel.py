@@ -9,6 +9,7 @@ that first has to get a core.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -20,7 +21,6 @@ from ..core import collective_counts
 from ..core.call import mismatch
 from ..core.errors import CommunicationError, DeliveryError, MismatchError
 from ..core.runtime import MPI
-from ..emulation import link_emulation, link_queue
 from ..faults import deadlines
 from ..faults.deaths import has_ulfm
 from ..faults.mpi_errors import translate
@@ -110,7 +110,7 @@ class Channel(deadlines.Runner):
         if abandoned:  # nothing runs here any more
             work.finish(work.stopped(self.failure))
             return
-        # The time of an emulated link passes without a core, so it is always worth hiding.
+        # The time of a slow link passes without a core, so it is always worth hiding.
         if self.inline_allowed and work.link is None and cores_are_taken():
             self._progress.look()
         else:
@@ -223,7 +223,13 @@ class Channel(deadlines.Runner):
             if work.link is None:
                 work.plan(on)
             else:
-                _run_on_link(work.link, work, comm, on)
+                work.link.collective(
+                    work.what.removesuffix("_single"),
+                    comm,
+                    work.call.largest_part_bytes(work.tensors, comm.Get_size()),
+                    functools.partial(work.plan, on),
+                    lambda: work.reason is not None,
+                )
             error = work.freed_error() if work.reason else None
         except MPI.Exception as mpi_error:
             if work.reason:
@@ -258,16 +264,6 @@ class Channel(deadlines.Runner):
         work.finish(error)
         for one in waiting:
             one.finish(one.stopped(error))
-
-
-def _run_on_link(
-    link: link_emulation.EmulatedLink, work: Collective, comm: MPI.Intracomm, on: Any
-) -> None:
-    name = work.what.removesuffix("_single")
-    size_bytes = work.call.largest_part_bytes(work.tensors, comm.Get_size())
-    due = link_emulation.start_collective(link, comm, name, size_bytes)
-    work.plan(on)
-    link_queue.sleep_until(due, comm, lambda: work.reason is not None)
 
 
 def _as_communication_error(error: BaseException) -> CommunicationError:

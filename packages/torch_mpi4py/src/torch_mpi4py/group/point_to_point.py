@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from ..core import links
 from ..core.buffers import MAX_COUNT, Staging, message
 from ..core.dtypes import element_type
 from ..core.errors import CommunicationError, DeadlineError, RankFailedError, RevokedError
 from ..core.runtime import MPI
-from ..emulation import link_emulation
 from ..faults import deadlines, pending_requests
 from ..faults.deaths import is_broken, is_revoked
 from ..faults.mpi_errors import translate
@@ -57,7 +57,8 @@ def start_send(
         return request
 
     def start(comm: MPI.Intracomm) -> Any:
-        return link_emulation.send_by(isend, comm, dest, host.nbytes)
+        link = links.current()
+        return isend() if link is None else link.send(isend, comm, dest, host.nbytes)
 
     return PointToPointWork(what, event, start, dest, tensor, host, staging, channel, seconds)
 
@@ -245,15 +246,16 @@ class PointToPointWork(Handle):
 
     def _await_end(self, seconds: float) -> None:
         comm, what = self._channel.comm, self._what
-        is_held = isinstance(self._request, link_emulation.HeldSend)  # its time has not come
+        is_held = not isinstance(self._request, MPI.Request)  # MPI may not know it yet
         if not is_held and self._request.Test(self._status):
             pass
         elif not is_held and self._channel.bells.reaches(self._peer):
             self._sleep_until_end(deadlines.Operation(comm, what, seconds))
         else:
             deadlines.call(comm, what, seconds, self._request.Wait, self._status)
-        if self.receives and link_emulation.current() is not None:
-            deadlines.call(comm, what, seconds, link_emulation.take_in, comm, self._host.nbytes)
+        link = links.current()
+        if self.receives and link is not None:
+            deadlines.call(comm, what, seconds, link.take_in, comm, self._host.nbytes)
 
     def _sleep_until_end(self, operation: deadlines.Operation) -> None:
         test = functools.partial(self._request.Test, self._status)

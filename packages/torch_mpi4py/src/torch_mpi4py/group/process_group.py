@@ -24,13 +24,12 @@ from torch import Tensor, strided
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from ..board.call_site import site_of
-from ..core import collective_counts
+from ..core import collective_counts, links
 from ..core.buffers import require_reachable
 from ..core.call import Call, known_call
 from ..core.dtypes import reduction
 from ..core.errors import ClosedGroupError, CommunicationError, RevokedError
 from ..core.runtime import MPI
-from ..emulation.link_emulation import entered_links
 from ..exits import ends
 from ..faults import comm_reaper, deadlines, deaths
 from ..log.events import ANY, log
@@ -331,8 +330,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         # A handle is of torch's class, which takes long to make; who waits needs none.
         work = CollectiveWork() if asynchronous else Collective()
         work.on_callers_thread = not asynchronous
-        if entered_links:
-            work.link = entered_links[-1]
+        if links.entered:
+            work.link = links.entered[-1]
             call = call.over(work.link.numbers)
         work.channel = channel
         work.call = call

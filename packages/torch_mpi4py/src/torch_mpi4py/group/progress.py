@@ -19,12 +19,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ..core.runtime import MPI
 from ..log.peer_boards import board_of
-from .work import Collective
 
 _PATIENCE_SECONDS = 1e-3
 _LONGEST_PATIENCE = 8  # times that
@@ -46,7 +46,7 @@ class ProgressThread:
             who ends one then calls :meth:`hurry`.
     """
 
-    def __init__(self, name: str, tasks: deque[Collective], run_next: Callable[[], bool]) -> None:
+    def __init__(self, name: str, tasks: deque[Any], run_next: Callable[[], bool]) -> None:
         self.hurries = False
         self._name = name
         self._tasks = tasks
@@ -86,7 +86,7 @@ class ProgressThread:
                 self._thread = thread
 
     def _run(self) -> None:
-        before: Collective | None = None
+        before: object = None
         quiet_looks, patience = 0, 1
         while not (self._stops and not self._tasks):
             # What lies there is looked at again soon.
@@ -111,7 +111,7 @@ class ProgressThread:
         except queue.Empty:
             return _LOOK
 
-    def _first(self) -> Collective | None:
+    def _first(self) -> object:
         try:
             return self._tasks[0]
         except IndexError:

@@ -3,11 +3,15 @@
 :func:`shrink` renews everything: the base, :func:`torch_mpi4py.comm.guarded_comm` and the default
 process group. ``group.shrink()`` renews one group of a part of the ranks. Both are calls for
 all survivors; they work where ranks can be freed (Open MPI with ULFM).
+
+Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and a call that was given up is
+taken up again by the next one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from concurrent.futures import Future, wait
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -17,14 +21,15 @@ from ..comm.guarded_comm import (
     forget_half_made,
     renew_world,
 )
-from ..core.base_comm import numbers_in
+from ..core import advice
+from ..core.base_comm import base, numbers_in, replace_base
+from ..core.errors import CommunicationError, DeadlineError
+from ..core.runtime import MPI
 from ..faults import deadlines
-from ..faults.survivors_comm import shrink_base, shrunk_copy
+from ..faults.deaths import has_ulfm
+from ..faults.mpi_errors import translate
 from ..log.live_groups import live_groups
 from .rendezvous import group_on, open_store
-
-if TYPE_CHECKING:
-    from .process_group import MPIProcessGroup
 
 
 class Shrunk(NamedTuple):
@@ -79,12 +84,12 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
     return Shrunk(dead, survivors, fresh.Get_rank(), fresh.Get_size())
 
 
-def _default_group() -> MPIProcessGroup | None:
+def _default_group() -> dist.ProcessGroup | None:
     group = dist.group.WORLD if dist.is_initialized() else None
     return group if group in live_groups else None
 
 
-def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIProcessGroup:
+def shrink_group(group: dist.ProcessGroup, seconds: float | None = None) -> dist.ProcessGroup:
     """Return a new group of the members of ``group`` that live; each of them must call this.
 
     The old group is destroyed. For the default group this is :func:`shrink`.
@@ -110,4 +115,59 @@ def shrink_group(group: MPIProcessGroup, seconds: float | None = None) -> MPIPro
             use_local_synchronization=True,
         )
     fresh.check_collectives = checked
+    return fresh
+
+
+# --- communicators ------------------------------------------------------------------------
+
+
+def shrink_base(seconds: float) -> tuple[list[int], list[int]]:
+    """Leave the dead out of the base; every living rank must call this.
+
+    Returns:
+        The dead and the survivors, by their ranks in the base as it was.
+
+    Raises:
+        DeadlineError: if some living rank did not come within ``seconds``. The unfinished
+            call is kept, and the next one on this rank goes on with it.
+    """
+    before = base()
+    fresh = shrunk_copy(before, seconds, "shrink")
+    survivors = numbers_in(before, fresh.Get_group())
+    dead = [rank for rank in range(before.Get_size()) if rank not in survivors]
+    if dead:
+        replace_base(fresh)
+    return dead, survivors
+
+
+_unfinished: dict[int, Future] = {}
+
+
+def shrunk_copy(comm: MPI.Intracomm, seconds: float, what: str) -> MPI.Intracomm:
+    """Return a new communicator of the ranks of ``comm`` that live; ``comm`` may be revoked.
+
+    Raises:
+        CommunicationError: if this MPI has no fault tolerance.
+        DeadlineError: as in :func:`shrink_base`.
+    """
+    if not has_ulfm():
+        raise CommunicationError(
+            f"{what}: this MPI has no fault tolerance (ULFM), so nothing can go on after a death. "
+            f"{advice.RESTART} Open MPI 5 has it, when started with mpiexec --with-ft ulfm."
+        )
+    key = comm.handle
+    if key not in _unfinished:
+        _unfinished[key] = deadlines.on_thread("shrink", comm.Shrink)
+    shrinking = _unfinished[key]
+    if not wait([shrinking], deadlines.bounded(seconds)).done:
+        raise DeadlineError(
+            f"{what}: Timed out because not every living rank made this call within {seconds:g} s. "
+            "Call it on all of them; this rank goes on where it stopped when it is called again."
+        )
+    del _unfinished[key]
+    try:
+        fresh = shrinking.result()
+    except MPI.Exception as error:
+        raise translate(error, what, comm) from error
+    fresh.Set_errhandler(MPI.ERRORS_RETURN)
     return fresh

@@ -7,21 +7,18 @@ import time
 from _thread import allocate_lock
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..core.call import Call
 from ..core.errors import DeadlineError, RevokedError
+from ..core.links import Link
 from ..faults.deadlines import Operation, bounded
 from ..log.events import Token, log
+from .collectives import Plan
 from .futures import CallbackQueue, OrderedFuture, raise_at_end_of_backward, settle
-
-if TYPE_CHECKING:
-    from ..emulation.link_emulation import EmulatedLink
-    from .channel import Channel
-    from .collectives import Plan
 
 
 def devices_of(tensors: list[torch.Tensor]) -> list[torch.device]:
@@ -94,11 +91,10 @@ class Collective(Operation):
         done: whether it has ended, well or not.
         error: why it failed, None while it has not.
         tensors: the output tensors.
-        channel: where it is queued and run.
         call: what all ranks must agree on.
         plan: does the MPI calls, given the communicator.
         options: torch's options of the call, until :meth:`take_options`.
-        link: the emulated link it was called under, None on the real one.
+        link: the link that carries it, None if MPI does.
         event: its entry in the event log.
 
     ``done`` and ``error`` are written by :meth:`finish`; where another thread may wait for it or
@@ -108,11 +104,10 @@ class Collective(Operation):
     done = False
     error: BaseException | None = None
     tensors: list[torch.Tensor]
-    channel: Channel
     call: Call
     plan: Plan
     options: Any = None
-    link: EmulatedLink | None = None
+    link: Link | None = None
     event: Token | None = None
 
     # Held until the end, if some other thread may run it.

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from ..core.runtime import MPI
-from ..emulation.link_emulation import EmulatedLink, hold_back, start_collective, take_in
-from ..emulation.link_queue import HeldSend, sleep_until
-from .call_arguments import (
+from ..comm.call_arguments import (
     Arguments,
     arguments_of,
     bytes_of,
@@ -27,10 +24,13 @@ from .call_arguments import (
     sent_in,
     whole_number,
 )
-from .requests import RequestWithDeadline
+from ..comm.requests import RequestWithDeadline
+from ..core.links import Link
+from ..core.runtime import MPI
+from .link_queue import HeldSend
 
 if TYPE_CHECKING:
-    from .guarded_comm import GuardedComm
+    from ..comm.guarded_comm import GuardedComm
 
 _COLLECTIVES = {
     "barrier": "barrier",
@@ -70,9 +70,7 @@ class HeldRequest(RequestWithDeadline, HeldSend):
         return self.Test(status), None
 
 
-def call_on_link(
-    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
-) -> Any:
+def call_on_link(link: Link, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any) -> Any:
     """Return ``comm.name(*args, **kwargs)``, a blocking call, on ``link``.
 
     A call that receives must have been given a status.
@@ -84,11 +82,10 @@ def call_on_link(
     given = arguments_of(name, args, kwargs)
     collective = _COLLECTIVES.get(name.lower().rstrip("vw"))
     if collective is not None:
-        due = start_collective(link, comm, collective, _part_bytes(comm, name, collective, given))
-        result = plain(*args, **kwargs)
-        sleep_until(due, comm)
-        return result
-    held = _held_back(link, comm, name, args, kwargs, HeldSend)
+        size_bytes = _part_bytes(comm, name, collective, given)
+        run = functools.partial(plain, *args, **kwargs)
+        return link.collective(collective, comm, size_bytes, run)
+    held = _send(link, comm, name, args, kwargs)
     received = None
     if held is None:
         received = plain(*args, **kwargs)
@@ -99,15 +96,13 @@ def call_on_link(
     if is_receive(name):
         status = given["status"]
         if status.Get_source() not in (comm.Get_rank(), MPI.PROC_NULL):
-            take_in(comm, status.Get_count(MPI.BYTE))
+            link.take_in(comm, status.Get_count(MPI.BYTE))
     if held is not None:
         held.Wait()
     return received
 
 
-def start_on_link(
-    link: EmulatedLink, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any
-) -> MPI.Request | HeldRequest:
+def start_on_link(link: Link, name: str, comm: GuardedComm, /, *args: Any, **kwargs: Any) -> Any:
     """Return the request of ``comm.name(*args, **kwargs)``, a non-blocking call, on ``link``.
 
     Raises:
@@ -118,23 +113,20 @@ def start_on_link(
             f"comm.{name} is not emulated: within emulated_link call {name[1:].capitalize()}, "
             "which blocks, or torch.distributed with async_op=True"
         )
-    held = _held_back(link, comm, name, args, kwargs, HeldRequest)
+    held = _send(link, comm, name, args, kwargs, HeldRequest)
     # What is received is late by itself.
     return getattr(MPI.Intracomm, name)(comm, *args, **kwargs) if held is None else held
 
 
-_Held = TypeVar("_Held", bound=HeldSend)
-
-
-def _held_back(
-    link: EmulatedLink,
+def _send(
+    link: Link,
     comm: GuardedComm,
     name: str,
     args: Sequence[Any],
     kwargs: Arguments,
-    kind: type[_Held],
-) -> _Held | None:
-    """Have the message that a call sends kept back; return None if there is no link for it."""
+    kind: type[Any] | None = None,
+) -> Any:
+    """Have the message that a call sends carried; return None if there is no link for it."""
     if name in _INSTEAD:
         raise NotImplementedError(
             f"comm.{name} is not emulated: within emulated_link call {_INSTEAD[name]}"
@@ -153,7 +145,7 @@ def _held_back(
         comm.bells.sent(dest)
         return request
 
-    return hold_back(link, comm, dest, bytes_of(data), start, kind)
+    return link.send(start, comm, dest, bytes_of(data), kind)
 
 
 def _is_other(comm: MPI.Comm, dest: Any) -> bool:
