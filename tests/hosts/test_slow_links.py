@@ -85,6 +85,6 @@ def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> No
         expected = predicted(one["bytes"], LATENCY_S, float("inf"))
         expected += compared * predicted(8, LATENCY_S, float("inf"))
         assert min(one["seconds"]) == pytest.approx(expected, rel=WITHIN), found
-        # A frame has 66 bytes at least, and one goes each way. What mpiexec and its daemon say to
-        # each other meanwhile, some 900 bytes at times, are 10 a call.
+        # A frame has 66 bytes at least, and one goes each way. Other traffic, as of mpiexec with
+        # its daemon, was 10 bytes a call on a busy machine.
         assert max(one["crossed"]) < 33, "all of it is to go by the slow network"
