@@ -22,7 +22,7 @@ from benchmarks import (
     single_calls,
     throughput,
 )
-from benchmarks.__main__ import tables, targets_of
+from benchmarks.__main__ import PROGRAMS, keep, measure_into, tables, targets_of
 
 
 def four(value: float) -> list[float]:
@@ -242,3 +242,19 @@ def test_every_batch_has_its_rows_and_its_own_cause():
 
 def test_a_drift_of_the_machine_cancels() -> None:
     assert throughput.speedup(trained(sync=1.8)["batches"][0], "sync") == 1.8
+
+
+def cannot_measure() -> dict:
+    raise ValueError("no such card")
+
+
+def test_a_program_that_fails_leaves_the_others_their_results(tmp_path, capsys):
+    kept = {"date": "2026-01-01", "machine": "none", "load": 0, "python": "3.11"}
+    result = kept | {"programs": {"event_log": [event(1e-6)]}}
+    gpu_program = next(program for program in PROGRAMS if program.name == "gpu")
+    measure_into(result, [gpu_program._replace(measure=cannot_measure)])
+    assert "ValueError: no such card" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"not measured.*: backend, .*, gpu\..*--again backend"):
+        keep(result, tmp_path)
+    assert "event log, one event" in (tmp_path / "results.md").read_text()
+    assert list(result["programs"]) == ["event_log"]
