@@ -8,6 +8,7 @@ import gc
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -45,6 +46,20 @@ def numbers_of(rank: int, count: int, dtype: torch.dtype = torch.float32) -> tor
 
 def in_order(parts: list[torch.Tensor], combine: Callable[..., torch.Tensor]) -> torch.Tensor:
     return functools.reduce(combine, parts)
+
+
+@case(sizes=(2, 3))
+def case_a_sum_that_overflows_is_infinite_without_a_warning(rank: int, size: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for count in (3, COUNTS[-1]):
+            large = torch.full((count,), 3e38)
+            dist.all_reduce(large)
+            assert bool(large.isinf().all())
+            opposite = torch.full((count,), float("-inf" if rank else "inf"))
+            dist.all_reduce(opposite)
+            assert bool(opposite.isnan().all())
+    assert isinstance(channel_of()._sums, SharedSums)
 
 
 @case(sizes=(2, 3, 4))

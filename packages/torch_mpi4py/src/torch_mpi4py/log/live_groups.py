@@ -1,4 +1,4 @@
-"""The process groups of this process that were not destroyed, for whoever has to end them all."""
+"""The process groups of this process that have not been destroyed."""
 
 from __future__ import annotations
 
