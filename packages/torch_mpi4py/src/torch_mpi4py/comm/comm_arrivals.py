@@ -179,7 +179,9 @@ class RemoteCommArrivals:
 
     def close(self) -> None:
         """Meet no more; the communicator of the messages is freed in time."""
-        comm_reaper.retire(self._carrier, None if self._is_out_of_step else self._meetings)
+        # A rank may have died without a word of it here: Open MPI crashes in a farewell then.
+        farewell = not (has_ulfm() or self._is_out_of_step)
+        comm_reaper.retire(self._carrier, self._meetings if farewell else None)
 
 
 def stopped(what: str) -> RevokedError:
