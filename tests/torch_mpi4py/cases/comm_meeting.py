@@ -1,4 +1,4 @@
-"""The ranks of ``comm`` meet before a collective, on one host or several, and sleep meanwhile."""
+"""The ranks of ``comm`` meet before a collective, and sleep meanwhile."""
 
 from __future__ import annotations
 
