@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from benchmarks import (
     backend,
     bucketed_sync,
     busy,
+    crowd,
     engines,
     failures,
     gpu,
@@ -66,6 +68,7 @@ PROGRAMS = (
     Program("event_log", (2,), single_calls.event_log, single_calls.event_section),
     Program("engines", (0,), engines.measure, engines.section),
     Program("failures", (0,), failures.measure, failures.section),
+    Program("crowd", (0,), crowd.measure, crowd.section),
     Program("lab", (0,), lab.measure, lab.section),
     Program("launchers", (0,), throughput.launchers, throughput.launchers_section),
     Program("hosts", (0,), hosts.measure, hosts.section),
@@ -130,13 +133,18 @@ def write(result: dict, output: Path) -> str:
         json.dump(short, file, separators=(",", ":"))
     text = markdown(short)
     (output / "results.md").write_text(text)
-    if output == RESULTS:
+    if output == RESULTS and not missing(result):
         if any(run["ranks"] == pages.RANKS for run in short["programs"]["backend"]):
             pages.plot_five(short, ROOT / pages.PLOT)
             pages.renew(ROOT / pages.FRONT, pages.in_words(short))
         targets = targets_of(sections_of(short["programs"]))
         pages.renew(ROOT / pages.PAGE, pages.table_of(short, targets))
     return text
+
+
+def missing(result: dict) -> list[str]:
+    """Return which programs have not measured, as after a failure; pages are then left alone."""
+    return [program.name for program in PROGRAMS if program.name not in result["programs"]]
 
 
 def kept(output: Path) -> dict:
@@ -146,18 +154,42 @@ def kept(output: Path) -> dict:
 
 
 def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
-    """Return what all programs measured; what is rare is taken from ``output`` otherwise."""
+    """Return what all programs measured; what is rare is taken from ``output`` otherwise.
+
+    A program that fails does not spoil what the others measure: why is printed, and it is missing.
+    """
     result: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
-    result["programs"] = {program.name: told(program) for program in programs}
+    result["programs"] = {}
+    measure_into(result, programs)
     before = kept(output)["programs"] if (output / SAMPLES).exists() else {}
     rare = told(RARE) if with_rare else before.get(RARE.name, [None])
     result["programs"][RARE.name] = rare
     return result
+
+
+def measure_into(result: dict, programs: list[Program]) -> None:
+    """Put what programs measure into ``result``."""
+    for program in programs:
+        try:
+            result["programs"][program.name] = told(program)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            result["programs"].pop(program.name, None)
+            print(f" failed: {error}", file=sys.stderr, flush=True)
+
+
+def keep(result: dict, output: Path) -> None:
+    """Write and print a result; exit with an error if a program is missing in it."""
+    print(write(result, output), flush=True)
+    if lacking := missing(result):
+        sys.exit(
+            f"not measured, so the pages are as before: {', '.join(lacking)}. The rest is kept: "
+            f'make bench ARGS="--again {" ".join(lacking)}" measures what is missing.'
+        )
 
 
 def main() -> None:
@@ -172,15 +204,18 @@ def main() -> None:
     option("--only", nargs="+", metavar="NAME", choices=names, help=text)
     text = "a few rounds only, to try: with --only or --output"
     option("--quick", action="store_true", help=text)
-    option("--again", action="store_true", help="write the kept results again; measure nothing")
+    text = "measure only these, if any, and write them with the rest of the kept results"
+    option("--again", nargs="*", metavar="NAME", choices=names, help=text)
     given = parser.parse_args()
-    if given.again:
-        print(write(kept(given.output), given.output))
-        return
     if given.quick:
         if not given.only and given.output == RESULTS:
             parser.error("--quick is no measurement to keep: give --only or --output as well")
         os.environ[QUICK] = "1"
+    if given.again is not None:
+        result = kept(given.output)
+        measure_into(result, [program for program in PROGRAMS if program.name in given.again])
+        keep(result, given.output)
+        return
     programs = [
         program._replace(ranks=tuple(given.ranks or program.ranks))
         if len(program.ranks) > 1
@@ -189,7 +224,7 @@ def main() -> None:
         if program.name in (given.only or names)
     ]
     if not given.only:
-        print(write(measure_all(programs, given.output, given.all), given.output))
+        keep(measure_all(programs, given.output, given.all), given.output)
         return
     for program in programs:
         sections = [program.section(found) for found in told(program)]

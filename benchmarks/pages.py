@@ -38,8 +38,9 @@ def renew(path: Path, text: str) -> bool:
 
 def software(result: dict) -> str:
     """Return what ran on which machine."""
-    run = result["programs"]["backend"][0]
-    return f"{result['machine']}, {run['library']}, torch {run['torch']}"
+    of_ranks = result["programs"].get("backend", [])
+    names = [f"{run['library']}, torch {run['torch']}" for run in of_ranks[:1]]
+    return ", ".join([result["machine"], *names])
 
 
 def table_of(result: dict, targets: list[Target]) -> str:

@@ -13,6 +13,7 @@ from benchmarks import (
     async_sgd,
     bucketed_sync,
     busy,
+    crowd,
     engines,
     failures,
     gpu,
@@ -22,7 +23,7 @@ from benchmarks import (
     single_calls,
     throughput,
 )
-from benchmarks.__main__ import tables, targets_of
+from benchmarks.__main__ import PROGRAMS, keep, measure_into, tables, targets_of
 
 
 def four(value: float) -> list[float]:
@@ -101,6 +102,11 @@ def waiting(ours: float, share: float = 0.01, back: float = 9e-5) -> dict:
     return {"ranks": 2, "loops": 2, "all_reduce": rows, "waits": waits, "wakes": wakes}
 
 
+def in_a_room(beside: float) -> dict:
+    samples = times(alone=0.2, beside=beside)
+    return {"ranks": 4, "notebooks": 10, "cells": [{"cell": "training", "samples": samples}]}
+
+
 THREE = [3.0, 4.5, 1.5]
 
 
@@ -120,6 +126,7 @@ THREE = [3.0, 4.5, 1.5]
         (busy.section, waiting(1.9), waiting(3.1), "by the mean: 0.97x (4 B), target >= 1x"),
         (busy.section, waiting(1.9), waiting(1.9, share=0.14), "14.00%, target <= 2%: gloo's"),
         (busy.section, waiting(1.9), waiting(1.9, back=2e-4), "gloo takes 300 us"),
+        (crowd.section, in_a_room(0.25), in_a_room(0.27), "1.35x, target <= 1.3x: a waiting rank"),
         (lab.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
         (
             async_sgd.section,
@@ -242,3 +249,19 @@ def test_every_batch_has_its_rows_and_its_own_cause():
 
 def test_a_drift_of_the_machine_cancels() -> None:
     assert throughput.speedup(trained(sync=1.8)["batches"][0], "sync") == 1.8
+
+
+def cannot_measure() -> dict:
+    raise ValueError("no such card")
+
+
+def test_a_program_that_fails_leaves_the_others_their_results(tmp_path, capsys):
+    kept = {"date": "2026-01-01", "machine": "none", "load": 0, "python": "3.11"}
+    result = kept | {"programs": {"event_log": [event(1e-6)]}}
+    gpu_program = next(program for program in PROGRAMS if program.name == "gpu")
+    measure_into(result, [gpu_program._replace(measure=cannot_measure)])
+    assert "ValueError: no such card" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"not measured.*: backend, .*, gpu\..*--again backend"):
+        keep(result, tmp_path)
+    assert "event log, one event" in (tmp_path / "results.md").read_text()
+    assert list(result["programs"]) == ["event_log"]

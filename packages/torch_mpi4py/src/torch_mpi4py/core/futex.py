@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import platform
 import struct
 import sys
@@ -67,14 +68,14 @@ def sleep(address: int, seen: int, seconds: float) -> None:
     Args:
         address: of 64 bits, of which the lower 32 are compared.
         seen: what the caller has read there.
-        seconds: one of a few values: each is kept.
+        seconds: rounded down to a power of two.
 
     It may return at any time: look again.
     """
     if _number is None:
         time.sleep(min(seconds, _NAP_SECONDS))
     else:
-        limit = _timespec(seconds)
+        limit = _timespec(math.frexp(seconds)[1] - 1)
         _syscall(_number, address + _LOW, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
 
 
@@ -83,6 +84,7 @@ def slice_seconds(waited: float) -> float:
     return LONG_SLICE_SECONDS if waited > _LONG_AFTER_SECONDS else SLICE_SECONDS
 
 
-@functools.cache
-def _timespec(seconds: float) -> ctypes.Array:
+@functools.cache  # of one value for each power, not for each wait
+def _timespec(exponent: int) -> ctypes.Array:
+    seconds = 2.0**exponent
     return ctypes.create_string_buffer(struct.pack("qq", int(seconds), int(seconds % 1 * 1e9)))
