@@ -38,6 +38,7 @@ from benchmarks.running import LIMIT_SECONDS, QUICK, ROOT, run
 
 RESULTS = ROOT / "benchmarks" / "results"
 SAMPLES = "samples.json.xz"
+FAILED = "failed"  # which programs have, in a result; none, in one of before
 
 
 class Program(NamedTuple):
@@ -133,18 +134,13 @@ def write(result: dict, output: Path) -> str:
         json.dump(short, file, separators=(",", ":"))
     text = markdown(short)
     (output / "results.md").write_text(text)
-    if output == RESULTS and not missing(result):
+    if output == RESULTS and not result.get(FAILED):
         if any(run["ranks"] == pages.RANKS for run in short["programs"]["backend"]):
             pages.plot_five(short, ROOT / pages.PLOT)
             pages.renew(ROOT / pages.FRONT, pages.in_words(short))
         targets = targets_of(sections_of(short["programs"]))
         pages.renew(ROOT / pages.PAGE, pages.table_of(short, targets))
     return text
-
-
-def missing(result: dict) -> list[str]:
-    """Return which programs have not measured, as after a failure; pages are then left alone."""
-    return [program.name for program in PROGRAMS if program.name not in result["programs"]]
 
 
 def kept(output: Path) -> dict:
@@ -156,7 +152,7 @@ def kept(output: Path) -> dict:
 def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
     """Return what all programs measured; what is rare is taken from ``output`` otherwise.
 
-    A program that fails does not spoil what the others measure: why is printed, and it is missing.
+    A program that fails does not spoil what the others measure.
     """
     result: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -173,22 +169,26 @@ def measure_all(programs: list[Program], output: Path, with_rare: bool) -> dict:
 
 
 def measure_into(result: dict, programs: list[Program]) -> None:
-    """Put what programs measure into ``result``."""
+    """Put what programs measure into ``result``, or that they failed; why is printed."""
+    failed = set(result.get(FAILED, ()))
     for program in programs:
+        result["programs"].pop(program.name, None)
         try:
             result["programs"][program.name] = told(program)
+            failed.discard(program.name)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
-            result["programs"].pop(program.name, None)
+            failed.add(program.name)
             print(f" failed: {error}", file=sys.stderr, flush=True)
+    result[FAILED] = sorted(failed)
 
 
 def keep(result: dict, output: Path) -> None:
-    """Write and print a result; exit with an error if a program is missing in it."""
+    """Write and print a result; exit with an error if a program has failed."""
     print(write(result, output), flush=True)
-    if lacking := missing(result):
+    if failed := result.get(FAILED):
         sys.exit(
-            f"not measured, so the pages are as before: {', '.join(lacking)}. The rest is kept: "
-            f'make bench ARGS="--again {" ".join(lacking)}" measures what is missing.'
+            f"failed, so the pages are as before: {', '.join(failed)}. The rest is kept: "
+            f'make bench ARGS="--again {" ".join(failed)}" measures what is missing.'
         )
 
 

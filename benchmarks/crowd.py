@@ -76,12 +76,10 @@ def cells(notebook: Notebook) -> dict[str, list[float]]:
 
 @contextlib.contextmanager
 def waiting_notebooks() -> Iterator[None]:
-    """Have other processes with a cluster each, whose ranks wait until the block closes stdin."""
+    """Have other notebooks, each with a cluster whose ranks wait until the block ends."""
     command = [sys.executable, "-m", "benchmarks.crowd"]
     with contextlib.ExitStack() as stack:
-        for _ in range(
-            NOTEBOOKS
-        ):  # one after the other: together they would take each other's time
+        for _ in range(NOTEBOOKS):
             process = stack.enter_context(
                 subprocess.Popen(
                     command,
@@ -93,6 +91,7 @@ def waiting_notebooks() -> Iterator[None]:
                 )
             )
             assert process.stdout is not None
+            # One after the other: a start takes both cores.
             line = process.stdout.readline().strip()
             if line != READY:
                 raise RuntimeError(f"a waiting notebook did not start: {line!r}")
@@ -133,7 +132,8 @@ def section(measured: dict) -> Section:
         "whose cells hang: one rank has missed a call, for which the others wait. Median "
         "(quartiles)."
     )
-    cause = "a waiting rank wakes 50 times a second, to hear of deaths and to move messages"
+    waiting = others * (ranks - 1)
+    cause = f"{waiting} ranks wait, each with a hundredth or two of a core"
     targets = [
         compared(
             f"a cell beside {others} hanging notebooks, {row['cell']}",

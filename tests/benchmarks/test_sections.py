@@ -126,7 +126,7 @@ THREE = [3.0, 4.5, 1.5]
         (busy.section, waiting(1.9), waiting(3.1), "by the mean: 0.97x (4 B), target >= 1x"),
         (busy.section, waiting(1.9), waiting(1.9, share=0.14), "14.00%, target <= 2%: gloo's"),
         (busy.section, waiting(1.9), waiting(1.9, back=2e-4), "gloo takes 300 us"),
-        (crowd.section, in_a_room(0.25), in_a_room(0.27), "1.35x, target <= 1.3x: a waiting rank"),
+        (crowd.section, in_a_room(0.25), in_a_room(0.27), "1.35x, target <= 1.3x: 30 ranks wait"),
         (lab.section, {"warm": [2.0, 3.0]}, {"warm": [3.5, 4.0]}, "JupyterLab's own"),
         (
             async_sgd.section,
@@ -255,13 +255,20 @@ def cannot_measure() -> dict:
     raise ValueError("no such card")
 
 
+def measures_nothing() -> dict:
+    return {"device": None}
+
+
 def test_a_program_that_fails_leaves_the_others_their_results(tmp_path, capsys):
     kept = {"date": "2026-01-01", "machine": "none", "load": 0, "python": "3.11"}
     result = kept | {"programs": {"event_log": [event(1e-6)]}}
     gpu_program = next(program for program in PROGRAMS if program.name == "gpu")
     measure_into(result, [gpu_program._replace(measure=cannot_measure)])
     assert "ValueError: no such card" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match=r"not measured.*: backend, .*, gpu\..*--again backend"):
+    with pytest.raises(SystemExit, match=r'as before: gpu\. The rest .* ARGS="--again gpu"'):
         keep(result, tmp_path)
     assert "event log, one event" in (tmp_path / "results.md").read_text()
     assert list(result["programs"]) == ["event_log"]
+    measure_into(result, [gpu_program._replace(measure=measures_nothing)])
+    keep(result, tmp_path)  # nothing is missing any more
+    assert "no GPU" in (tmp_path / "results.md").read_text()

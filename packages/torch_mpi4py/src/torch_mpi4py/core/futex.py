@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import platform
 import struct
 import sys
@@ -68,14 +67,14 @@ def sleep(address: int, seen: int, seconds: float) -> None:
     Args:
         address: of 64 bits, of which the lower 32 are compared.
         seen: what the caller has read there.
-        seconds: rounded down to a power of two.
+        seconds: for how long at most.
 
     It may return at any time: look again.
     """
     if _number is None:
         time.sleep(min(seconds, _NAP_SECONDS))
     else:
-        limit = _timespec(math.frexp(seconds)[1] - 1)
+        limit = _timespec(seconds)
         _syscall(_number, address + _LOW, _WAIT, seen & 0xFFFFFFFF, limit, None, 0)
 
 
@@ -84,7 +83,6 @@ def slice_seconds(waited: float) -> float:
     return LONG_SLICE_SECONDS if waited > _LONG_AFTER_SECONDS else SLICE_SECONDS
 
 
-@functools.cache  # of one value for each power, not for each wait
-def _timespec(exponent: int) -> ctypes.Array:
-    seconds = 2.0**exponent
+@functools.lru_cache(maxsize=64)  # slices come again and again, what is left of a limit does not
+def _timespec(seconds: float) -> ctypes.Array:
     return ctypes.create_string_buffer(struct.pack("qq", int(seconds), int(seconds % 1 * 1e9)))
