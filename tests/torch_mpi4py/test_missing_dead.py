@@ -1,6 +1,8 @@
-"""A monitored barrier names a rank that has died, and the others can go on without it."""
+"""Ranks that meet at the store hear of a death there, and go on without the dead rank."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests import ranks
 
@@ -14,16 +16,20 @@ dist.init_process_group("mpi4py", init_method="mpi://")
 rank = dist.get_rank()
 still_works()
 store = dist.distributed_c10d._get_default_store()
-if rank == DIES:  # after the others' last word to the store, which may end with this rank
+
+def await_others(number):
     until = time.monotonic() + 60
-    while store.add("begun", 0) < 2:
+    while store.add("begun", 0) < number:
         assert time.monotonic() < until
         time.sleep(0.01)
+
+if rank == DIES:  # after the others' last word to the store, which may end with this rank
+    await_others(dist.get_world_size() - 1)
     os.kill(os.getpid(), signal.SIGKILL)
 store.add("begun", 1)
 begin = time.monotonic()
 try:
-    mpi.monitored_barrier(timeout=60)
+    CALL
 except mpi.RankFailedError as error:
     assert "rank DIES died" in str(error), error
     assert time.monotonic() - begin < 30, "it waited for the dead"
@@ -31,19 +37,32 @@ except mpi.RankFailedError as error:
 mpi.shrink()
 still_works()
 mpi.monitored_barrier(timeout=60)
+dist.new_group(range(dist.get_world_size()))
 print("goes on", flush=True)
 """
+CALLS = {
+    "barrier": "mpi.monitored_barrier(timeout=60)",
+    "group": "dist.new_group([0, 1, 2])",
+}
 
 
-def survivors_go_on(dies: int) -> None:
-    finished = ranks.run(3, "-c", PROGRAM.replace("DIES", str(dies)), limit=200)
+def survivors_go_on(call: str, dies: int, size: int = 3) -> None:
+    program = PROGRAM.replace("CALL", call).replace("DIES", str(dies))
+    finished = ranks.run(size, "-c", program, limit=200)
     assert finished.output.count("named") == 2, finished.output
-    assert finished.output.count("goes on") == 2, finished.output
+    assert finished.output.count("goes on") == size - 1, finished.output
 
 
-def test_the_dead_rank_is_named() -> None:
-    survivors_go_on(1)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_dead_rank_is_named(call: str) -> None:
+    survivors_go_on(call, 1)
 
 
-def test_also_that_which_served_the_store() -> None:
-    survivors_go_on(0)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_also_that_which_served_the_store(call: str) -> None:
+    survivors_go_on(call, 0)
+
+
+def test_who_shrinks_frees_those_that_wait_for_it_in_new_group() -> None:
+    """Rank 3, which dies, is no member; rank 2 is one, and does not come."""
+    survivors_go_on("rank == 2 or dist.new_group([0, 1, 2])", 3, size=4)

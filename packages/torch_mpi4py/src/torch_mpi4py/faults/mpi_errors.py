@@ -32,7 +32,7 @@ def translate(error: MPI.Exception, what: str, comm: MPI.Comm) -> CommunicationE
     """Return our error for an MPI error met while doing ``what`` on ``comm``."""
     code = error.Get_error_class()
     if code in _FAILED:
-        return _rank_failed(what, await_failed_ranks(comm), comm)
+        return rank_failed(what, await_failed_ranks(comm), comm)
     if code in _REVOKED or is_revoked(comm):
         return freed(what, comm)
     # Open MPI's barrier reports a revoked communicator, and a death, as MPI_ERR_OTHER.
@@ -57,7 +57,7 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
     told = shared_report.find(comm)
     dead = await_failed_ranks(comm, certain=told is not None and bool(told.dead))
     if dead:
-        return _rank_failed(what, dead, comm)
+        return rank_failed(what, dead, comm)
     told = shared_report.find(comm)  # it may have come meanwhile
     return RevokedError(
         f"{what}: this rank was freed because another rank gave up or failed. "
@@ -65,7 +65,8 @@ def freed(what: str, comm: MPI.Comm) -> RevokedError | RankFailedError:
     )
 
 
-def _rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
+def rank_failed(what: str, dead: list[int], comm: MPI.Comm) -> RankFailedError:
+    """Return the error of a rank that can't go on with ``what``, as ``dead`` have died."""
     who = rank_list(dead) if dead else "a rank"
     report = shared_report.reach(comm, dead=dead)
     return RankFailedError(f"{what}: {who} died. {advice.GO_ON}{shared_report.ending(report)}")

@@ -6,7 +6,6 @@ store first, so that one which never comes holds up nobody inside of MPI.
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Sequence
 
@@ -16,10 +15,8 @@ from ..board.event_board import group_text
 from ..comm.guarded_comm import duplicate_world, introduce, settle
 from ..core.base_comm import base
 from ..core.runtime import MPI
-from ..exits import ends
 from ..faults import comm_reaper, deadlines
 from ..log import events
-from ..log.events import log
 from .store_barrier import meet
 
 
@@ -66,12 +63,9 @@ def part_of(
         what: the call, by its name in torch.distributed.
     """
     with events.making(what, events.log.part_of(parent, members)):
-        places = log.group_of(parent).ranks
-        gone = functools.partial(ends.ended, [places[member] for member in members])
-        rank, size = parent.Get_rank(), len(members)
         # Torch counts the groups that all ranks make; those that some make get names that recur.
         recurs = not name.isdecimal()
-        meeting = meet(store, what, rank, size, seconds, what, gone, recurs)
+        meeting = meet(store, what, parent, len(members), seconds, what, members, recurs)
         everyone = parent.Get_group()
         group = everyone.Incl(list(members))
         tag = _tag_of(name)
@@ -92,7 +86,7 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
     """
     what = "merge_remote_group"
     rank = base().Get_rank()
-    meeting = meet(store, what, rank, size, seconds, what)
+    meeting = meet(store, what, base(), size, seconds, what)
     members = [rank] if meeting is None else list(map(int, meeting.exchange(str(rank))))
     # Without a watcher: it would revoke the base, from which all others are made, and that would
     # not even end this call. All ranks have just been here, and begin it now.

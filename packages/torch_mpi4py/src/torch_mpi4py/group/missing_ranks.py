@@ -15,14 +15,14 @@ import torch.distributed as dist
 
 from ..board.rank_states import rank_list
 from ..core import advice
-from ..core.errors import CommunicationError, DeadlineError, RankFailedError
+from ..core.errors import DeadlineError, RankFailedError
 from ..core.runtime import MPI
-from ..faults.deaths import await_failed_ranks, failed_ranks, has_ulfm
+from ..faults.deaths import failed_ranks
 from ..log import events
 from ..log.live_groups import live_groups
+from .store_barrier import answering
 
 _LONGEST_PAUSE_SECONDS = 0.02
-_STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
 _ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError)}
 
 
@@ -71,14 +71,8 @@ def wait(
     if comm.Get_size() == 1:
         return
     with events.making("monitored_barrier", place):
-        try:
+        with answering(comm, "monitored_barrier"):
             kind, _, text = _outcome(comm, store, seconds, wait_all_ranks).partition(" ")
-        except _STORE_ERRORS as error:  # it has gone, with the rank that served it
-            dead = await_failed_ranks(comm, certain=True) if has_ulfm() else []
-            if dead:
-                raise RankFailedError(_death(dead)) from None
-            text = f"monitored_barrier: no answer from the store: {error}"
-            raise CommunicationError(text) from error
         if text:
             raise _ERRORS[kind](text)
 

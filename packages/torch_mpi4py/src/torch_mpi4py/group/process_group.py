@@ -8,7 +8,6 @@ names are torch's: 2.13 and later say ``all_gather_single`` where earlier ones s
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
@@ -30,7 +29,6 @@ from ..core.call import Call, known_call
 from ..core.dtypes import reduction
 from ..core.errors import ClosedGroupError, CommunicationError, RevokedError
 from ..core.runtime import MPI
-from ..exits import ends
 from ..faults import comm_reaper, deadlines, deaths
 from ..log.events import ANY, log
 from ..log.live_groups import live_groups
@@ -289,9 +287,9 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
 
     def _open_channel(self, depth: int) -> Channel:
         what = "first collective in a callback"
-        gone = functools.partial(ends.ended, self._channels[0].group.ranks)
         key = f"callbacks/{depth}"
-        meet(self._store, key, self._rank, self._size, self._seconds, what, gone)
+        everybody = range(self._size)
+        meet(self._store, key, self.comm, self._size, self._seconds, what, everybody)
         everyone = self.comm.Get_group()
         comm = deadlines.call(
             self.comm,

@@ -10,19 +10,29 @@ that finds first that all have come to a round, or that it has waited long enoug
 all, by an entry that is written once. A rank that comes to a round which has been decided goes on
 to the next one: so those that have tried more or less often find each other. Where no other will
 come again under that name, it is told at once that the others have given up.
+
+Nobody waits for a rank that has died or ended, nor once the communicator has been revoked: a rank
+that gave up, or that calls ``shrink``, frees those that wait here, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
 
-from ..core.errors import DeadlineError, RevokedError
+from ..core.errors import CommunicationError, DeadlineError, RevokedError
+from ..core.runtime import MPI
+from ..exits import ends
+from ..faults.deaths import await_failed_ranks, failed_ranks, has_ulfm, is_revoked
+from ..faults.mpi_errors import freed, rank_failed
+from ..log.events import log
 
-_ALL, _INTERRUPTED = "all", "interrupted"
+_ALL, _LATE, _INTERRUPTED, _REVOKED, _DEAD = "all", "late", "interrupted", "revoked", "dead"
+_STORE_ERRORS = (dist.DistStoreError, dist.DistNetworkError)
 _LONGEST_PAUSE_SECONDS = 0.02
 
 
@@ -56,42 +66,45 @@ class Meeting(NamedTuple):
 def meet(
     store: dist.Store | None,
     key: str,
-    rank: int,
+    comm: MPI.Intracomm,
     size: int,
     seconds: float,
     what: str,
-    gone: Callable[[], str] = str,
+    members: Sequence[int] = (),
     comes_again: bool = True,
 ) -> Meeting | None:
     """Return when ``size`` ranks have come to the meeting ``key``; None if there is none to await.
 
     Args:
-        rank: this one's number, which no other has.
-        gone: tells which of them will not come any more, "" if none is known.
+        comm: a communicator of theirs, and maybe of others.
+        members: which ranks of ``comm`` are to come; none if that isn't known.
         comes_again: whether those that have given up may come again with this ``key``.
 
     Raises:
         DeadlineError: if fewer came within ``seconds``.
-        RevokedError: if one of them has ended.
+        RankFailedError: if one of the members has died.
+        RevokedError: if one of them has ended, or ``comm`` was revoked.
     """
     if store is None or size == 1:
         return None
     deadline = time.monotonic() + seconds
-    while True:
-        round = f"{key}/{store.add(f'{key}/{rank}', 1)}"
-        outcome = f"{round}/outcome"
-        place = store.add(f"{round}/arrived", 1) - 1
-        try:
-            _await_outcome(store, round, outcome, size, deadline, gone)
-        except BaseException:  # an interrupt: none must go on without this rank
-            store.compare_set(outcome, "", f"{store.add(f'{round}/arrived', 0)} {_INTERRUPTED}")
-            raise
-        present, _, why = store.get(outcome).decode().partition(" ")
-        if why == _ALL:
-            return Meeting(store, round, place, size)
-        came_too_late = place >= int(present)
-        if not (came_too_late and comes_again):
-            _raise(what, why, present, size, seconds)
+    with answering(comm, what):
+        while True:
+            round = f"{key}/{store.add(f'{key}/{comm.Get_rank()}', 1)}"
+            outcome = f"{round}/outcome"
+            place = store.add(f"{round}/arrived", 1) - 1
+            try:
+                _await_outcome(store, round, outcome, size, deadline, comm, members)
+            except BaseException:  # an interrupt: none must go on without this rank
+                arrived = store.add(f"{round}/arrived", 0)
+                store.compare_set(outcome, "", f"{arrived} {_INTERRUPTED}")
+                raise
+            present, _, why = store.get(outcome).decode().partition(" ")
+            if why == _ALL:
+                return Meeting(store, round, place, size)
+            came_too_late = place >= int(present)
+            if not (came_too_late and comes_again):
+                raise _error(what, why, f"{present} of {size}", seconds, comm)
 
 
 def _await_outcome(
@@ -100,7 +113,8 @@ def _await_outcome(
     outcome: str,
     size: int,
     deadline: float,
-    gone: Callable[[], str],
+    comm: MPI.Intracomm,
+    members: Sequence[int],
 ) -> None:
     pause = 1e-4
     while not store.check([outcome]):
@@ -108,21 +122,57 @@ def _await_outcome(
         if present == size:
             store.compare_set(outcome, "", f"{present} {_ALL}")
         elif time.monotonic() > deadline:
-            store.compare_set(outcome, "", f"{present} late")
-        elif pause >= _LONGEST_PAUSE_SECONDS and (who := gone()):
-            store.compare_set(outcome, "", f"{present} {who}")
+            store.compare_set(outcome, "", f"{present} {_LATE}")
+        elif pause >= _LONGEST_PAUSE_SECONDS and (why := _hopeless(comm, members)):
+            store.compare_set(outcome, "", f"{present} {why}")
         else:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _raise(what: str, why: str, present: str, size: int, seconds: float) -> None:
+def _hopeless(comm: MPI.Intracomm, members: Sequence[int]) -> str:
+    """Return why ``members`` will not all come, "" if nothing speaks against it."""
+    dead = [rank for rank in failed_ranks(comm) if rank in members]
+    if dead:
+        return f"{_DEAD} {' '.join(map(str, dead))}"
+    if is_revoked(comm):
+        return _REVOKED
+    places = log.group_of(comm).ranks
+    return ends.ended([places[member] for member in members])
+
+
+def _error(
+    what: str, why: str, present: str, seconds: float, comm: MPI.Intracomm
+) -> CommunicationError:
+    """Return the error that says why not all came."""
     others = "Other groups are as usable as before."
-    if why == "late":
-        raise DeadlineError(
-            f"{what}: Timed out after {seconds:g} s: only {present} of {size} ranks came; "
+    kind, _, dead = why.partition(" ")
+    if kind == _DEAD:
+        return rank_failed(what, list(map(int, dead.split())), comm)
+    if kind == _REVOKED:
+        return freed(what, comm)
+    if kind == _LATE:
+        return DeadlineError(
+            f"{what}: Timed out after {seconds:g} s: only {present} ranks came; "
             f"every rank must make this call. {others}"
         )
-    if why == _INTERRUPTED:
-        raise DeadlineError(f"{what}: a rank was interrupted before all had come. {others}")
-    raise RevokedError(f"{what}: {why}. {others}")
+    if kind == _INTERRUPTED:
+        return DeadlineError(f"{what}: a rank was interrupted before all had come. {others}")
+    return RevokedError(f"{what}: {why}. {others}")
+
+
+@contextlib.contextmanager
+def answering(comm: MPI.Intracomm, what: str) -> Iterator[None]:
+    """Say what it means if the store of ``comm``'s ranks gives no answer in this block.
+
+    Raises:
+        RankFailedError: if a rank has died, as the one that served the store.
+        CommunicationError: if it has gone for another reason.
+    """
+    try:
+        yield
+    except _STORE_ERRORS as error:
+        dead = await_failed_ranks(comm, certain=True) if has_ulfm() else []
+        if dead:
+            raise rank_failed(what, dead, comm) from None
+        raise CommunicationError(f"{what}: no answer from the store: {error}") from error
