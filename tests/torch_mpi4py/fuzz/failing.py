@@ -14,14 +14,16 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py
+from torch_mpi4py.log.events import log
 
 SECONDS = 0.0  # the time-out of the groups
 TIMEOUT = timedelta(seconds=SECONDS)
 PATIENCE = 45.0  # seconds that ranks have for coming to a new group
 HUNG_SECONDS = 60.0  # after which a rank that has not ended shows where it is
+WAITED_SECONDS = 0.2  # until a rank that is to be interrupted surely waits for others
 
-
-interrupts = []  # timers
+interrupting = []  # the thread that does it
+over = threading.Event()  # the program, before a wait could be interrupted
 
 
 class MissingError(Exception):
@@ -38,9 +40,16 @@ def see(key, *tensors):
     """Values are compared by programs without a failure."""
 
 
-def befall(kind):
-    """Do to this rank what happens."""
-    if kind == "late":
+def befall(kind, mine, rank):
+    """Do to ``rank`` what happens.
+
+    It is interrupted while it waits for others, so these go on when that is done: one that is
+    interrupted elsewhere leaves them to wait until the time-out, as one does that is missing.
+    """
+    if mine != rank:
+        if kind == "interrupted":
+            dist.distributed_c10d._get_default_store().wait(["interrupted"])
+    elif kind == "late":
         time.sleep(SECONDS + 2)
     elif kind == "missing":
         raise MissingError
@@ -51,8 +60,21 @@ def befall(kind):
     elif kind == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "interrupted":
-        interrupts.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
-        interrupts[0].start()
+        interrupting.append(threading.Thread(target=interrupt_a_wait))
+        interrupting[0].start()
+
+
+def interrupt_a_wait():
+    """Interrupt this rank once it waits for others."""
+    while not over.wait(0.02):
+        now = time.perf_counter()
+        if any(
+            event.waiting and now - event.waited_from > WAITED_SECONDS
+            for event in log.reader.open_operations()
+        ):
+            os.kill(os.getpid(), signal.SIGINT)
+            break
+    dist.distributed_c10d._get_default_store().set("interrupted", "")
 
 
 def works(size):
@@ -79,11 +101,9 @@ def main(program, kind, rank):
         program(mine)
     except (dist.DistError, MissingError, KeyboardInterrupt) as error:
         outcome = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-    try:
-        for timer in interrupts:
-            timer.join()
-    except KeyboardInterrupt:
-        outcome = "interrupted while computing"
+    over.set()
+    for thread in interrupting:
+        thread.join()
     print(f"rank {mine}: {time.monotonic() - begin:.1f} s, {outcome}", flush=True)
     if kind == "killed":
         left = torch_mpi4py.shrink(PATIENCE)

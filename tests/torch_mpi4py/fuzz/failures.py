@@ -101,6 +101,9 @@ def _what_is_wrong(program: Program, failure: Fail, run: ranks.Run) -> str:
         return "not all ranks ended"
     if "Fatal Python error" in run.output:
         return "a crash"
+    struck = re.search("KeyboardInterrupt|interrupted by the user", run.output)
+    if failure.kind == "interrupted" and not struck:
+        return "nobody was interrupted"
     if run.left_behind:
         return "processes were left behind"
     gone = [failure.rank] if failure.kind in ("killed", "raises", "exits") else []

@@ -581,7 +581,7 @@ class _Printer:
     def fail(self, number: int, step: Fail, indent: str) -> None:
         if step.kind == "starts late":
             return  # before the first step
-        self.add(f"if rank == {step.rank}:", f"    befall({step.kind!r})", indent=indent)
+        self.add(f"befall({step.kind!r}, rank, {step.rank})", indent=indent)
 
     def wrong(self, number: int, step: Wrong, indent: str) -> None:
         ranks, g = self.program.groups[step.group], f"group=g{step.group}"
