@@ -40,8 +40,7 @@ quick: setup ## the tests to run while you work: style, types, units, two ranks,
 	@$(RUN) -m pytest -n 2 --dist loadfile $(QUICK) $(ARGS)
 
 test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; installs what it needs)
-	@status=0; $(RUN) -m tests.hosts.testbed -- .venv/bin/python -m pytest -m hosts tests/hosts $(ARGS) \
-	    || status=$$?; \
+	@status=0; $(RUN) -m tests.hosts.testbed --pytest 2 -- -m hosts tests/hosts $(ARGS) || status=$$?; \
 	    $(RUN) -m pytest tests/sites $(ARGS) || status=$$?; \
 	    $(RUN) -m pytest tests/hub $(ARGS) || status=$$?; exit $$status
 

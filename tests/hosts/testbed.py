@@ -6,8 +6,10 @@ its own, and an sshd. They have the file system of this machine otherwise, so th
 ``openssh-server`` and ``iproute2`` bring, which are installed where they are missing.
 
 ``python -m tests.hosts.testbed -- COMMAND`` runs a command on h1, which is where tests run; they
-have a :class:`BedClient` to cut a cable or to look at another host. Nothing is left behind, however
-it ends: all processes of a host end with its first one, and that one with the test-bed.
+have a :class:`BedClient` to cut a cable or to look at another host. Test-beds do not see each
+other, so ``--pytest 2 -- tests/hosts`` runs two files of tests at a time, each on its own. Nothing
+is left behind, however it ends: all processes of a host end with its first one, and that one with
+the test-bed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import ctypes
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -38,7 +41,7 @@ CONTROL = "RANK_BY_RANK_BED"
 NAMES = ("h1", "h2", "h3")
 _NETWORK = "10.77.0."
 _LOCK = Path("/run/lock/rank-by-rank-bed")
-_ONE_AT_A_TIME_S = 900.0
+_PREFIX = "rank-by-rank-bed-"
 _READY_WITHIN_S = 30.0
 _INSTALLED_WITHIN_S = 900.0
 _PR_SET_PDEATHSIG = 1
@@ -133,9 +136,7 @@ class Bed:
         self._relay: subprocess.Popen | None = None
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_one_at_a_time())
-            self.folder = Path(tempfile.mkdtemp(prefix="rank-by-rank-bed-", dir="/run"))
-            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            self.folder = stack.enter_context(_own_folder())
             _make_keys(self.folder)
             self._switch = _in_own_namespaces(["sh", "-c", "echo ready; exec cat"], own=("--net",))
             stack.callback(self._switch.wait, 10)
@@ -166,13 +167,17 @@ class Bed:
         self, host: str, argv: Sequence[str], variables: dict[str, str] | None = None, **how: Any
     ) -> subprocess.Popen:
         """Start a program on a host."""
-        environment = os.environ | {
+        environment = os.environ | self.variables | (variables or {})
+        return subprocess.Popen(self.hosts[host].enter(argv), env=environment, **how)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a program on a host has in its environment beyond ours."""
+        return {
             CONTROL: str(self._control.path),
             "PRTE_MCA_plm_ssh_args": f"-F {self.folder}/ssh_config",
             "TMPDIR": "/tmp",
-            **(variables or {}),
         }
-        return subprocess.Popen(self.hosts[host].enter(argv), env=environment, **how)
 
     def run(
         self,
@@ -488,21 +493,37 @@ def _install(packages: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def _own_folder() -> Iterator[Path]:
+    """Make a test-bed's folder and lock it; those of test-beds that were killed are removed."""
     _LOCK.parent.mkdir(exist_ok=True)
     with open(_LOCK, "w") as lock:
-        deadline = time.monotonic() + _ONE_AT_A_TIME_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"another test-bed runs on this machine ({_LOCK})") from None
-                time.sleep(0.5)
-        for old in Path("/run").glob("rank-by-rank-bed-*"):  # of one that was killed
-            shutil.rmtree(old, ignore_errors=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # which others hold only for this moment
+        for old in Path("/run").glob(f"{_PREFIX}*"):
+            with contextlib.suppress(BlockingIOError), _locked(old):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/run"))
+        held = contextlib.ExitStack()
+        held.enter_context(_locked(folder))
+    with held:
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder.
+
+    Raises:
+        BlockingIOError: if another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _make_keys(folder: Path) -> None:
@@ -535,15 +556,32 @@ def _await_port(host: Host, address: str) -> None:
 
 
 def main() -> int:
-    """Run a command on h1."""
+    """Run a command on h1, or pytest with workers on the h1 of several test-beds."""
     parser = argparse.ArgumentParser(prog="python -m tests.hosts.testbed", description=__doc__)
-    parser.add_argument("command", nargs="+")
+    parser.add_argument(
+        "--pytest", type=int, metavar="N", help="run pytest, each of its N workers on a test-bed"
+    )
+    parser.add_argument("command", nargs="+", help="or the arguments of pytest")
+    asked = parser.parse_args()
+    if asked.pytest:
+        return run_pytest(asked.pytest, asked.command)
     with Bed() as bed:
-        running = bed.popen("h1", parser.parse_args().command)
+        running = bed.popen("h1", asked.command)
         try:
             return running.wait()
         finally:
             running.kill()
+
+
+def run_pytest(workers: int, arguments: Sequence[str]) -> int:
+    """Run pytest here, its tests file by file in ``workers`` processes on as many test-beds."""
+    with contextlib.ExitStack() as stack:
+        options = ["--dist=loadfile"]
+        for bed in [stack.enter_context(Bed()) for _ in range(workers)]:
+            settings = [f"{name}={value}" for name, value in bed.variables.items()]
+            python = ["env", *settings, *bed.hosts["h1"].enter([sys.executable])]
+            options.append(f"--tx=popen//python={shlex.join(python)}")
+        return subprocess.call([sys.executable, "-m", "pytest", *options, *arguments], cwd=ROOT)
 
 
 if __name__ == "__main__":
