@@ -41,8 +41,7 @@ quick: setup ## the tests to run while you work: style, types, units, two ranks,
 
 test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; installs what it needs)
 	@status=0; $(RUN) -m tests.hosts.testbed --pytest 2 -- -m hosts tests/hosts $(ARGS) || status=$$?; \
-	    $(RUN) -m pytest tests/sites $(ARGS) || status=$$?; \
-	    $(RUN) -m pytest tests/hub $(ARGS) || status=$$?; exit $$status
+	    $(RUN) -m pytest -n 2 --dist loadfile tests/sites tests/hub $(ARGS) || status=$$?; exit $$status
 
 test-others: setup ## Accelerate, Lightning and torchmetrics on the backend (installs them aside)
 	@$(RUN) -m tests.torch_mpi4py.borrowed -m pytest tests/torch_mpi4py/test_other_libraries.py $(ARGS)
