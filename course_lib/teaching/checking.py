@@ -19,8 +19,8 @@ from .exercise import Exercise, WrongAnswer
 from .run_check import CheckResult, OutOfTimeError
 
 if TYPE_CHECKING:
+    from ipyranks import Cluster
     from ipyranks.cells import Cell
-    from ipyranks.handle import Cluster
 
 _LAST_LINES = 8  # of what each rank printed
 _SAYS_SO_AFTER_S = 1.5
@@ -207,10 +207,10 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             record.note(exercise.id, "out of time")  # tried, though there will be no verdict
         if cell.stuck:
             too_long = _too_long(exercise, cell.late).text
-            advice = cluster.after_failure(cell.report, cell.stuck, cell.result)
+            advice = cluster.recovery.after_failure(cell.report, cell.stuck, cell.result)
             raise CheckError(f"{interrupted if cell.end == 'interrupted' else too_long}. {advice}")
         with contextlib.redirect_stdout(io.StringIO()) as lost:
-            cluster.mend(out_of_step=any(verdict.reset for verdict in verdicts))
+            cluster.recovery.mend(out_of_step=any(verdict.reset for verdict in verdicts))
         if cell.end == "interrupted":
             message = f"{interrupted}; their variables are kept"
             raise interruption(message, lost.getvalue().splitlines())

@@ -41,7 +41,7 @@ checking.find = lambda id: find(id)._replace(deadline=deadline)
 # How long each freeing of ranks took, by the notebook's own clock.
 TIME_THE_FREEING = """
 import time
-from ipyranks import cells
+from ipyranks import cells, recovery
 free, freed = cells.free, []
 def timed_free(*args):
     began = time.perf_counter()
@@ -158,7 +158,7 @@ def test_stop_button_and_c_code_that_keeps_the_lock(checks, gate, tmp_path, wait
     # The rank cannot be freed, and is given up after 1.5 s: long before the 6 s that are given to
     # a rank whose heart beats. 1.6 s from the press to the report on two quiet cores.
     seconds, at_most = ast.literal_eval(
-        checks.must("print((freed[-1], cells._FREE_WITHIN_S))").text()
+        checks.must("print((freed[-1], recovery._FREE_WITHIN_S))").text()
     )
     assert seconds < at_most
     assert tried(checks) == ["90.total.tried"]

@@ -97,7 +97,7 @@ PATIENCE = (
 
 
 def test_what_is_queued_when_a_cell_fails_may_end_by_itself(hangs):
-    settled = "from ipyranks import handle; handle._SETTLED_WITHIN_S"
+    settled = "from ipyranks import recovery; recovery._SETTLED_WITHIN_S"
     hangs.must(f"{settled} = 30")  # this machine may stand still for moments
     hangs.must(f"{PATIENCE}(0.1, 1)")  # a thread begins it after 0.1 to 0.2 s
     queue = "work = dist.all_reduce(t, async_op=True)"
@@ -214,7 +214,7 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     assert RENEWED in out.text()
     assert_trains(hangs)
 
-    patience = "from ipyranks import handle; cells._FREE_WITHIN_S, handle._BUSY_AFTER_S"
+    patience = "from ipyranks import recovery; recovery._FREE_WITHIN_S, recovery._BUSY_AFTER_S"
     hangs.must(f"cells._BEGUN_WITHIN_S = 5; {patience} = 1, 1")
     before = boards.position(0).began
     os.kill(late, signal.SIGSTOP)
@@ -231,7 +231,7 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     finally:
         os.kill(late, signal.SIGCONT)
     wait_until(lambda: hangs.run("%px kept").error is None, 60, "rank 3 comes back")
-    hangs.must("cells._FREE_WITHIN_S, handle._BUSY_AFTER_S = 6, 5")
+    hangs.must("recovery._FREE_WITHIN_S, recovery._BUSY_AFTER_S = 6, 5")
     assert_trains(hangs)
 
 

@@ -242,6 +242,19 @@ def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces
     assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
 
 
+def test_settings_of_px_outlive_a_shrink_and_a_restart(hangs):
+    """What a cell without blocking has produced does not: its ranks are gone, or numbered anew."""
+    for way in ("cluster.kill(3); cluster.shrink()", "cluster.restart()"):
+        hangs.must("%%px --noblock\nrank")
+        assert "rank 2 = 2\n" in hangs.must("%pxresult").text()
+        hangs.must("%pxconfig --signal-on-interrupt NONSENSE")
+        hangs.must(way, within=100)
+        assert "NONSENSE: give a signal" in hangs.run("%px rank").error["evalue"]
+        assert "not yet been used" in hangs.run("%pxresult").text("stderr")
+        hangs.must("%pxconfig --signal-on-interrupt SIGINT")
+    assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
+
+
 def test_start_after_a_death_says_what_is_lost(hangs):
     hangs.must("cluster.kill(1)")
     hangs.restart(now=True)

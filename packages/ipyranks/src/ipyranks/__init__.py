@@ -9,7 +9,7 @@ prints the table of ranks and makes ``%%px`` run a cell on all of them.
 from typing import Any
 
 _HOMES = {
-    "Cluster": "handle",
+    "Cluster": "cluster",
     "current_cluster": "starting",
     "start_cluster": "starting",
     "ClusterError": "errors",

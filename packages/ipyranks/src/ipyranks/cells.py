@@ -24,10 +24,11 @@ from .errors import DIED, ClusterError, RankFailure
 from .output import CellOutput
 from .rank_functions import run_as_cell
 from .rank_table import Rank
+from .recovery import free, unfinished, unfinished_engines
 from .stop_button import StopButton
 
 if TYPE_CHECKING:
-    from .handle import Cluster
+    from .cluster import Cluster
 
 DEFAULT_LIMIT_S = 60.0
 
@@ -40,9 +41,6 @@ _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
 _IN_VAIN_AFTER_S = 0.5  # nothing has moved for so long, and a rank that is needed has failed
 _DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet machine
-_FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
-_STUCK_AFTER_S = 1.5
-_LOOK_AGAIN_S = 0.1
 _MOVES_WITHIN_S = 0.5
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
 _BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
@@ -161,7 +159,7 @@ class Cell:
             ClusterError: if a rank has ended, or is stuck in an earlier cell.
         """
         cluster.require_running()
-        cluster.require_free()
+        cluster.recovery.require_free()
         run = new_run()
         result = cluster.view.apply_async(run_as_cell, cell_number(), run, function, *arguments)
         return cls(cluster, result, limit, run)
@@ -269,7 +267,7 @@ class Cell:
         """
         at_most = self._began + _BEGUN_WITHIN_S
         begun = self._began
-        for engine in _going_on(self.result):
+        for engine in unfinished_engines(self.result):
             position = self._cluster.boards.position(engine)
             if position is None or position.run != self._run:
                 return at_most
@@ -330,7 +328,7 @@ class Cell:
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
-        going_on = _going_on(self.result)
+        going_on = unfinished_engines(self.result)
         if not failed or not going_on:
             return False
         waits = self._cluster.boards.waits(going_on)
@@ -339,37 +337,3 @@ class Cell:
         died = any(getattr(answer, "ename", "") == DIED for answer in failed)
         patience = _DEATH_HEARD_WITHIN_S if died else _IN_VAIN_AFTER_S
         return None not in waits.values() and now - self._waits_since >= patience
-
-
-def unfinished(result: Any, ranks: list[int]) -> list[int]:
-    """The ranks that have not ended the cell."""
-    return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
-
-
-def _going_on(result: Any) -> list[int]:
-    """The engines that have not ended the cell."""
-    return unfinished(result, result._targets)
-
-
-def free(cluster: Cluster, result: Any, ranks: list[int], signum: int = signal.SIGINT) -> list[int]:
-    """Get all ranks out of a cell; return those that do not come.
-
-    One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
-    as long as the others.
-    """
-    signalled: dict[int, float] = {}
-    began = time.perf_counter()
-    while time.perf_counter() < began + _FREE_WITHIN_S:
-        # Before its cell begins, a rank does not notice a signal.
-        going_on = _going_on(result)
-        for engine in going_on:
-            position = cluster.boards.position(engine)
-            if position and position.running and position.began > signalled.get(engine, 0.0):
-                signalled[engine] = time.perf_counter()
-                cluster.signal(signum, [cluster.who.rank_of(engine)])
-        waited = time.perf_counter() - began
-        if waited > _STUCK_AFTER_S and all(map(cluster.boards.keeps_the_lock, going_on)):
-            break
-        if result.wait(_LOOK_AGAIN_S):
-            break
-    return unfinished(result, ranks)

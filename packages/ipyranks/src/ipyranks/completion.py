@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from .cluster import Cluster
 from .rank_functions import complete
 
-if TYPE_CHECKING:
-    from .handle import Cluster
-
-_IDENTIFIER = "ipyranks"
 _WITHIN_S = 0.5
 
 
-def complete_on_engines(shell: Any, cluster: Cluster) -> None:
-    """Let the completer of ``shell`` ask a rank of ``cluster``, instead of any cluster before."""
-
-    @context_matcher(identifier=_IDENTIFIER)
-    def engine_matcher(context: Any) -> dict[str, Any]:
-        found = _ask(cluster, context.token) if _is_parallel(context) else []
-        completions = [SimpleCompletion(text=text, type="engine") for text in found]
-        return {"completions": completions, "suppress": False}
-
-    matchers = shell.Completer.custom_matchers
-    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != _IDENTIFIER]
-    matchers.append(engine_matcher)
+@context_matcher(identifier="ipyranks")
+def complete_on_ranks(context: Any) -> dict[str, Any]:
+    """Complete what is typed by asking a rank of the cluster of the moment."""
+    found = _ask(Cluster.current, context.token) if _is_parallel(context) else []
+    completions = [SimpleCompletion(text=text, type="engine") for text in found]
+    return {"completions": completions, "suppress": False}
 
 
 def _is_parallel(context: Any) -> bool:
@@ -34,9 +25,9 @@ def _is_parallel(context: Any) -> bool:
     return text.startswith("%%px") or context.line_with_cursor.lstrip().startswith("%px ")
 
 
-def _ask(cluster: Cluster, token: str) -> list[str]:
-    client = cluster.client
-    if client is None or client._closed or client.outstanding:
+def _ask(cluster: Cluster | None, token: str) -> list[str]:
+    client = None if cluster is None else cluster.client
+    if cluster is None or client is None or client._closed or client.outstanding:
         return []  # a rank that is busy cannot answer
     living = [engine for engine in cluster.engine_ids if engine in client.ids]
     if not living:

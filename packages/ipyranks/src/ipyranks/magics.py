@@ -2,7 +2,7 @@
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
 reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.cells` for
-``--limit``, :mod:`.errors` for what is raised, and :mod:`.handle` for what happens then.
+``--limit``, :mod:`.errors` for what is raised, and :mod:`.recovery` for what happens then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import signal
 import tokenize
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython.core.error import UsageError
@@ -21,13 +21,11 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.board.rank_states import FREED, name_ranks
 
 from .cells import Cell, Limit, cell_number, new_run
-from .completion import complete_on_engines
+from .cluster import Cluster
+from .completion import complete_on_ranks
 from .errors import ClusterError, HangError, RemoteCellError
 from .rank_functions import make_label
 from .stop_button import StopButton, interruption
-
-if TYPE_CHECKING:
-    from .handle import Cluster
 
 _CELL_MAGIC = re.compile(r"(%%\w+).*")
 _STARVED = 0.6  # of the limit; ranks that share cores with each other alone wait less
@@ -35,12 +33,32 @@ _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 
 
 class RankMagics(ParallelMagics):
-    """ipyparallel's magics, bound to a :class:`~ipyranks.Cluster`."""
+    """ipyparallel's magics, on the :class:`~ipyranks.Cluster` of the moment.
 
-    def __init__(self, shell: Any, cluster: Cluster) -> None:
-        self.cluster = cluster
+    They are registered once: what ``%pxconfig`` says of streaming, progress and signals outlives
+    a shrink, a restart, and the cluster.
+    """
+
+    def __init__(self, shell: Any) -> None:
         self._last_run = ""  # what belongs to ``last_result``
-        super().__init__(shell, cluster.view)
+        self._last_view: Any = None
+        super().__init__(shell, None)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that cells run on."""
+        if Cluster.current is None:
+            raise ClusterError("there is no cluster: start_cluster(n=4) starts one")
+        return Cluster.current
+
+    @property
+    def view(self) -> Any:
+        """The cluster's view, with the ``block`` and ``targets`` of ``%pxconfig``."""
+        return self.cluster.view
+
+    @view.setter
+    def view(self, _: None) -> None:
+        """Do nothing; ipyparallel's ``__init__`` sets the one view of its magics."""
 
     @magic_arguments()
     @exec_args
@@ -74,7 +92,7 @@ class RankMagics(ParallelMagics):
     @output_args
     def result(self, line: str = "") -> None:
         """Wait for the last ``%%px --noblock``, and show what the ranks have produced."""
-        if self.last_result is None:
+        if self.last_result is None or self._last_view is not self.view:
             raise UsageError(NO_LAST_RESULT)
         args = self.cell_px.parser.parse_argstring(line)
         if args.save_name:
@@ -92,8 +110,8 @@ class RankMagics(ParallelMagics):
         self._signum(args)
         with StopButton() as button:
             self.cluster.require_running()
-            self.cluster.require_free()
-            self._last_run = new_run()
+            self.cluster.recovery.require_free()
+            self._last_run, self._last_view = new_run(), self.view
             label = make_label(cell_number(), self._last_run)
             result = self.view.execute(
                 cell, silent=False, block=False, label=label, targets=targets
@@ -134,10 +152,10 @@ class RankMagics(ParallelMagics):
         if cell.end == "interrupted":
             raise _interrupted(cell, cluster) from None
         if not failures and cell.end != "limit":
-            cluster.mend()
+            cluster.recovery.mend()
             return
-        report = cell.report or cluster.report_after_the_cell()
-        advice = cluster.after_failure(report, cell.stuck, cell.result)
+        report = cell.report or cluster.recovery.report_after_the_cell()
+        advice = cluster.recovery.after_failure(report, cell.stuck, cell.result)
         if cell.end == "limit":
             reason = f"the cell was not finished within its limit of {limit}"
             more = _more_time(limit, cell.moved_lately, cell.starved)
@@ -195,7 +213,7 @@ def _more_time(limit: Limit, moving: bool, starved: dict[int, float]) -> str:
 
 def _interrupted(cell: Cell, cluster: Cluster) -> KeyboardInterrupt:
     assert cell.report is not None
-    advice = cluster.after_failure(cell.report, cell.stuck, cell.result)
+    advice = cluster.recovery.after_failure(cell.report, cell.stuck, cell.result)
     message = "the cell was interrupted on all ranks"
     if cell.stuck:
         message = f"the cell was interrupted, but {name_ranks(cell.stuck)} did not stop"
@@ -241,9 +259,11 @@ def require_first_line(lines: list[str]) -> list[str]:
 require_first_line.has_side_effects = True  # type: ignore[attr-defined]
 
 
-def activate(shell: Any, cluster: Cluster) -> None:
-    """Make ``%px`` and ``%%px`` run on ``cluster``, and Tab complete names of its ranks."""
-    shell.magics_manager.register(RankMagics(shell, cluster))
+def activate(shell: Any) -> None:
+    """Make ``%px`` and ``%%px`` run on the cluster, and Tab complete names of its ranks."""
+    magics = shell.magics_manager
+    magics.register(magics.registry.get(RankMagics.__name__) or RankMagics(shell))
     if require_first_line not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(require_first_line)
-    complete_on_engines(shell, cluster)
+    if complete_on_ranks not in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.append(complete_on_ranks)

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 from IPython import get_ipython
 
+from .cluster import Cluster
 from .errors import ClusterError
-from .handle import Cluster
 from .hosts import filled, read_hosts
 from .notebook_client import NotebookClient
 from .rank_table import count
@@ -99,10 +99,14 @@ def start_cluster(
             f"start_cluster({running.n}) uses it"
         )
     cluster = _fresh_cluster(settings | where) if running is None else running
+    if (shell := get_ipython()) is not None:
+        from .magics import activate
+
+        activate(shell)
     message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
     if running is not None:
         message = f"{count(n)} found running; their variables are kept"
-    if init_process_group and not cluster.stuck:
+    if init_process_group and not cluster.recovery.stuck:
         cluster.init_process_group()
     print(message)
     print(cluster.table())
@@ -193,7 +197,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
         keeper.stop()
         return None
     cluster.open(found=True)
-    cluster.mend()
+    cluster.recovery.mend()
     return cluster
 
 

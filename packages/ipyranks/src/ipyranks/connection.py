@@ -1,0 +1,257 @@
+"""What a notebook holds on to: the keeper, the engines, and ipyparallel's client of them.
+
+The cluster itself lives in processes of its own (:mod:`.keeper`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ipyparallel as ipp
+from ipyparallel import error
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import name_ranks
+
+from . import rank_functions as on_rank
+from . import stack_dump
+from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError
+from .host_boards import HostBoards
+from .notebook_client import NotebookClient
+from .rank_table import Rank, RankTable
+
+_POLL_S = 0.02
+_ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many people start at once
+_ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
+_DEATH_NOTED_WITHIN_S = 15.0
+_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
+
+
+class Client(ipp.Client):
+    """ipyparallel's client, for which an engine that has left the cluster is no ``KeyError``.
+
+    Attributes:
+        explain: called where an engine is asked that the controller no longer has; raises what is
+            known of the cluster.
+    """
+
+    explain: Callable[[], None]
+
+    def _build_targets(self, targets: Any) -> Any:
+        try:
+            return super()._build_targets(targets)
+        except (KeyError, error.NoEnginesRegistered) as gone:
+            self.explain()
+            raise ClusterError(
+                f"this view asks for an engine that has left the cluster ({gone}); cluster.view is "
+                "a view on all ranks that are left, cluster.restart() starts fresh ones"
+            ) from None
+
+
+class Connection:
+    """A notebook's connection to a cluster.
+
+    Args:
+        keeper: the connection to the process that owns the cluster, which is ready.
+
+    Attributes:
+        keeper: the same.
+        who: the :class:`~ipyranks.rank_table.RankTable` of its ranks.
+        client: the ``ipyparallel.Client``.
+        boards: the :class:`~ipyranks.host_boards.HostBoards` of the ranks, by engine.
+        view: a blocking ``DirectView`` on all ranks, in rank order.
+    """
+
+    client: Any = None
+    view: ipp.DirectView
+
+    def __init__(self, keeper: NotebookClient) -> None:
+        self.hold(keeper)
+
+    def hold(self, keeper: NotebookClient) -> None:
+        """Take over a cluster that is ready, and forget everything about the one before."""
+        status = keeper.ask("status")
+        self.keeper = keeper
+        self.who = RankTable(status["members"], status["descriptions"])
+        elsewhere = {int(engine): host for engine, host in status["elsewhere"].items()}
+        self.boards = HostBoards(keeper.directory.events, elsewhere, self._ask_host)
+        self._killed: set[int] = set()  # engines that were killed on request
+
+    # ---- who is there ------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """The number of ranks."""
+        return len(self.who.engines)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ranks, ascending."""
+        return self.who.ranks
+
+    @property
+    def engine_ids(self) -> list[int]:
+        """The engine of each rank, by ipyparallel's number."""
+        return self.who.engines
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """A row of the table for each rank."""
+        return self.who.rows
+
+    @property
+    def mpi(self) -> str:
+        """The name of the MPI library."""
+        return self.ranks[0].mpi
+
+    @property
+    def survives_deaths(self) -> bool:
+        """Whether ranks can go on after another has died."""
+        return self.ranks[0].survives_deaths
+
+    def status(self) -> dict:
+        """What the keeper says: ``state``, ``dead`` (list of ranks), ``progress``, ``pid``.
+
+        Raises:
+            ClusterError: if the cluster has ended; the message says why.
+        """
+        return self.keeper.ask("status")
+
+    def require_running(self) -> None:
+        """Raise :class:`ClusterError`, with reason and remedy, unless every rank is alive."""
+        status = self.status()
+        if dead := status["dead"]:
+            have = "has" if len(dead) == 1 else "have"
+            others = "cluster.shrink() goes on with the others and their variables, "
+            unasked = [rank for rank in dead if self.who.engine_of(rank) not in self._killed]
+            why = f"\n\n{WHY_DEAD} {MEMORY_ADVICE}"
+            raise ClusterError(
+                f"{name_ranks(dead)} {have} ended; "
+                f"{others if self.survives_deaths and len(dead) < self.n else ''}"
+                f"cluster.restart() starts fresh ranks\n\n{self.report().table()}"
+                f"{why if unasked else ''}"
+            )
+
+    def users_names(self) -> dict[int, list[str] | None]:
+        """The user's names on each rank; None where nobody answers."""
+        dead = self.status()["dead"]
+        idle = [rank for rank in self.ids if rank not in {*dead, *self.busy(self.ids)}]
+        names: dict[int, list[str] | None] = dict.fromkeys(self.ids)
+        if not idle:
+            return names
+        view = self.client.direct_view(self.who.engines_of(idle))
+        asked = view.apply_async(on_rank.users_names)
+        asked.wait(_NAMES_WITHIN_S)
+        for rank, child in zip(idle, asked._children, strict=True):
+            # A rank that has died meanwhile answers with an error, as a result.
+            if child.done() and isinstance(child.result(), list):
+                names[rank] = child.result()
+        return names
+
+    def busy(self, ranks: list[int]) -> list[int]:
+        """Which of the ranks are running a cell."""
+        return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
+
+    def report(self) -> HangReport:
+        """What every rank is doing now, or was doing in the last cell; possible at any time."""
+        dead = self.status()["dead"]
+        numbers = {engine: rank for rank, engine in enumerate(self.who.engines)}
+        return HangReport.of(
+            self.boards.state(
+                rank,
+                engine,
+                numbers,
+                alive=rank not in dead,
+                ask_site=partial(self._ask_site, rank, engine),
+            )
+            for engine, rank in numbers.items()
+        )
+
+    def _ask_site(self, rank: int, engine: int) -> str:
+        send = partial(self.signal, stack_dump.SIGNAL, [rank])
+        return stack_dump.ask(self.boards.directory, engine, send)
+
+    def _ask_host(self, host: str, question: str, **arguments: Any) -> Any:
+        """What the agent of another host answers; None if no answer comes."""
+        answer = self.keeper.ask("look", host=host, question=question, **arguments)
+        return answer["answer"]
+
+    # ---- signals -----------------------------------------------------------------------
+
+    def signal(self, signum: int, ranks: list[int] | None = None) -> None:
+        """Send a signal to the processes of some ranks (all by default).
+
+        Raises:
+            ValueError: if there is no such rank, or no such signal.
+        """
+        if signum not in signal.valid_signals():
+            raise ValueError(f"{signum!r} is no signal here; signal.SIGTERM, for one, is")
+        engines = self.who.engines_of(self.ids if ranks is None else ranks)
+        self.keeper.ask("signal", signum=int(signum), engines=engines)
+
+    def kill(self, rank: int) -> None:
+        """End the process of a rank at once (``kill -9``), whatever it is doing.
+
+        For a rank that is stuck in code which cannot be interrupted, and to see what a death
+        does. The others live on where the MPI can do that; see :meth:`shrink`.
+        """
+        self._killed.add(self.who.engine_of(rank))
+        self.signal(signal.SIGKILL, [rank])
+        deadline = time.monotonic() + _DEATH_NOTED_WITHIN_S
+        with contextlib.suppress(ClusterError):  # the cluster may end with its rank
+            while rank not in self.status()["dead"] and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+
+    # ---- the client --------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect to the engines of all ranks."""
+        self.client = self._client_of_all()
+        self._make_view()
+
+    def disconnect(self) -> None:
+        """Close the connection to the engines, if there is one."""
+        if self.client is not None:
+            self.client.close(linger=0)
+
+    def renumber(self, members: list[int]) -> None:
+        """Go on with some of the ranks, given by their engines; the others have died."""
+        self.who = RankTable(members, self.keeper.ask("shrunk", members=members)["descriptions"])
+        self._make_view()
+
+    def _make_view(self) -> None:
+        self.view = self.view_on_all()
+        self.view.block = True
+
+    def view_on_all(self) -> ipp.DirectView:
+        """A view on all ranks, whatever ``%pxconfig --targets`` has made of the notebook's."""
+        return self.client.direct_view(self.who.engines)
+
+    def _client_of_all(self) -> ipp.Client:
+        """A client that knows the engines of all ranks.
+
+        The controller announces an engine once, at its first heartbeat. A client that connects
+        at that moment may miss it for good; the next one gets it with the list.
+        """
+        directory = self.keeper.directory
+        deadline, patience = time.monotonic() + _ALL_KNOWN_WITHIN_S, _ANNOUNCED_WITHIN_S
+        while True:
+            client = Client(
+                str(directory.client_file),
+                profile_dir=str(directory.profile),
+                timeout=_ALL_KNOWN_WITHIN_S,
+            )
+            client.explain = self.require_running
+            try:
+                client.wait_for_engines(self.n, timeout=patience, interactive=False)
+                return client
+            except TimeoutError as error:
+                client.close(linger=0)
+                patience *= 2
+                self.status()  # who has ended is not waited for
+                if time.monotonic() > deadline:
+                    raise ClusterError(f"not all engines have registered: {error}") from None

@@ -1,0 +1,421 @@
+"""Gets ranks out of cells, and a cluster going again after failures, deaths and losses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import ipyparallel as ipp
+from torch_mpi4py.board.hang_report import HangReport
+from torch_mpi4py.board.rank_states import rank_list
+
+from . import rank_functions as on_rank
+from .connection import Connection
+from .errors import DIED, ClusterError
+from .notebook_client import NotebookClient
+from .rank_table import count
+from .stop_button import StopButton, interruption
+
+_POLL_S = 0.02
+_ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
+_ANSWER_WITHIN_S = 20.0  # when a cluster is found again, on a busy machine
+_OLD_CELL_MAY_END_S = 0.2  # when a cluster is found again
+_FREE_WITHIN_S = 6.0  # 0.7 s on a quiet machine
+_STUCK_AFTER_S = 1.5
+_SIGNAL_AGAIN_S = 0.1
+_SETTLED_WITHIN_S = 1.0  # a patient thread begins what is queued within 9 ms on a quiet machine
+_LOOK_AGAIN_S = 0.01
+_MORE_THAN_THE_RANKS_S = 10.0  # who end a shrink by themselves when their time is over
+_BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank ran is over
+_NAMES_SHOWN = 8
+
+
+def unfinished(result: Any, ranks: list[int]) -> list[int]:
+    """The ranks that have not ended the cell."""
+    return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
+
+
+def unfinished_engines(result: Any) -> list[int]:
+    """The engines that have not ended the cell."""
+    return unfinished(result, result._targets)
+
+
+def free(
+    cluster: Connection, result: Any, ranks: list[int], signum: int = signal.SIGINT
+) -> list[int]:
+    """Get all ranks out of a cell; return those that do not come.
+
+    One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
+    as long as the others.
+    """
+    signalled: dict[int, float] = {}
+    began = time.perf_counter()
+    while time.perf_counter() < began + _FREE_WITHIN_S:
+        # Before its cell begins, a rank does not notice a signal.
+        going_on = unfinished_engines(result)
+        for engine in going_on:
+            position = cluster.boards.position(engine)
+            if position and position.running and position.began > signalled.get(engine, 0.0):
+                signalled[engine] = time.perf_counter()
+                cluster.signal(signum, [cluster.who.rank_of(engine)])
+        waited = time.perf_counter() - began
+        if waited > _STUCK_AFTER_S and all(map(cluster.boards.keeps_the_lock, going_on)):
+            break
+        if result.wait(_SIGNAL_AGAIN_S):
+            break
+    return unfinished(result, ranks)
+
+
+class Recovery:
+    """What is to be made good again of a cluster, and the ways to do so.
+
+    Args:
+        cluster: the connection to it.
+        settings: with which it was started.
+    """
+
+    def __init__(self, cluster: Connection, settings: dict[str, Any]) -> None:
+        self._cluster = cluster
+        self.settings = settings
+        self._forget()
+
+    def _forget(self) -> None:
+        self._stuck: tuple[int, ...] = ()  # engines that could not be freed
+        self._unanswered: dict[int, str] = {}  # by engine of these, what asked for its cell
+        self._owes_recovery = False
+        self._needs_restart = False
+        self._under_way = None  # an interrupted shrink, as long as ranks may be in it
+
+    # ---- cells that hang or fail ---------------------------------------------------------
+
+    def report_after_the_cell(self) -> HangReport:
+        """The report once what all ranks have called, but nobody waits for, has ended."""
+        until = time.monotonic() + _SETTLED_WITHIN_S
+        while (found := self._cluster.report()).is_settling and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def after_failure(self, report: HangReport, stuck: list[int], result: Any) -> str:
+        """Renew communication after a failed cell, now or once the ranks are free.
+
+        Args:
+            report: what every rank was doing.
+            stuck: the ranks that could not be freed.
+            result: the cell's ``AsyncResult``.
+
+        Returns:
+            What state the ranks are in now.
+        """
+        if stuck:
+            return self.note_stuck(stuck, result)
+        self.mend(report.is_out_of_step)
+        if self._needs_restart:
+            return (
+                "All ranks have left the cell, but they cannot communicate any more: "
+                "cluster.restart() starts fresh ones."
+            )
+        return "All ranks are free again."
+
+    @property
+    def stuck(self) -> list[int]:
+        """The ranks that could not be freed and have not come back since."""
+        ranks = self._cluster.who.ranks_of(self._stuck)
+        asked = {rank: self._unanswered.get(self._cluster.who.engine_of(rank)) for rank in ranks}
+        not_begun = [rank for rank in ranks if asked[rank] in self._cluster.client.outstanding]
+        return sorted({*self._cluster.busy(ranks), *not_begun})
+
+    def note_stuck(self, ranks: list[int], result: Any = None) -> str:
+        """Remember ranks that could not be freed; return what can be done about them.
+
+        Args:
+            ranks: these ranks.
+            result: the ``AsyncResult`` of the cell that they have not ended, if there is one.
+        """
+        self._stuck = tuple(self._cluster.who.engines_of(ranks))
+        asked = [] if result is None else zip(result._targets, result.msg_ids, strict=True)
+        self._unanswered = {engine: message for engine, message in asked if engine in self._stuck}
+        return self._about_stuck(ranks)
+
+    def _about_stuck(self, ranks: list[int]) -> str:
+        one = len(ranks) == 1
+        who = f"Rank {ranks[0]} does" if one else f"Ranks {', '.join(map(str, ranks))} do"
+        back = f"{'it comes' if one else 'they come'} back by {'itself' if one else 'themselves'}"
+        cannot = f"{who} not react to signals and could not be freed."
+        if len(ranks) == self._cluster.n:
+            return (
+                f"{cannot} Wait until {back}, with all variables, or cluster.restart() for fresh "
+                "ranks."
+            )
+        kills = ", ".join(f"cluster.kill({rank})" for rank in ranks)
+        return (
+            f"{cannot} All other ranks are free again. Wait until {back}, or "
+            f"{kills} and cluster.shrink() to go on with the others and their variables, or "
+            "cluster.restart() for fresh ranks."
+        )
+
+    def require_free(self) -> None:
+        """Raise unless every rank that was stuck has come back; then recover, if need be.
+
+        Raises:
+            ClusterError: if a rank is still stuck; the message says what to do.
+        """
+        self._stuck = tuple(engine for engine in self._stuck if engine in self._cluster.who.engines)
+        if not self._stuck and not self._owes_recovery:
+            return
+        # What they were asked while they were stuck.
+        cluster = self._cluster
+        if cluster.client.outstanding and not self._cluster.busy(
+            self._cluster.who.ranks_of(self._stuck)
+        ):
+            cluster.client.wait(timeout=_BUSY_AFTER_S)
+        if self.stuck:
+            told = self._about_stuck(self.stuck)
+            raise ClusterError(told.replace(" All other ranks are free again.", ""))
+        self.mend(out_of_step=bool(self._stuck))
+        self._stuck = ()
+
+    def require_idle(self, what: str) -> None:
+        # What a dead rank was running ends when the controller has said so.
+        if self._cluster.client.outstanding and not self._cluster.client.wait(
+            timeout=_BUSY_AFTER_S
+        ):
+            raise ClusterError(f"a cell is still running; interrupt it before {what}")
+
+    def mend(self, out_of_step: bool = False) -> None:
+        """Renew communication if it was lost, as soon as all ranks are idle, and say so.
+
+        Args:
+            out_of_step: renew it in any case.
+        """
+        shown = filter(None, map(self._cluster.boards.position, self._cluster.who.engines))
+        if not out_of_step and not self._owes_recovery and not any(one.lost for one in shown):
+            return
+        if self._cluster.status()["dead"]:
+            return  # shrink and restart make everything anew
+        if self._cluster.busy(self._cluster.ids) or self._cluster.client.outstanding:
+            self._owes_recovery = True
+            return
+        if self._owes_recovery:
+            out_of_step |= self._cluster.report().is_out_of_step
+        self._owes_recovery = True  # should this be ended half-way
+        try:
+            said = self._recover(out_of_step)
+        except ipp.RemoteError as failure:  # it must not take the place of what is to be told
+            said = (
+                f"Communication could not be renewed ({failure.ename}: {failure.evalue}): "
+                "cluster.restart() starts fresh ranks."
+            )
+            self._needs_restart = True
+        self._owes_recovery = False
+        if said:
+            print(said)
+
+    def _recover(self, always: bool) -> str:
+        """Renew what was lost on the ranks, which are all idle.
+
+        Args:
+            always: also if no rank has noticed a loss, because messages are under way to nobody.
+
+        Returns:
+            What was done.
+        """
+        found: list[on_rank.Condition] = self._cluster.view_on_all().apply_sync(on_rank.condition)
+        union = 0
+        for one in found:
+            union |= one.flags
+        lost = sorted({name for one in found for name in one.lost})
+        self._needs_restart = bool(union & on_rank.NEEDS_RESTART)
+        if self._needs_restart:
+            return (
+                f"{self._cluster.mpi} cannot free a rank that is stuck inside of it, so "
+                "communication cannot be renewed: cluster.restart() starts fresh ranks. Their "
+                "variables are "
+                "lost then; until then you can still read them: cluster.view['name']."
+            )
+        if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
+            self._cluster.view_on_all().apply_sync(on_rank.renew, None)
+            gone = sorted({*lost, *(name for one in found for name in one.stale)})
+            also = f" Make these again, they used the old ones: {', '.join(gone)}." if gone else ""
+            return (
+                "Communication is renewed: comm and the default process group are new, "
+                f"and all variables are kept.{also}"
+            )
+        if lost:
+            self._cluster.view_on_all().apply_sync(on_rank.note_told, lost)
+            return (
+                f"Lost: {', '.join(lost)}; make {'it' if len(lost) == 1 else 'them'} again. All "
+                "other communication is as usable as before, and all variables are kept."
+            )
+        return ""
+
+    # ---- after a death -------------------------------------------------------------------
+
+    def shrink(self, timeout_s: float) -> None:
+        """Do what :meth:`.Cluster.shrink` says."""
+        cluster = self._cluster
+        with StopButton() as button:
+            try:
+                with button.listening():
+                    dead = self._dead_to_leave_out(timeout_s)
+                if not dead:
+                    print(f"{count(cluster.n)} live: there is nothing to shrink")
+                    return
+                survivors = [rank for rank in cluster.ids if rank not in dead]
+                members = cluster.who.engines_of(survivors)
+                asked = cluster.client.direct_view(members).apply_async(on_rank.shrink, timeout_s)
+                self._under_way = asked
+                with button.listening():
+                    self._await(asked, survivors, timeout_s)
+            except KeyboardInterrupt:
+                raise interruption(
+                    "the shrink was interrupted; nothing is lost, and the next cluster.shrink() "
+                    "goes on with it"
+                ) from None
+            self._under_way = None
+            _require_success(asked, survivors)
+            cluster.renumber(members)
+            self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
+            n = cluster.n
+            go_on = f"{count(n)} {'goes' if n == 1 else 'go'} on"
+            print(f"{rank_list(dead)} died; {go_on}, numbered anew, with their variables:")
+            renumbered = enumerate(survivors)
+            print("\n".join(f"rank {now}  was rank {before}" for now, before in renumbered))
+
+    def _dead_to_leave_out(self, timeout_s: float) -> list[int]:
+        dead = self._cluster.status()["dead"]
+        if len(dead) == self._cluster.n:
+            raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
+        if dead and not self._cluster.survives_deaths:
+            raise ClusterError(
+                f"{rank_list(dead)} died, and {self._cluster.mpi} cannot go on with the others; "
+                "cluster.restart() starts fresh ranks"
+            )
+        if dead and self._under_way is not None:
+            self._await(
+                self._under_way,
+                [rank for rank in self._cluster.ids if rank not in dead],
+                timeout_s,
+            )
+            self._under_way = None
+            dead = self._cluster.status()["dead"]
+        if dead:
+            self.require_idle("it shrinks")
+        return dead
+
+    def _await(self, asked: Any, survivors: list[int], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s + _MORE_THAN_THE_RANKS_S
+        while not asked.wait(_ASK_EVERY_S):
+            self._cluster.status()
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
+                    "cluster.report() says what they do, cluster.kill(RANK) ends one, and then "
+                    "cluster.shrink() goes on"
+                )
+
+    # ---- fresh ranks, and those of a kernel before -----------------------------------------
+
+    def restart(self) -> None:
+        """Do what :meth:`.Cluster.restart` says."""
+        cluster = self._cluster
+        began = time.monotonic()
+        lost = self._losses()
+        before = cluster.keeper
+        self._leave_out(before.lost_hosts)
+        before.begin_stop(politely=False)
+        cluster.disconnect()
+        try:
+            cluster.hold(NotebookClient.start(**self.settings))
+            self._forget()
+        finally:
+            before.stop()
+        self.open()
+        seconds = time.monotonic() - began
+        print(f"{count(cluster.n, 'fresh ')} in {seconds:.1f} s; {lost}")
+        print(cluster.who)
+
+    def _leave_out(self, lost: list[str]) -> None:
+        """Have the next start use the other hosts, where the notebook has chosen them."""
+        hosts = self.settings["hosts"]
+        if not lost or hosts is None:  # Slurm chooses its hosts itself
+            return
+        left = {host: ranks for host, ranks in hosts.items() if host not in lost}
+        if not left:
+            raise ClusterError(
+                f"{' and '.join(lost)} had all ranks: start_cluster(n, hosts=...) names other hosts"
+            )
+        self.settings = self.settings | {"hosts": left, "n": sum(left.values())}
+        print(
+            f"Without {' and '.join(lost)}; start_cluster(..., replace=True) uses all hosts again."
+        )
+
+    def _losses(self) -> str:
+        """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
+        try:
+            names = self._cluster.users_names()
+        except ClusterError:  # it has ended, and nobody can be asked
+            names = {}
+        known = sorted({name for some in names.values() for name in some or ()})
+        more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+        parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
+        silent = [rank for rank, some in names.items() if some is None]
+        if silent:
+            parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
+        return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
+
+    def open(self, found: bool = False) -> None:
+        """Connect to the ranks of a cluster that is ready; stop it if that fails.
+
+        Args:
+            found: it has variables; when interrupted, leave it to be found again.
+        """
+        cluster = self._cluster
+        try:
+            cluster.connect()
+            if found:
+                self._free_from_old_cell()
+        except BaseException as error:
+            cluster.disconnect()
+            if not found or not isinstance(error, KeyboardInterrupt):
+                cluster.keeper.stop()
+            cluster.keeper.close()
+            raise
+
+    def _free_from_old_cell(self) -> None:
+        """Interrupt what a kernel before this one has left on the ranks; say who does not stop."""
+        asked = self._cluster.view.apply_async(os.getpid)
+        if asked.wait(_OLD_CELL_MAY_END_S):
+            return
+        silent = self._cluster.ids
+        if self._cluster.busy(self._cluster.ids):
+            self._owes_recovery = True
+            silent = free(self._cluster, asked, self._cluster.ids)
+        deadline = time.monotonic() + _ANSWER_WITHIN_S  # others may be slow, on a busy machine
+        while time.monotonic() < deadline:
+            stuck = self._cluster.busy(silent)
+            if set(unfinished(asked, self._cluster.ids)) <= set(stuck):
+                if stuck:
+                    print(self.note_stuck(stuck))
+                return
+            asked.wait(_POLL_S)
+        raise ClusterError("not all ranks answer; start_cluster(replace=True) starts fresh ones")
+
+
+def _require_success(asked: Any, survivors: list[int]) -> None:
+    """Raise ClusterError unless all survivors have done their part of a shrink."""
+    failed = [
+        (rank, child.result())
+        for rank, child in zip(survivors, asked._children, strict=True)
+        if isinstance(child.result(), Exception)
+    ]
+    died = [rank for rank, failure in failed if getattr(failure, "ename", "") == DIED]
+    if died:
+        raise ClusterError(f"{rank_list(died)} died meanwhile; call cluster.shrink() again")
+    if failed:
+        rank, failure = failed[0]
+        raise ClusterError(
+            f"the shrink failed; rank {rank} says {failure}. Call cluster.shrink() once more; "
+            "if it fails again, only cluster.restart() helps"
+        )
