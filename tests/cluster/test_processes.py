@@ -30,7 +30,7 @@ def test_a_rank_lives_on_when_somebody_sets_the_clock(
     ended: list[int] = []
     ranks = RanksHere(RuntimeDir(tmp_path), lambda **_: None, ended.append)
     said = {"number": 0, "pid": process.pid, "stage": "registered", "description": None}
-    ranks.hear(said)
+    ranks.hear(**said)
     # What Linux says then: the machine was started at another time.
     boot_time, before = psutil._pslinux.boot_time, psutil.Process(process.pid).create_time()
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot_time() + 1)

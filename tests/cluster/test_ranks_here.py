@@ -37,7 +37,7 @@ def test_engines_outlive_a_clock_that_is_set(
 
         ranks = RanksHere(directory, says, ended.append)
         created = psutil.Process(engine.pid).create_time()
-        ranks.hear({"number": 0, "pid": engine.pid})
+        ranks.hear(number=0, pid=engine.pid)
         (proc / "stat").write_text(later)
         monkeypatch.setattr(psutil, "PROCFS_PATH", str(proc))
         assert psutil.Process(engine.pid).create_time() == pytest.approx(created + 7)

@@ -24,7 +24,7 @@ from ipyranks.hosts import (
     ssh_of_mpiexec,
     to_try,
 )
-from ipyranks.keeper import over_hosts
+from ipyranks.launching import over_hosts
 from ipyranks.runtime_dir import RuntimeDir
 from ipyranks.slurm import Allocation, is_inside, outside, read_settings
 from ipyranks.starting import start_cluster

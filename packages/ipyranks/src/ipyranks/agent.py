@@ -8,8 +8,7 @@ It has a lease: if it has not heard from the keeper for so long, or their connec
 ends all that the cluster has on its host. The keeper gives such a host up a little later, and ends
 the cluster: so never do two parts of one go on without each other.
 
-Messages are JSON, one per line. What the keeper says has an ``op``; an answer has the question's
-``id``; all else is news. The first line each way is different: settings, and who answers.
+They talk as :mod:`.exchange` says, except for the first line each way: settings, and who answers.
 """
 
 from __future__ import annotations
@@ -22,9 +21,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .exchange import LIMIT, Channel
 from .hosts import interfaces, versions
 from .ranks_here import RanksHere
 from .runtime_dir import RuntimeDir, sweep_stale, tail
@@ -44,24 +46,22 @@ class Agent:
     Args:
         directory: the cluster's runtime directory, the same path as on the keeper's host.
         lease_s: seconds without a word of the keeper after which the ranks are ended.
-        writer: to the keeper.
+        keeper: the channel to it.
     """
 
-    def __init__(self, directory: RuntimeDir, lease_s: float, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, directory: RuntimeDir, lease_s: float, keeper: Channel) -> None:
         self.directory = directory
-        self.ranks = RanksHere(directory, self._says, self._ended)
+        self.ranks = RanksHere(directory, partial(keeper.tell, "engine"), self._ended)
         self._lease_s = lease_s
-        self._writer = writer
-        self._heard_at = time.monotonic()
+        self._keeper = keeper
         self._stop = asyncio.Event()
         self._politely = False
-        self._tasks: set[asyncio.Task] = set()
 
-    async def run(self, reader: asyncio.StreamReader) -> None:
+    async def run(self) -> None:
         """Answer until the keeper says stop, or is gone."""
         server = await asyncio.start_unix_server(self._connected, self.directory.socket)
         self.directory.socket.chmod(0o600)
-        self._do(self._listen(reader))
+        listening = asyncio.create_task(self._listen())
         for signum in (signal.SIGTERM, signal.SIGHUP):  # as Slurm ends a job, with seconds to go
             asyncio.get_running_loop().add_signal_handler(signum, self._stop.set)
         looked = 0.0
@@ -69,7 +69,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
             now = time.monotonic()
-            if now - self._heard_at > self._lease_s:
+            if now - self._keeper.heard_at > self._lease_s:
                 self._end_alone(f"nothing heard of the keeper for {self._lease_s} s")
             if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
                 looked = now
@@ -77,68 +77,41 @@ class Agent:
         server.close()
         left = await self.ranks.end_processes(self._politely)
         self.directory.remove()
-        self._tell(gone=True, left=left)
+        self._keeper.tell("gone", left=left)
+        listening.cancel()
 
     def _end_alone(self, why: str) -> None:
         """End the ranks, and this agent: what they did from now on would count for nobody."""
         log.error("%s: the ranks end", why)
-        self._tell(alone=why)  # so that nobody looks for another reason of their deaths
+        self._keeper.tell("alone", why=why)  # so that nobody looks for another reason of the deaths
         self._stop.set()
 
-    def _do(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _listen(self) -> None:
+        await self._keeper.listen(self._obey)
+        if not self._stop.is_set():
+            self._end_alone("the connection to the keeper has ended")
 
-    def _tell(self, **message: Any) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
-
-    # ---- the keeper ----------------------------------------------------------------------
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            self._heard_at = time.monotonic()
-            message = json.loads(line)
-            operation = message.pop("op")
-            if operation == "beat":
-                self._tell(id=message["id"], answer=time.perf_counter())
-            elif operation == "look":
-                self._do(self._look(message.pop("id"), message))
-            elif operation == "signal":
-                self.ranks.signal(message["signum"], message["numbers"])
-            elif operation == "file":
-                _write(Path(message["path"]), message["text"])
-            elif operation == "stop":
-                self._politely = message["politely"]
-                self._stop.set()
-                return
-        self._end_alone("the connection to the keeper has ended")
-
-    async def _look(self, number: int, question: dict[str, Any]) -> None:
-        # In a thread, as a rank in C code may take seconds to say where it is.
-        self._tell(id=number, answer=await asyncio.to_thread(self.ranks.look, **question))
-
-    # ---- the engines ---------------------------------------------------------------------
+    def _obey(self, operation: str, reply: Callable[[Any], None], **content: Any) -> None:
+        if operation == "beat":
+            reply(time.perf_counter())
+        elif operation == "look":
+            # In a thread, as a rank in C code may take seconds to say where it is.
+            reply(asyncio.to_thread(self.ranks.look, **content))
+        elif operation == "signal":
+            self.ranks.signal(**content)
+        elif operation == "file":
+            _write(Path(content["path"]), content["text"])
+        elif operation == "stop":
+            self._politely = content["politely"]
+            self._stop.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        number = None
-        try:
-            while line := await reader.readline():
-                message = json.loads(line)
-                del message["op"]
-                number = self.ranks.hear(message)
-        except ConnectionError:
-            pass  # it was killed: the same as closing
-        finally:
-            if number is not None and not self._stop.is_set():
-                self.ranks.end_of(number)
-            writer.close()
-
-    def _says(self, **said: Any) -> None:
-        self._tell(engine=said)
+        await self.ranks.serve(Channel(reader, writer))
 
     def _ended(self, number: int) -> None:
-        self._tell(ended=number, lines=tail(self.directory.rank_log(number)))
+        if not self._stop.is_set():
+            lines = tail(self.directory.rank_log(number))
+            self._keeper.tell("ended", number=number, lines=lines)
 
 
 def _write(path: Path, text: str) -> None:
@@ -152,7 +125,7 @@ def _write(path: Path, text: str) -> None:
 
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 24)
+    reader = asyncio.StreamReader(limit=LIMIT)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     ours = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever prints here must not end up between the messages
@@ -174,7 +147,7 @@ async def _serve() -> None:
     }
     writer.write(f"{GREETING} {json.dumps(said)}\n".encode())
     if not problem:
-        await Agent(directory, settings["lease_s"], writer).run(reader)
+        await Agent(directory, settings["lease_s"], Channel(reader, writer)).run()
     with contextlib.suppress(ConnectionError, TimeoutError):
         await asyncio.wait_for(writer.drain(), 1.0)
         writer.close()

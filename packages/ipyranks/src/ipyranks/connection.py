@@ -177,8 +177,7 @@ class Connection:
 
     def _ask_host(self, host: str, question: str, **arguments: Any) -> Any:
         """What the agent of another host answers; None if no answer comes."""
-        answer = self.keeper.ask("look", host=host, question=question, **arguments)
-        return answer["answer"]
+        return self.keeper.ask("look", host=host, question=question, **arguments)
 
     # ---- signals -----------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ class Connection:
         if signum not in signal.valid_signals():
             raise ValueError(f"{signum!r} is no signal here; signal.SIGTERM, for one, is")
         engines = self.who.engines_of(self.ids if ranks is None else ranks)
-        self.keeper.ask("signal", signum=int(signum), engines=engines)
+        self.keeper.ask("signal", signum=int(signum), numbers=engines)
 
     def kill(self, rank: int) -> None:
         """End the process of a rank at once (``kill -9``), whatever it is doing.

@@ -17,7 +17,7 @@ from typing import Any
 from ipyparallel.controller.app import IPController
 from ipyparallel.controller.heartmonitor import start_heartmonitor
 
-from .keeper_client import KeeperClient
+from .exchange import KeeperClient
 from .runtime_dir import RuntimeDir
 
 # An engine counts as registered after its first heartbeat, which ipyparallel sends every 3 s.

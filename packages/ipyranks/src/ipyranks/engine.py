@@ -23,7 +23,7 @@ from .engine_exit import (
     explain_exits,
     look_after_children,
 )
-from .keeper_client import KeeperClient
+from .exchange import KeeperClient
 from .rank_functions import describe, lost_flags, namespace, read_label
 from .runtime_dir import RuntimeDir
 from .tracebacks import shorten

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 from .agent import GREETING
+from .exchange import LIMIT, Channel, encoded
 from .hosts import HostError, to_try
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, python, tail
 
@@ -39,7 +40,7 @@ class HostLink:
         host: its name.
         reach: makes of a host and a command the command that runs it there.
         directory: the cluster's.
-        news: called with the host and each message that is no answer.
+        news: called with the operation of what it tells by itself, the host, and the rest by name.
         lost: called with the host and the reason, once, if the agent ends unasked or is not heard
             any more.
     """
@@ -49,7 +50,7 @@ class HostLink:
         host: str,
         reach: Callable[[str, list[str]], list[str]],
         directory: RuntimeDir,
-        news: Callable[[str, dict[str, Any]], None],
+        news: Callable[..., None],
         lost: Callable[[str, str], None],
     ) -> None:
         self.host = host
@@ -60,10 +61,8 @@ class HostLink:
         self._tell_lost = lost
         self.processes: list[int] = []  # of ours, here, that reach the host
         self._process: asyncio.subprocess.Process
-        self._questions: dict[int, asyncio.Future] = {}
-        self._numbers = itertools.count(1)
+        self._channel: Channel
         self._offset, self._shortest = 0.0, float("inf")
-        self._answered_at = 0.0
         self._is_open = False
         self._stopping = False
         self._tasks: list[asyncio.Task] = []
@@ -76,7 +75,7 @@ class HostLink:
         """
         self._process = await self._run("-m", "ipyranks.agent")
         settings = {"directory": str(self._directory.path), "lease_s": LEASE_S}
-        self._send(settings)
+        self._process.stdin.write(encoded(**settings))  # type: ignore[union-attr]
         try:
             said = await asyncio.wait_for(self._greeting(), _HELLO_WITHIN_S)
         except TimeoutError:
@@ -88,7 +87,7 @@ class HostLink:
                 "folder than this one's"
             )
         self._is_open = True
-        self._answered_at = time.monotonic()
+        self._channel = Channel(self._process.stdout, self._process.stdin)  # type: ignore[arg-type]
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._beat())]
         return said
 
@@ -106,7 +105,7 @@ class HostLink:
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=output,
-                    limit=1 << 24,
+                    limit=LIMIT,
                     start_new_session=True,
                 )
             except FileNotFoundError as error:
@@ -141,76 +140,55 @@ class HostLink:
 
     # ---- while it lives ------------------------------------------------------------------
 
-    def send(self, operation: str, **content: Any) -> None:
+    def tell(self, operation: str, /, **content: Any) -> None:
         """Tell the agent something."""
-        self._send({"op": operation, **content})
-
-    def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(ConnectionError, RuntimeError):  # the reader notices its end
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+        self._channel.tell(operation, **content)
 
     async def ask(self, question: str, **arguments: Any) -> Any:
         """What its ranks show (:meth:`.RanksHere.look`); None if no answer comes."""
-        return await self._answer("look", question=question, offset=self._offset, **arguments)
-
-    async def _answer(self, operation: str, **content: Any) -> Any:
         if self.is_lost or self._stopping:
             return None
-        number = next(self._numbers)
-        answer = self._questions[number] = asyncio.get_running_loop().create_future()
-        self.send(operation, id=number, **content)
+        answer = self._channel.ask("look", question=question, offset=self._offset, **arguments)
         try:
             return await asyncio.wait_for(answer, _ANSWER_WITHIN_S)
         except TimeoutError:
             return None
-        finally:
-            del self._questions[number]
 
     async def _listen(self) -> None:
-        while line := await self._process.stdout.readline():  # type: ignore[union-attr]
-            self._answered_at = time.monotonic()
-            message = json.loads(line)
-            if "id" in message:
-                question = self._questions.get(message["id"])
-                if question is not None and not question.done():
-                    question.set_result(message["answer"])
-            elif why := message.get("alone"):
-                self._lose(f"its agent has ended the ranks ({why})")
-            else:
-                self._news(self.host, message)
+        await self._channel.listen(self._hear)
         self._lose("its agent has ended")
+
+    def _hear(self, operation: str, _: object, **content: Any) -> None:
+        if operation == "alone":
+            self._lose(f"its agent has ended the ranks ({content['why']})")
+        elif operation != "gone":
+            self._news(operation, self.host, **content)
 
     async def _beat(self) -> None:
         """Keep the lease, find out what the agent's clock shows, and whether it lives."""
         while self._process.returncode is None:
-            self._ask_the_time()
+            asked = partial(self._note_time, time.perf_counter())
+            self._channel.ask("beat").add_done_callback(asked)
             await asyncio.sleep(_BEAT_EVERY_S)
-            if time.monotonic() - self._answered_at > _LOST_AFTER_S:
+            if self._is_silent():
                 self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
                 return  # an agent that lives is to notice that its lease is over
 
-    def _ask_the_time(self) -> None:
-        number, sent = next(self._numbers), time.perf_counter()
-        answer = self._questions[number] = asyncio.get_running_loop().create_future()
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._channel.heard_at > _LOST_AFTER_S
 
-        def note(found: asyncio.Future) -> None:
-            self._questions.pop(number, None)
-            now = time.perf_counter()
-            # Of the quickest answer it is best known when it was given.
-            if found.result() is not None and now - sent < self._shortest:
-                self._shortest = now - sent
-                self._offset = (sent + now) / 2 - found.result()
-
-        answer.add_done_callback(note)
-        self._send({"op": "beat", "id": number})
+    def _note_time(self, sent: float, told: asyncio.Future) -> None:
+        now = time.perf_counter()
+        # Of the quickest answer it is best known when it was given.
+        if told.result() is not None and now - sent < self._shortest:
+            self._shortest = now - sent
+            self._offset = (sent + now) / 2 - told.result()
 
     def _lose(self, why: str) -> None:
         if self.is_lost or self._stopping:
             return
         self.is_lost = True
-        for question in list(self._questions.values()):
-            if not question.done():
-                question.set_result(None)
+        self._channel.abandon()
         self._tell_lost(self.host, why)
 
     # ---- the end -------------------------------------------------------------------------
@@ -219,12 +197,12 @@ class HostLink:
         """Have all processes of the cluster on the host ended, and every trace removed."""
         if not hasattr(self, "_process"):
             return
-        self.send("stop", politely=politely)
         self._stopping = True
         if not self._is_open:  # it has made nothing there, and ends with its connection
             if self._process.returncode is None:
                 self._process.kill()
             return
+        self.tell("stop", politely=politely)
         gone = False
         if not self.is_lost:
             with contextlib.suppress(TimeoutError):
@@ -234,7 +212,7 @@ class HostLink:
             task.cancel()
         cut_off = False
         if self._process.returncode is None:
-            cut_off = time.monotonic() - self._answered_at > _LOST_AFTER_S
+            cut_off = self._is_silent()
             self._process.kill()
         if not gone and not cut_off:  # else its lease is over, and all there ends by itself
             await self.sweep()

@@ -5,12 +5,10 @@ restart nor the death of the notebook's kernel takes it along. It listens on a U
 
 - the owner (a kernel) holds a connection; when that breaks and nobody adopts the cluster
   within the grace time, everything is stopped and every trace removed;
-- engines and controller hold one each (:mod:`.keeper_client`); they end when the keeper does.
+- engines and controller hold one each; they end when the keeper does.
 
-On other hosts agents answer for the ranks (:mod:`.host_link`).
-
-Messages are JSON, one per line. Standard library only until the socket is open, so that
-nothing can go wrong before somebody listens.
+On other hosts agents answer for the ranks (:mod:`.host_link`). How all of them talk says
+:mod:`.exchange`.
 """
 
 from __future__ import annotations
@@ -21,18 +19,20 @@ import importlib
 import json
 import logging
 import os
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch_mpi4py import launch
 from torch_mpi4py.core.versions import differences
 
+from .exchange import Channel
 from .host_link import HostLink
 from .hosts import (
     HostError,
@@ -43,11 +43,12 @@ from .hosts import (
     interfaces,
     is_here,
     known_address,
-    ssh_of_mpiexec,
     versions,
 )
+from .launching import engine_environment, over_hosts
 from .ranks_here import RanksHere
-from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, family, living, python, tail
+from .registration import unregister
+from .runtime_dir import RuntimeDir, family, living, python, tail
 from .slurm import Allocation, allocate, is_inside, outside
 from .start_clock import StartClock
 
@@ -58,27 +59,6 @@ _LOOK_AT_ENGINES_EVERY_S = 0.5
 _LOOK_AT_CLOCK_EVERY_S = 1.0
 _LOOPBACK = "127.0.0.1"
 _LOOK_FOR_FILE_EVERY_S = 0.05
-# What an engine on another host gets of our variables, beside those that begin as the variable
-# IPYRANKS_PASS_ON says ("MY_,THEIR_"); mpiexec passes on those of the MPI itself.
-_PASSED_ON = (
-    "IPYRANKS_",
-    "TORCH_",
-    "IPP_",
-    "IPYTHON",
-    "PYTHON",
-    "MPI4PY_",
-    "NCCL_",
-    "GLOO_",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-)
-_NETWORKS_OF_MPI = (
-    "OMPI_MCA_btl_tcp_if_include",
-    "PRTE_MCA_prte_if_include",
-    "OMPI_MCA_btl_tcp_if_exclude",
-    "PRTE_MCA_prte_if_exclude",
-)
 # The stages of an engine's start, and how to say that a rank has passed them.
 _STAGES = {
     "not started": "",
@@ -160,11 +140,10 @@ class Keeper:
         self._ranks_over: float | None = None  # since when there is nobody left to run cells
         self._owner_socket = socket.socket(fileno=owner_fd)
         self._owner_pid: int | None = owner_pid
-        self._owner_writer: asyncio.StreamWriter | None = None
+        self._owner: Channel | None = None
         self._orphaned_at: float | None = None
         self._stop = asyncio.Event()
         self._politely = True
-        self._tasks: set[asyncio.Task] = set()
 
     async def run(self) -> None:
         """Start the cluster, keep it, and stop it."""
@@ -173,9 +152,8 @@ class Keeper:
             asyncio.get_running_loop().add_signal_handler(signum, self._stop.set)
         server = await asyncio.start_unix_server(self._connected, self.directory.socket)
         self.directory.socket.chmod(0o600)
-        reader, writer = await asyncio.open_unix_connection(sock=self._owner_socket)
-        self._owner_writer = writer
-        self._do(self._connected(reader, writer))
+        self._owner = Channel(*await asyncio.open_unix_connection(sock=self._owner_socket))
+        serving = asyncio.create_task(self._serve(self._owner))
         try:
             starting = asyncio.create_task(self._start())
             while not self._stop.is_set():
@@ -187,11 +165,7 @@ class Keeper:
             starting.cancel()
             await asyncio.wait([starting])
             await self._teardown()
-
-    def _do(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            serving.cancel()
 
     async def _start(self) -> None:
         folder = str(self.directory.path)
@@ -307,7 +281,7 @@ class Keeper:
                 break
             await asyncio.sleep(_LOOK_FOR_FILE_EVERY_S)
         for link in self.links.values():
-            link.send("file", path=str(path), text=text)
+            link.tell("file", path=str(path), text=text)
 
     def _run(
         self, name: str, command: list[str], variables: dict[str, str] | None = None
@@ -412,25 +386,14 @@ class Keeper:
     # ---- connections -------------------------------------------------------------------
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        number = None
+        await self._serve(Channel(reader, writer))
+
+    async def _serve(self, channel: Channel) -> None:
         try:
-            while line := await reader.readline():
-                message = json.loads(line)
-                operation = message.pop("op")
-                if operation == "engine":
-                    number = self.ranks.hear(message)
-                elif operation == "look":
-                    self._do(self._look(writer, **message))
-                else:
-                    self._obey(operation, message, writer)
-        except ConnectionError:
-            pass  # the other side was killed: the same as closing
+            await self.ranks.serve(channel, partial(self._obey, channel))
         finally:
-            if number is not None:
-                self.ranks.end_of(number)
-            if writer is self._owner_writer:
+            if channel is self._owner:
                 self._orphan()
-            writer.close()
 
     def _engine_says(
         self,
@@ -450,23 +413,28 @@ class Keeper:
             passed, own = time.monotonic() - self._clock.began, self._clock.seconds
             log.info("ready after %.1f s, of which %.1f s of its own", passed, own)
 
-    def _obey(self, operation: str, message: dict, writer: asyncio.StreamWriter) -> None:
-        if operation == "own":
-            log.info("owned by process %s", message["pid"])
-            self._owner_writer, self._owner_pid = writer, message["pid"]
-            self._orphaned_at = None
-        elif operation == "signal":
-            self.ranks.signal(message["signum"], message["engines"])
-            for link in self.links.values():
-                link.send("signal", signum=message["signum"], numbers=message["engines"])
-        elif operation == "shrunk":
-            self.members = message["members"]
-        elif operation == "stop":  # which is answered when nothing is left
-            self._politely &= message["politely"]
+    def _obey(
+        self, channel: Channel, operation: str, reply: Callable[[Any], None], **content: Any
+    ) -> None:
+        if operation == "look":
+            reply(self.links[content.pop("host")].ask(**content))
+            return
+        if operation == "stop":  # which is answered when nothing is left
+            self._politely &= content["politely"]
             self._stop.set()
             return
+        if operation == "own":
+            log.info("owned by process %s", content["pid"])
+            self._owner, self._owner_pid = channel, content["pid"]
+            self._orphaned_at = None
+        elif operation == "signal":
+            self.ranks.signal(**content)
+            for link in self.links.values():
+                link.tell("signal", **content)
+        elif operation == "shrunk":
+            self.members = content["members"]
         if not self._lost_hosts:  # else the last words, which come at once, are the answer
-            self._reply(writer, message["id"], **self._status())
+            reply(self._status())
 
     def _status(self) -> dict:
         members = [self.engines.get(number) for number in self.members]
@@ -483,19 +451,13 @@ class Keeper:
             "elsewhere": {number: one.host for number, one in self.engines.items() if one.host},
         }
 
-    async def _look(
-        self, writer: asyncio.StreamWriter, id: int, host: str, **question: Any
-    ) -> None:
-        """Have an agent answer what the notebook asks of its ranks."""
-        self._reply(writer, id, answer=await self.links[host].ask(**question))
-
-    def _news(self, host: str, message: dict[str, Any]) -> None:
+    def _news(self, operation: str, host: str, **content: Any) -> None:
         """Take what an agent tells by itself."""
-        if said := message.get("engine"):
-            self._engine_says(host=host, **said)
-        elif (number := message.get("ended")) is not None:
-            self.engines[number].last_words = message["lines"]
-            self._engine_ended(number)
+        if operation == "engine":
+            self._engine_says(host=host, **content)
+        elif operation == "ended":
+            self.engines[content["number"]].last_words = content["lines"]
+            self._engine_ended(content["number"])
 
     def _host_lost(self, host: str, why: str) -> None:
         """End the cluster: MPI can't go on without a host, and may not even notice that it is gone.
@@ -509,13 +471,9 @@ class Keeper:
         during = " while the ranks were starting" if self.state == "starting" else ""
         self._fail(f"{host} was lost{during}: {why}", "")
 
-    @staticmethod
-    def _reply(writer: asyncio.StreamWriter, number: int | None, **content: Any) -> None:
-        writer.write(json.dumps({"id": number, **content}).encode() + b"\n")
-
     def _orphan(self) -> None:
         log.info("the owner is gone")
-        self._owner_writer = self._owner_pid = None
+        self._owner = self._owner_pid = None
         self._orphaned_at = time.monotonic()
 
     def _engine_ended(self, number: int) -> None:
@@ -553,97 +511,10 @@ class Keeper:
                 self._lost_hosts = []  # they are well, and may be had again
             await self._allocation.end()
         self.directory.remove()
-        if self._owner_writer is not None:
-            last_words = {"error": self.error, "lost_hosts": self._lost_hosts}
-            self._reply(self._owner_writer, None, stopped=True, **last_words)
+        if self._owner is not None:
+            self._owner.tell("stopped", error=self.error, lost_hosts=self._lost_hosts)
             with contextlib.suppress(ConnectionError):
-                await self._owner_writer.drain()
-
-
-def engine_environment(directory: RuntimeDir) -> dict[str, str]:
-    """The variables mpiexec and the engines run under."""
-    variables = launch.environment()
-    if directory.shared_memory is not None:
-        variables |= dict.fromkeys(launch.SEGMENT_FOLDERS, str(directory.shared_memory))
-    # The session files of mpiexec go where the keeper deletes them, too.
-    variables["IPYRANKS_TMPDIR"] = os.environ.get("TMPDIR", "")
-    variables["TMPDIR"] = str(directory.temporary)
-    # The keeper says when a start has failed, and does not count what ranks wait for a core.
-    variables["TORCH_MPI4PY_START_SECONDS"] = "0"
-    # Each rank keeps its log of events there, where the notebook can read it at any time.
-    variables["TORCH_MPI4PY_EVENTS_DIR"] = str(directory.events)
-    return variables
-
-
-def over_hosts(
-    command: list[str],
-    variables: dict[str, str],
-    hosts: dict[str, int],
-    directory: RuntimeDir,
-    network: str | None,
-) -> tuple[list[str], dict[str, str]]:
-    """Make of the command that starts ranks here one that starts them on several hosts.
-
-    Args:
-        command: as :func:`torch_mpi4py.launch.mpiexec` returns it.
-        variables: those it runs under.
-        hosts: how many ranks run on which host.
-        directory: the cluster's, on every host.
-        network: the one through which they talk, unless the variables name others; None if there
-            is none that all hosts are in.
-
-    Raises:
-        HostError: if its MPI cannot do this.
-    """
-    if not launch.frees_ranks():
-        raise HostError(f"several hosts need Open MPI 5; {command[0]} belongs to another MPI")
-    where = ",".join(f"{host}:{ranks}" for host, ranks in hosts.items())
-    asked_for = variables.get("IPYRANKS_PASS_ON", "").replace(" ", "").split(",")
-    beginnings = (*_PASSED_ON, *filter(None, asked_for))
-    passed_on = [name for name in variables if name.startswith(beginnings) or name == "TMPDIR"]
-    exported = [word for name in passed_on for word in ("-x", name)]
-    daemon = shlex.quote(str(launch.find_mpiexec().with_name("prted")))
-    marks = f"{CLUSTER_VARIABLE}={directory.path} TMPDIR={directory.temporary}"
-    settings = {
-        # Its daemons are known as the cluster's, and leave their files where they are swept up.
-        "PRTE_MCA_prte_launch_agent": f"env {marks} {daemon}",
-        **ssh_of_mpiexec(variables),
-    }
-    if network is not None and not any(name in variables for name in _NETWORKS_OF_MPI):
-        # MPI would try all. Where Docker is, each host has a bridge with the same address, its own:
-        # ranks connected to themselves there, and no cluster started.
-        settings |= dict.fromkeys(_NETWORKS_OF_MPI[:2], network)
-    options = ["--host", where, "--map-by", "slot", *exported]
-    return [command[0], *options, *command[1:]], variables | settings
-
-
-def unregister(directory: RuntimeDir, rank: int) -> None:
-    """Tell the controller that an engine has ended, so that nobody waits for its results.
-
-    This is what ipyparallel's nanny processes do, one beside each engine; the keeper does it
-    for all of them.
-    """
-    import zmq
-    from ipyparallel import util
-    from jupyter_client.session import Session
-
-    info = json.loads(directory.engine_file.read_text())
-    session = Session(
-        key=info["key"].encode(),
-        signature_scheme=info["signature_scheme"],
-        packer=info["pack"],
-        unpacker=info["unpack"],
-    )
-    registration: zmq.Socket = zmq.Context.instance().socket(zmq.DEALER)
-    registration.LINGER = 3000  # ms
-    key = info.get("curve_serverkey")
-    util.connect(
-        registration,
-        f"{info['interface']}:{info['registration']}",
-        curve_serverkey=key and key.encode(),
-    )
-    session.send(registration, "unregistration_request", content={"id": rank})
-    registration.close()
+                await self._owner.drain()
 
 
 def main() -> None:

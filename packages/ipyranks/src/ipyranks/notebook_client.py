@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ClusterError, StartError
+from .exchange import BlockingChannel
 from .runtime_dir import CLUSTER_VARIABLE, RuntimeDir, kill, no_room, python, tail
 
 _POLL_S = 0.02
@@ -40,9 +41,8 @@ class NotebookClient:
     def __init__(self, connection: socket.socket, directory: RuntimeDir, process: Any = None):
         self.directory = directory
         self.process: subprocess.Popen | None = process
-        self._socket = connection
+        self._channel = BlockingChannel(connection)
         self._lock = threading.RLock()
-        self._received = b""
         self._number = 0
         self._end: str | None = None  # what it has ended by; empty if that was asked for
         self.lost_hosts: list[str] = []
@@ -147,7 +147,7 @@ class NotebookClient:
                 raise StartError(f"the cluster did not start: {status['progress']}")
             time.sleep(_POLL_S)
 
-    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content: Any) -> dict:
+    def ask(self, operation: str, within: float = _ANSWER_WITHIN_S, **content: Any) -> Any:
         """Send a request and return the answer.
 
         Raises:
@@ -159,19 +159,18 @@ class NotebookClient:
             deadline = time.monotonic() + within
             while self._end is None:
                 try:
-                    answer = self._receive(deadline)
+                    message = self._channel.receive(deadline) or self._last_words()
                 except TimeoutError:
                     raise ClusterError(
                         f"the cluster's keeper did not answer {operation!r} in time; "
                         "start_cluster(replace=True) starts a fresh cluster"
                     ) from None
-                if answer.get("stopped"):
-                    self._end = answer["error"]
-                    self.lost_hosts = answer.get("lost_hosts", [])
-                elif answer["id"] == self._number:
-                    return answer
+                if message.get("op") == "stopped":
+                    self._end, self.lost_hosts = message["error"], message["lost_hosts"]
+                elif message["id"] == self._number:
+                    return message["answer"]
         if operation == "stop":
-            return {}
+            return None
         advice = "start_cluster() starts a fresh one"
         if self.lost_hosts:
             advice = "All variables are lost; cluster.restart() starts fresh ranks on other hosts."
@@ -179,28 +178,16 @@ class NotebookClient:
 
     def _send(self, operation: str, **content: Any) -> None:
         self._number += 1
-        message = {"op": operation, "id": self._number, **content}
         # A keeper that is gone cannot be told, but what it said last is still to be read.
         with contextlib.suppress(OSError):
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._channel.send(op=operation, id=self._number, **content)
 
-    def _receive(self, deadline: float) -> dict:
-        """Return the next message; of a keeper that has ended without one, its last words."""
-        while b"\n" not in self._received:
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                data = self._socket.recv(65536)
-            except TimeoutError:
-                raise
-            except OSError:
-                data = b""
-            if not data:
-                lines = tail(self.directory.keeper_log)
-                words = f"\nlast log lines:\n{lines}" if lines else ""
-                return {"stopped": True, "error": f"its keeper was killed or failed{words}"}
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
-        return json.loads(line)
+    def _last_words(self) -> dict[str, Any]:
+        """What stands for the last message of a keeper that has ended without one."""
+        lines = tail(self.directory.keeper_log)
+        words = f"\nlast log lines:\n{lines}" if lines else ""
+        error = f"its keeper was killed or failed{words}"
+        return {"op": "stopped", "error": error, "lost_hosts": []}
 
     def why_it_ended(self) -> str | None:
         """Why the cluster has stopped; None if it has not, as far as we know."""
@@ -243,7 +230,7 @@ class NotebookClient:
 
     def close(self) -> None:
         """Give up the connection; the grace time of the cluster begins."""
-        self._socket.close()
+        self._channel.close()
         if self._end is None:
             self._end = "this notebook has let go of it"
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch_mpi4py.board.observing import RankBoards
 
 from . import stack_dump
+from .exchange import Channel
 from .runtime_dir import RuntimeDir, kill, living
 
 if TYPE_CHECKING:
@@ -56,13 +57,35 @@ class RanksHere:
         self._ended = ended
         self._engines: dict[int, _Engine] = {}
 
-    def hear(self, message: dict[str, Any]) -> int:
-        """Take what an engine has said; return the engine's number."""
-        number, pid = message["number"], message["pid"]
+    async def serve(self, channel: Channel, besides: Callable[..., None] | None = None) -> None:
+        """Take what an engine says, until its connection ends.
+
+        Args:
+            channel: to the engine.
+            besides: takes what else comes on the connection, which may be the notebook's.
+        """
+        number = None
+
+        def hear(operation: str, reply: Callable[[Any], None], **said: Any) -> None:
+            nonlocal number
+            if operation == "engine":
+                number = said["number"]
+                self.hear(**said)
+            elif besides is not None:
+                besides(operation, reply, **said)
+
+        try:
+            await channel.listen(hear)
+        finally:
+            if number is not None:
+                self.end_of(number)
+            channel.close()
+
+    def hear(self, number: int, pid: int, **said: Any) -> None:
+        """Take what an engine has said."""
         if number not in self._engines:
             self._engines[number] = _Engine(pid, living(pid))
-        self._says(**message)
-        return number
+        self._says(number=number, pid=pid, **said)
 
     def end_of(self, number: int) -> None:
         """Note that an engine has ended, once."""
