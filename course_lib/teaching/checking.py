@@ -188,7 +188,8 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
         ClusterError: if a rank has died, or the cluster has ended; it says what to do.
     """
     from ipyranks import Cluster
-    from ipyranks.cells import Cell, Limit
+    from ipyranks.cells import Cell
+    from ipyranks.limits import Limit
     from ipyranks.stop_button import StopButton, interruption
 
     cluster = Cluster.current  # also one with a dead rank

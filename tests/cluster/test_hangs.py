@@ -184,7 +184,7 @@ def test_a_long_loop_of_messages_is_not_called_a_deadlock(hangs):
 
 def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     """It is not told as having finished, and what it does there decides the report."""
-    hangs.must("cells._BEGUN_WITHIN_S = 60")
+    hangs.must("from ipyranks import limits; limits._BEGUN_WITHIN_S = 60")
     boards = RankBoards(hangs.events)
     late, before = boards.board(3).pid, boards.position(0).began
     numbers = {rank: rank for rank in range(4)}
@@ -215,7 +215,7 @@ def test_a_rank_that_gets_its_cell_late(hangs, wait_until):
     assert_trains(hangs)
 
     patience = "from ipyranks import recovery; recovery._FREE_WITHIN_S, recovery._BUSY_AFTER_S"
-    hangs.must(f"cells._BEGUN_WITHIN_S = 5; {patience} = 1, 1")
+    hangs.must(f"limits._BEGUN_WITHIN_S = 5; {patience} = 1, 1")
     before = boards.position(0).began
     os.kill(late, signal.SIGSTOP)
     try:
@@ -316,7 +316,7 @@ def test_a_program_that_a_cell_starts_is_not_its_rank(hangs):
     out = hangs.must(f"%%px{A_PROGRAM_OF_ITS_OWN}", within=100).text()
     assert out == "".join(f"rank {rank} = '1\\n'\n" for rank in range(4))
     assert boards() == before
-    hangs.must("cluster.boards._boards.clear()  # they are opened anew")
+    hangs.must("cluster.boards.here.boards._boards.clear()  # they are opened anew")
     out = hangs.run("%%px --limit 1\nif rank == 0: comm.recv(source=1)")
     assert "Rank 0 waits in recv from rank 1" in out.error["evalue"]
     assert_trains(hangs)

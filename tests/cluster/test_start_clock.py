@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from ipyranks.cores import WAITS_ARE_TOLD
-from ipyranks.start_clock import StartClock
+from ipyranks.cores import WAITS_ARE_TOLD, StartClock, waits
 
 from tests import ranks
 
@@ -44,7 +43,7 @@ def watched(clock: StartClock, pids: list[int], seconds: float) -> float:
     """Have a clock look at processes for some seconds; return the time at the end."""
     until = time.monotonic() + seconds
     while (now := time.monotonic()) < until:
-        clock.look(now, pids)
+        clock.look(now, waits(pids))
         time.sleep(0.1)
     return now
 
@@ -76,12 +75,12 @@ def test_sleeping_counts_in_full() -> None:
 @linux
 def test_a_late_step_gives_time_up_to_the_most() -> None:
     clock = StartClock(began=0.0, usual=60.0, most=100.0)
-    clock.look(59.0, [])
+    clock.look(59.0, {})
     assert clock.is_over(60.0)
     clock.step()
     assert not clock.is_over(88.0)
     assert clock.is_over(90.0)
-    clock.look(89.0, [])
+    clock.look(89.0, {})
     clock.step()
     assert not clock.is_over(99.0)
     assert clock.is_over(100.0)

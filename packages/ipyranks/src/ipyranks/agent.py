@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .boards import BoardsHere
 from .exchange import LIMIT, Channel
 from .hosts import interfaces, versions
 from .ranks_here import RanksHere
@@ -52,6 +53,7 @@ class Agent:
     def __init__(self, directory: RuntimeDir, lease_s: float, keeper: Channel) -> None:
         self.directory = directory
         self.ranks = RanksHere(directory, partial(keeper.tell, "engine"), self._ended)
+        self._boards = BoardsHere(directory.events, self.ranks.signal)
         self._lease_s = lease_s
         self._keeper = keeper
         self._stop = asyncio.Event()
@@ -96,7 +98,7 @@ class Agent:
             reply(time.perf_counter())
         elif operation == "look":
             # In a thread, as a rank in C code may take seconds to say where it is.
-            reply(asyncio.to_thread(self.ranks.look, **content))
+            reply(asyncio.to_thread(self._boards.look, **content))
         elif operation == "signal":
             self.ranks.signal(**content)
         elif operation == "file":

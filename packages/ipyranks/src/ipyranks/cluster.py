@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from . import rank_functions as on_rank
-from .cells import DEFAULT_LIMIT_S, Limit
 from .connection import Connection
 from .errors import ClusterError
+from .limits import DEFAULT_LIMIT_S, Limit
 from .notebook_client import NotebookClient
 from .rank_table import count
 from .recovery import Recovery

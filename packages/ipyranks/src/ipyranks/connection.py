@@ -18,9 +18,8 @@ from torch_mpi4py.board.hang_report import HangReport
 from torch_mpi4py.board.rank_states import name_ranks
 
 from . import rank_functions as on_rank
-from . import stack_dump
+from .boards import Boards, BoardsHere
 from .errors import MEMORY_ADVICE, WHY_DEAD, ClusterError
-from .host_boards import HostBoards
 from .notebook_client import NotebookClient
 from .rank_table import Rank, RankTable
 
@@ -62,7 +61,7 @@ class Connection:
         keeper: the same.
         who: the :class:`~ipyranks.rank_table.RankTable` of its ranks.
         client: the ``ipyparallel.Client``.
-        boards: the :class:`~ipyranks.host_boards.HostBoards` of the ranks, by engine.
+        boards: the :class:`~ipyranks.boards.Boards` of the ranks, by engine.
         view: a blocking ``DirectView`` on all ranks, in rank order.
     """
 
@@ -78,7 +77,8 @@ class Connection:
         self.keeper = keeper
         self.who = RankTable(status["members"], status["descriptions"])
         elsewhere = {int(engine): host for engine, host in status["elsewhere"].items()}
-        self.boards = HostBoards(keeper.directory.events, elsewhere, self._ask_host)
+        here = BoardsHere(keeper.directory.events, self._signal)
+        self.boards = Boards(here, elsewhere, partial(keeper.ask, "look"))
         self._killed: set[int] = set()  # engines that were killed on request
 
     # ---- who is there ------------------------------------------------------------------
@@ -154,30 +154,16 @@ class Connection:
 
     def busy(self, ranks: list[int]) -> list[int]:
         """Which of the ranks are running a cell."""
-        return [rank for rank in ranks if self.boards.is_busy(self.who.engine_of(rank))]
+        views = self.boards.snapshot(self.who.engines_of(ranks)).values()
+        return [rank for rank, view in zip(ranks, views, strict=True) if view.running]
 
     def report(self) -> HangReport:
         """What every rank is doing now, or was doing in the last cell; possible at any time."""
-        dead = self.status()["dead"]
-        numbers = {engine: rank for rank, engine in enumerate(self.who.engines)}
+        dead, members = self.status()["dead"], self.who.engines
         return HangReport.of(
-            self.boards.state(
-                rank,
-                engine,
-                numbers,
-                alive=rank not in dead,
-                ask_site=partial(self._ask_site, rank, engine),
-            )
-            for engine, rank in numbers.items()
+            self.boards.state(rank, engine, members, rank not in dead)
+            for rank, engine in enumerate(members)
         )
-
-    def _ask_site(self, rank: int, engine: int) -> str:
-        send = partial(self.signal, stack_dump.SIGNAL, [rank])
-        return stack_dump.ask(self.boards.directory, engine, send)
-
-    def _ask_host(self, host: str, question: str, **arguments: Any) -> Any:
-        """What the agent of another host answers; None if no answer comes."""
-        return self.keeper.ask("look", host=host, question=question, **arguments)
 
     # ---- signals -----------------------------------------------------------------------
 
@@ -190,6 +176,9 @@ class Connection:
         if signum not in signal.valid_signals():
             raise ValueError(f"{signum!r} is no signal here; signal.SIGTERM, for one, is")
         engines = self.who.engines_of(self.ids if ranks is None else ranks)
+        self._signal(signum, engines)
+
+    def _signal(self, signum: int, engines: list[int]) -> None:
         self.keeper.ask("signal", signum=int(signum), numbers=engines)
 
     def kill(self, rank: int) -> None:

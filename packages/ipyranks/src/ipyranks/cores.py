@@ -1,10 +1,17 @@
-"""How long processes have waited for a core, as far as the system tells."""
+"""How long processes have waited for a core, as far as the system tells, and what follows of it.
+
+A start, or a cell, that waits for a core needs longer; one that is stuck does not.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+import os
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+
+_A_STEP_GIVES = 0.5  # of the usual time of a start, should that be over sooner
+_CROWDED = 0.5  # waits for a core for more than half of the time
 
 WAITS_ARE_TOLD = Path("/proc/self/schedstat").exists()
 """Whether :func:`waited` knows anything on this system; Linux tells."""
@@ -19,6 +26,11 @@ def waited(pid: int) -> float | None:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     return None
+
+
+def waits(processes: Iterable[int]) -> dict[int, float]:
+    """Return :func:`waited` of those processes of which it is known, by process."""
+    return {pid: seconds for pid in processes if (seconds := waited(pid)) is not None}
 
 
 class OwnTime:
@@ -40,29 +52,31 @@ class OwnTime:
         self.share = 0.0
         self._looked = began
         self._least = least
-        self._waited: dict[int, float] = {}
+        self._waits: Mapping[int, float] = {}
 
     def look(
-        self, now: float, processes: Iterable[int], needed: Collection[int] | None = None
+        self, now: float, waits: Mapping[int, float], needed: Collection[int] | None = None
     ) -> None:
         """Count the time since the last look.
 
         Args:
             now: the present time.
-            processes: those that do the work, on this machine.
+            waits: for how many seconds in all each of those that do the work has waited for a core.
             needed: those of them for which the work waits now, by default all. The longest wait
                 of one of them counts.
         """
-        before, passed = self._waited, now - self._looked
-        self._looked = now
-        self._waited = {pid: has for pid in processes if (has := waited(pid)) is not None}
-        waits = [
-            has - before[pid]
-            for pid, has in self._waited.items()
-            if pid in before and (needed is None or pid in needed)
-        ]
+        before, passed = self._waits, now - self._looked
+        self._looked, self._waits = now, waits
+        longest = max(
+            (
+                has - before[one]
+                for one, has in waits.items()
+                if one in before and (needed is None or one in needed)
+            ),
+            default=0.0,
+        )
         if passed > 0:
-            self.count(passed, min(max(waits, default=0.0) / passed, 1.0))
+            self.count(passed, min(longest / passed, 1.0))
 
     def count(self, passed: float, share: float) -> None:
         """Count some seconds, for a share of which it waited for a core."""
@@ -72,3 +86,53 @@ class OwnTime:
     def at(self, now: float) -> float:
         """The time that counts, if it has not waited since the latest look."""
         return self.seconds + now - self._looked
+
+
+class StartClock(OwnTime):
+    """The time a start has taken, and how much of it was its own.
+
+    A start is some seconds of work. Where many people start at once far more processes want to run
+    than there are cores, and the same work takes minutes with nothing wrong. So the deadline is for
+    the start's own time: the seconds in which its processes waited for a core do not count. A start
+    that is really stuck waits for something else, and ends when it always did.
+
+    Args:
+        began: when it began, in seconds of ``time.monotonic()``.
+        usual: seconds of its own after which it has failed.
+        most: seconds after which it has failed in any case.
+    """
+
+    def __init__(self, began: float, usual: float, most: float) -> None:
+        super().__init__(began)
+        self._usual, self._most = usual, most
+        self._stepped = 0.0  # what of its own time had passed at the latest step
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it mostly waits for a core now."""
+        return self.share > _CROWDED
+
+    def step(self) -> None:
+        """Note that some process of the start has got further."""
+        self._stepped = self.seconds
+
+    def look(
+        self, now: float, waits: Mapping[int, float], needed: Collection[int] | None = None
+    ) -> None:
+        """Count the time since the last look; see :meth:`.OwnTime.look`."""
+        if WAITS_ARE_TOLD:
+            super().look(now, waits, needed)
+        elif now > self._looked:
+            passed, self._looked = now - self._looked, now
+            self.count(passed, _share_by_load())
+
+    def is_over(self, now: float) -> bool:
+        """Whether it has failed."""
+        limit = max(self._usual, self._stepped + _A_STEP_GIVES * self._usual)
+        return now - self.began >= self._most or self.at(now) >= limit
+
+
+def _share_by_load() -> float:
+    """What share of its time a process waits for a core, where only the load is known."""
+    wanted = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return 1 - 1 / max(1.0, wanted)

@@ -145,7 +145,7 @@ class HostLink:
         self._channel.tell(operation, **content)
 
     async def ask(self, question: str, **arguments: Any) -> Any:
-        """What its ranks show (:meth:`.RanksHere.look`); None if no answer comes."""
+        """What its ranks show (:meth:`.BoardsHere.look`); None if no answer comes."""
         if self.is_lost or self._stopping:
             return None
         answer = self._channel.ask("look", question=question, offset=self._offset, **arguments)

@@ -32,6 +32,7 @@ from typing import Any
 from torch_mpi4py import launch
 from torch_mpi4py.core.versions import differences
 
+from .cores import StartClock, waits
 from .exchange import Channel
 from .host_link import HostLink
 from .hosts import (
@@ -50,7 +51,6 @@ from .ranks_here import RanksHere
 from .registration import unregister
 from .runtime_dir import RuntimeDir, family, living, python, tail
 from .slurm import Allocation, allocate, is_inside, outside
-from .start_clock import StartClock
 
 log = logging.getLogger("keeper")
 
@@ -331,7 +331,7 @@ class Keeper:
         clock = self._clock
         if now - self._looked_at_clock >= _LOOK_AT_CLOCK_EVERY_S:
             self._looked_at_clock = now
-            clock.look(now, family(os.getpid()))
+            clock.look(now, waits(family(os.getpid())))
         if clock.is_over(now):
             seconds = now - clock.began
             waited = seconds - clock.at(now)

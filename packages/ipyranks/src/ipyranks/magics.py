@@ -1,7 +1,7 @@
 """``%%px`` with its name and options, with limits, and errors that name the cause.
 
 Output in rank order, one rank's error first, a failed rank fails the cell, the stop button
-reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.cells` for
+reaches the ranks, and no cell hangs: see :mod:`.output` for what is shown, :mod:`.limits` for
 ``--limit``, :mod:`.errors` for what is raised, and :mod:`.recovery` for what happens then.
 """
 
@@ -20,10 +20,11 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from torch_mpi4py.board.rank_states import FREED, name_ranks
 
-from .cells import Cell, Limit, cell_number, new_run
+from .cells import Cell, cell_number, new_run
 from .cluster import Cluster
 from .completion import complete_on_ranks
 from .errors import ClusterError, HangError, RemoteCellError
+from .limits import Limit
 from .rank_functions import make_label
 from .stop_button import StopButton, interruption
 
@@ -51,14 +52,8 @@ class RankMagics(ParallelMagics):
             raise ClusterError("there is no cluster: start_cluster(n=4) starts one")
         return Cluster.current
 
-    @property
-    def view(self) -> Any:
-        """The cluster's view, with the ``block`` and ``targets`` of ``%pxconfig``."""
-        return self.cluster.view
-
-    @view.setter
-    def view(self, _: None) -> None:
-        """Do nothing; ipyparallel's ``__init__`` sets the one view of its magics."""
+    # Has the ``block`` and ``targets`` of ``%pxconfig``; ipyparallel's ``__init__`` sets it.
+    view = property(lambda self: self.cluster.view, lambda self, _: None)
 
     @magic_arguments()
     @exec_args

@@ -1,4 +1,4 @@
-"""Answers for a cluster's ranks on one host: who lives, what they show, signals, and their end.
+"""Answers for a cluster's engines on one host: who lives, signals, and their end.
 
 The keeper has one for its own host, and each agent (:mod:`.agent`) for the host on which it runs.
 Engines connect to a Unix socket of theirs and say how far they have got; once the connection
@@ -13,12 +13,8 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Collection
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_mpi4py.board.observing import RankBoards
-
-from . import stack_dump
 from .exchange import Channel
 from .runtime_dir import RuntimeDir, kill, living
 
@@ -29,7 +25,6 @@ log = logging.getLogger("ranks")
 
 _TERM_PATIENCE_S = 2.0  # from SIGTERM to SIGKILL
 _KILL_PATIENCE_S = 5.0  # from SIGKILL to giving up
-_TIMES = ("time", "began", "renewed", "start", "end", "waited_from")
 
 
 @dataclasses.dataclass
@@ -52,7 +47,6 @@ class RanksHere:
         self, directory: RuntimeDir, says: Callable[..., None], ended: Callable[[int], None]
     ) -> None:
         self._directory = directory
-        self._boards = RankBoards(directory.events)
         self._says = says
         self._ended = ended
         self._engines: dict[int, _Engine] = {}
@@ -130,56 +124,3 @@ class RanksHere:
         if numbers:
             log.error("processes %s cannot be killed", numbers)
         return numbers
-
-    # ---- what the ranks show, for a notebook on another host -----------------------------
-
-    def look(self, question: str, offset: float, **arguments: Any) -> Any:
-        """Answer one of the questions of :class:`.host_boards.HostBoards`, ready for JSON.
-
-        Args:
-            question: which.
-            offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
-            arguments: depend on the question.
-        """
-        return getattr(self, f"_{question}")(offset, **arguments)
-
-    def _position(self, offset: float, number: int) -> list[Any] | None:
-        position = self._boards.position(number)
-        return None if position is None else list(_moved(position, offset))
-
-    def _keeps_the_lock(self, _: float, number: int) -> bool:
-        return self._boards.keeps_the_lock(number)
-
-    def _waits(self, _: float, numbers: list[int]) -> list[int | None]:
-        return list(self._boards.waits(numbers).values())
-
-    def _last_movement(self, offset: float, numbers: list[int]) -> float:
-        latest = self._boards.last_movement(numbers)
-        return latest + offset if latest else 0.0
-
-    def _state(
-        self, offset: float, rank: int, number: int, numbers: dict[str, int], alive: bool
-    ) -> dict[str, Any]:
-        state = self._boards.state(
-            rank,
-            number,
-            {int(first): now for first, now in numbers.items()},
-            alive=alive,
-            ask_site=partial(self._ask_site, number),
-        )
-        state = dataclasses.replace(
-            state,
-            operations=tuple(_moved(event, offset) for event in state.operations),
-            past=tuple(_moved(event, offset) for event in state.past),
-        )
-        return dataclasses.asdict(state)
-
-    def _ask_site(self, number: int) -> str:
-        send = partial(self.signal, stack_dump.SIGNAL, [number])
-        return stack_dump.ask(self._directory.events, number, send)
-
-
-def _moved(seen: Any, offset: float) -> Any:
-    """Return a position or an event with its times by another host's clock."""
-    times = {name: getattr(seen, name) for name in _TIMES if name in seen._fields}
-    return seen._replace(**{name: at + offset for name, at in times.items() if at})

@@ -54,14 +54,13 @@ def free(
     began = time.perf_counter()
     while time.perf_counter() < began + _FREE_WITHIN_S:
         # Before its cell begins, a rank does not notice a signal.
-        going_on = unfinished_engines(result)
-        for engine in going_on:
-            position = cluster.boards.position(engine)
-            if position and position.running and position.began > signalled.get(engine, 0.0):
+        views = cluster.boards.snapshot(unfinished_engines(result))
+        for engine, view in views.items():
+            if view.running and view.began > signalled.get(engine, 0.0):
                 signalled[engine] = time.perf_counter()
                 cluster.signal(signum, [cluster.who.rank_of(engine)])
         waited = time.perf_counter() - began
-        if waited > _STUCK_AFTER_S and all(map(cluster.boards.keeps_the_lock, going_on)):
+        if waited > _STUCK_AFTER_S and all(view.keeps_the_lock for view in views.values()):
             break
         if result.wait(_SIGNAL_AGAIN_S):
             break
@@ -189,8 +188,8 @@ class Recovery:
         Args:
             out_of_step: renew it in any case.
         """
-        shown = filter(None, map(self._cluster.boards.position, self._cluster.who.engines))
-        if not out_of_step and not self._owes_recovery and not any(one.lost for one in shown):
+        views = self._cluster.boards.snapshot(self._cluster.who.engines).values()
+        if not out_of_step and not self._owes_recovery and not any(view.lost for view in views):
             return
         if self._cluster.status()["dead"]:
             return  # shrink and restart make everything anew

@@ -1,0 +1,165 @@
+"""What a cluster's ranks show, on whichever host they run, as plain data by the notebook's clock.
+
+Those of this host are read from their boards' memory. For others the keeper asks the agent of their
+host, which reads the boards there in the same way, also of ranks that are stuck.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import starmap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_mpi4py.board.observing import RankBoards, waits_in
+from torch_mpi4py.board.rank_states import RankState
+
+from . import stack_dump
+from .cores import waited
+
+_TIMES = ("began", "moved", "start", "end", "waited_from")
+
+
+class RankView(NamedTuple):
+    """What a rank showed at one moment, as far as a cell is judged by it.
+
+    Attributes:
+        running: whether it runs a cell.
+        run: which run of a cell its latest is.
+        began: when that began, 0 if it has run none.
+        lost: what that has lost of communication, 0 if nothing.
+        wait: the number of the call of communication in which it waits; None if it does not.
+        moved: when it last ended such a call, 0 if it never has.
+        keeps_the_lock: whether C code keeps the interpreter's lock, and no signal reaches it.
+        waited: for how many seconds in all it could run but had no core; None if nobody knows.
+    """
+
+    running: bool = False
+    run: str = ""
+    began: float = 0.0
+    lost: int = 0
+    wait: int | None = None
+    moved: float = 0.0
+    keeps_the_lock: bool = False
+    waited: float | None = None
+
+
+Views = Mapping[int, RankView]
+"""What some ranks showed, by engine."""
+
+
+class BoardsHere:
+    """The ranks of this host.
+
+    Args:
+        directory: where their boards are.
+        signal: called with a signal and a list of engines, sends it to them.
+    """
+
+    def __init__(self, directory: Path, signal: Callable[[int, list[int]], Any]) -> None:
+        self.boards = RankBoards(directory)
+        self._signal = signal
+
+    def look(self, question: str, offset: float, **arguments: Any) -> Any:
+        """Answer for a notebook on another host, ready for JSON.
+
+        Args:
+            question: ``"snapshot"`` or ``"state"``.
+            offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
+            arguments: those of the method of that name.
+        """
+        if question == "snapshot":
+            return [_moved(view, offset) for view in self.snapshot(**arguments)]
+        state = dataclasses.asdict(self.state(**arguments))
+        for name in ("operations", "past"):
+            state[name] = [_moved(event, offset) for event in state[name]]
+        return state
+
+    def snapshot(self, numbers: Iterable[int]) -> list[RankView]:
+        """Look at some engines."""
+        return [self._view(number) for number in numbers]
+
+    def _view(self, number: int) -> RankView:
+        board = self.boards.board(number)
+        position = None if board is None else board.position
+        if board is None or position is None:
+            return RankView()
+        latest = board.latest()
+        return RankView(
+            position.running,
+            position.run,
+            position.began,
+            position.lost,
+            waits_in(board),
+            (latest and latest.end) or 0.0,
+            self.boards.keeps_the_lock(number),
+            waited(board.pid),
+        )
+
+    def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
+        """Return what a rank is doing, for a report; see :meth:`Boards.state`."""
+        send = partial(self._signal, stack_dump.SIGNAL, [number])
+        ask_site = partial(stack_dump.ask, self.boards.directory, number, send)
+        numbers = {engine: now for now, engine in enumerate(members)}
+        return self.boards.state(rank, number, numbers, alive=alive, ask_site=ask_site)
+
+
+class Boards:
+    """The ranks of a cluster, on one host or several.
+
+    Args:
+        here: those of this host.
+        elsewhere: on which other host each engine is that is not on this one.
+        ask: called with a host, a question and its arguments by name, has the host answer it
+            (:meth:`BoardsHere.look`); None where that host is lost.
+    """
+
+    def __init__(
+        self, here: BoardsHere, elsewhere: Mapping[int, str], ask: Callable[..., Any]
+    ) -> None:
+        self.here = here
+        self.elsewhere = elsewhere
+        self._ask = ask
+
+    def snapshot(self, numbers: Iterable[int]) -> dict[int, RankView]:
+        """Look at some engines, at all those of a host at once."""
+        found = dict.fromkeys(numbers, RankView())
+        for host in {self.elsewhere.get(number) for number in found}:
+            some = [number for number in found if self.elsewhere.get(number) == host]
+            if host is None:
+                found |= zip(some, self.here.snapshot(some), strict=True)
+            elif rows := self._ask(host=host, question="snapshot", numbers=some):
+                found |= zip(some, starmap(RankView, rows), strict=True)
+        return found
+
+    def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
+        """Return what a rank is doing, for a report.
+
+        Each is asked for by itself: one in C code may take 2 s to say where it is, and all ranks of
+        a host together more than a host's answer may take.
+
+        Args:
+            rank: what it is called now.
+            number: its engine.
+            members: the engine of each rank.
+            alive: whether its process lives.
+        """
+        arguments: dict[str, Any] = {
+            "rank": rank,
+            "number": number,
+            "members": members,
+            "alive": alive,
+        }
+        host = self.elsewhere.get(number)
+        if host is None:
+            return self.here.state(**arguments)
+        found = self._ask(host=host, question="state", **arguments)
+        return RankState.from_dict(found) if found else RankState(rank, visible=False, alive=alive)
+
+
+def _moved(seen: Any, offset: float) -> Any:
+    """Return what was seen with its times by another host's clock."""
+    times = {name: getattr(seen, name) for name in _TIMES if name in seen._fields}
+    return seen._replace(**{name: at + offset for name, at in times.items() if at})

@@ -1,0 +1,162 @@
+"""Judges a cell by what its ranks show: whether it is over its limit, and whether it can go on.
+
+Everything here is a function of plain views of the ranks (:class:`.RankView`, by engine) and of
+times, all by one clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from .boards import Views
+from .cores import OwnTime
+from .errors import ClusterError
+
+DEFAULT_LIMIT_S = 60.0
+
+# Ranks that wait for a core for a larger share of the time have it from others than each other.
+_CROWDED = 0.8
+_AT_MOST_TIMES = 10  # the limit, in a crowd
+_IN_VAIN_AFTER_S = 0.5  # nothing has moved for so long, and a rank that is needed has failed
+_DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet machine
+_BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a cell may take.
+
+    Attributes:
+        seconds: so long; infinite for no limit.
+        without_progress: count from the latest sign of progress (something printed, a call of
+            communication ended) instead of from the start.
+    """
+
+    seconds: float
+    without_progress: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> Limit:
+        """Read ``5``, ``"5"``, ``"60+"`` (60 s without progress), ``None`` (no limit).
+
+        Raises:
+            ClusterError: if it is none of these.
+        """
+        if isinstance(value, Limit):
+            return value
+        if value is None or str(value).lower() in ("none", "inf"):
+            return cls(math.inf)
+        text = str(value)
+        try:
+            seconds = float(text.removesuffix("+"))
+        except ValueError:
+            seconds = math.nan
+        if not seconds > 0:
+            raise ClusterError(
+                f"limit {text}: give seconds, like 5; or 60+, for 60 s without progress; or none"
+            )
+        return cls(seconds, text.endswith("+"))
+
+    def __str__(self) -> str:
+        if math.isinf(self.seconds):
+            return "none"
+        return f"{self.seconds:g} s" + (" without progress" if self.without_progress else "")
+
+
+class Watch:
+    """Watches one run of a cell.
+
+    In its methods ``views`` are of all ranks of the cell, and ``late`` are those of them that have
+    not ended it.
+
+    Args:
+        limit: how long it may take.
+        run: which run it is.
+        now: when it began.
+        views: at that time.
+    """
+
+    def __init__(self, limit: Limit, run: str, now: float, views: Views) -> None:
+        self.began = self.looked_at_cores = now
+        self._limit = limit
+        self._run = run
+        self._printed, self._printed_at = 0, now
+        self._waits: dict[int, int | None] = {}
+        self._waits_since = now
+        self._first = views
+        self._own = OwnTime(now, _CROWDED)
+        self.look_at_cores(now, views, views.keys())
+
+    def note_printed(self, now: float, printed: int) -> None:
+        """Note how many characters the ranks have printed so far."""
+        if printed != self._printed:
+            self._printed, self._printed_at = printed, now
+
+    def last_sign(self, views: Views) -> float:
+        """When something was last printed or a call of communication ended."""
+        return max(self._printed_at, last_movement(views))
+
+    @property
+    def soonest(self) -> float:
+        """When the limit has passed at the soonest."""
+        return self.began + self._limit.seconds
+
+    def over_at(self, views: Views, late: Collection[int]) -> float:
+        """When the limit will have passed, as far as can be told now."""
+        # What ranks that compute waited for a core in a crowd does not count.
+        excused = min(
+            self.looked_at_cores - self.began - self._own.seconds,
+            (_AT_MOST_TIMES - 1) * self._limit.seconds,
+        )
+        since = self.last_sign(views) if self._limit.without_progress else self.began + excused
+        return max(since, self._begun_by_all(views, late)) + self._limit.seconds
+
+    def _begun_by_all(self, views: Views, late: Collection[int]) -> float:
+        """When the last of the ranks that are in the cell began, from which the limit counts.
+
+        On a busy machine an engine may get its cell late, and what it does there nobody could say.
+        """
+        at_most = self.began + _BEGUN_WITHIN_S
+        if any(views[engine].run != self._run for engine in late):
+            return at_most
+        return min(max((views[engine].began for engine in late), default=self.began), at_most)
+
+    def look_at_cores(self, now: float, views: Views, late: Collection[int]) -> None:
+        """Count the time, but not what ranks that compute wait for a core in a crowd."""
+        self.looked_at_cores = now
+        waits = {engine: view.waited for engine, view in views.items() if view.waited is not None}
+        self._own.look(now, waits, computing(views, late))
+
+    def starved(self, views: Views, late: Collection[int]) -> dict[int, float]:
+        """How long each rank that computes has waited for a core since the cell began."""
+        return {
+            engine: now - before
+            for engine in computing(views, late)
+            if (before := self._first[engine].waited) is not None
+            and (now := views[engine].waited) is not None
+        }
+
+    def is_in_vain(self, now: float, views: Views, late: Collection[int], died: bool) -> bool:
+        """Whether all that go on wait for something that does not come, since a rank has failed.
+
+        Args:
+            died: whether it has died.
+        """
+        waits = {engine: views[engine].wait for engine in late}
+        if waits != self._waits:
+            self._waits, self._waits_since = waits, now
+        patience = _DEATH_HEARD_WITHIN_S if died else _IN_VAIN_AFTER_S
+        return None not in waits.values() and now - self._waits_since >= patience
+
+
+def computing(views: Views, late: Collection[int]) -> list[int]:
+    """The ranks that have not ended the cell and do not wait for another."""
+    return [engine for engine in late if views[engine].wait is None]
+
+
+def last_movement(views: Views) -> float:
+    """When some rank last ended a call of communication, or 0."""
+    return max((view.moved for view in views.values()), default=0.0)

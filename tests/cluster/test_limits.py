@@ -1,0 +1,91 @@
+"""A cell is judged by plain views of its ranks, so here without any."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from ipyranks.boards import RankView
+from ipyranks.limits import Limit, Watch, last_movement
+
+IN_CELL = RankView(running=True, run="this", began=100.0, waited=0.0)
+BEGAN = 100.0
+
+
+def views(*ranks: RankView) -> dict[int, RankView]:
+    return dict(enumerate(ranks))
+
+
+def watch(limit: str, *ranks: RankView) -> Watch:
+    return Watch(Limit.of(limit), "this", BEGAN, views(*ranks))
+
+
+def test_the_limit_counts_from_when_the_last_rank_began() -> None:
+    late = IN_CELL._replace(began=102.0)
+    watched = watch("10", IN_CELL, IN_CELL)
+    assert watched.soonest == 110
+    assert watched.over_at(views(IN_CELL, late), [0, 1]) == 112
+    assert watched.over_at(views(IN_CELL, late), [0]) == 110, "rank 1 has ended it"
+
+
+def test_a_rank_in_an_earlier_run_has_five_seconds_to_begin() -> None:
+    earlier = IN_CELL._replace(run="before", began=50.0)
+    assert watch("10", IN_CELL).over_at(views(IN_CELL, earlier), [0, 1]) == 115
+    assert watch("10", IN_CELL).over_at(views(IN_CELL, IN_CELL._replace(began=130.0)), [1]) == 115
+
+
+def test_without_progress_the_limit_counts_from_the_latest_sign() -> None:
+    watched, moved = watch("10+", IN_CELL), views(IN_CELL._replace(moved=107.0))
+    assert watched.over_at(views(IN_CELL), [0]) == 110
+    assert watched.over_at(moved, [0]) == 117
+    watched.note_printed(109.0, printed=5)
+    watched.note_printed(120.0, printed=5)
+    assert watched.over_at(moved, [0]) == 119
+    assert last_movement(moved) == 107
+    assert last_movement({}) == 0
+
+
+@pytest.mark.parametrize(("share", "excused"), [(0.9, 9.0), (0.5, 0.0)])
+def test_waiting_for_a_core_in_a_crowd_does_not_count(share: float, excused: float) -> None:
+    watched = watch("10", IN_CELL, IN_CELL)
+    now = views(IN_CELL._replace(waited=10 * share), IN_CELL)
+    watched.look_at_cores(110.0, now, [0, 1])
+    assert watched.over_at(now, [0, 1]) == pytest.approx(110 + excused)
+    assert watched.starved(now, [0, 1]) == {0: 10 * share, 1: 0.0}
+
+
+def test_only_ranks_that_compute_are_excused_and_at_most_ten_times_the_limit() -> None:
+    starved = IN_CELL._replace(waited=1000.0)
+    watched = watch("10", IN_CELL)
+    watched.look_at_cores(1100.0, views(starved), [0])
+    assert watched.over_at(views(starved), [0]) == 200
+    for at_rest, late in ((starved._replace(wait=3), [0]), (starved, [])):
+        watched = watch("10", IN_CELL)
+        watched.look_at_cores(1100.0, views(at_rest), late)
+        assert watched.over_at(views(at_rest), late) == 110
+        assert watched.starved(views(at_rest), late) == {}
+
+
+def test_what_a_rank_has_waited_may_be_known_late_or_never() -> None:
+    unknown = IN_CELL._replace(waited=None)
+    watched = watch("10", unknown, unknown)
+    now = views(IN_CELL._replace(waited=9.0), unknown)
+    watched.look_at_cores(110.0, now, [0, 1])
+    assert watched.over_at(now, [0, 1]) == 110
+    assert watched.starved(now, [0, 1]) == {}
+
+
+@pytest.mark.parametrize(("died", "patience"), [(False, 0.5), (True, 3.0)])
+def test_ranks_wait_in_vain_once_nothing_has_changed_for_a_while(died, patience) -> None:
+    watched = watch("none", IN_CELL, IN_CELL)
+    first, second = (
+        views(IN_CELL, IN_CELL._replace(wait=1)),
+        views(IN_CELL, IN_CELL._replace(wait=2)),
+    )
+    assert not watched.is_in_vain(101.0, first, [1], died)
+    assert not watched.is_in_vain(101.0 + patience - 0.1, first, [1], died)
+    assert not watched.is_in_vain(101.0 + patience + 0.1, second, [1], died), "another wait"
+    assert watched.is_in_vain(101.2 + 2 * patience, second, [1], died)
+    assert not watched.is_in_vain(120.0, second, [0, 1], died), "rank 0 computes"
+    assert not watched.is_in_vain(150.0, second, [0, 1], died)
+    assert math.isinf(watched.soonest)
