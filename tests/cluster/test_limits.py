@@ -6,7 +6,7 @@ import math
 
 import pytest
 from ipyranks.boards import RankView
-from ipyranks.limits import Limit, Watch, last_movement
+from ipyranks.limits import Limit, ShortWaits, Watch, last_movement
 
 IN_CELL = RankView(running=True, run="this", began=100.0, waited=0.0)
 BEGAN = 100.0
@@ -89,3 +89,26 @@ def test_ranks_wait_in_vain_once_nothing_has_changed_for_a_while(died, patience)
     assert not watched.is_in_vain(120.0, second, [0, 1], died), "rank 0 computes"
     assert not watched.is_in_vain(150.0, second, [0, 1], died)
     assert math.isinf(watched.soonest)
+
+
+def test_waits_of_a_loop_of_messages_are_soon_over() -> None:
+    between, waits = IN_CELL._replace(moved=99.9), IN_CELL._replace(moved=99.9, wait=7)
+    asked = ShortWaits(BEGAN)
+    assert asked.are_over(100.0, views(between, between)) is None, "nobody happened to wait"
+    assert asked.are_over(100.1, views(between, waits)) is None
+    assert asked.are_over(100.2, views(waits, waits)) is None, "rank 1 still waits"
+    assert asked.are_over(100.3, views(waits, waits._replace(wait=8))) is True
+
+
+@pytest.mark.parametrize("wait", [7, None])
+def test_a_wait_that_lasts_and_ranks_that_never_wait_are_no_loop_of_messages(wait) -> None:
+    rank = IN_CELL._replace(moved=99.9, wait=wait)
+    asked = ShortWaits(BEGAN)
+    assert asked.are_over(100.0, views(rank)) is None
+    assert asked.are_over(100.4, views(rank)) is None
+    assert asked.are_over(100.6, views(rank)) is False
+
+
+def test_ranks_that_have_moved_nothing_for_half_a_second_are_no_loop_of_messages() -> None:
+    rank = IN_CELL._replace(moved=99.4, wait=7)
+    assert ShortWaits(BEGAN).are_over(100.0, views(rank)) is False

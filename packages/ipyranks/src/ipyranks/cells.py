@@ -20,7 +20,7 @@ from torch_mpi4py.board.hang_report import HangReport
 
 from .boards import Views
 from .errors import DIED, RankFailure
-from .limits import Limit, Watch, last_movement
+from .limits import Limit, ShortWaits, Watch
 from .output import CellOutput
 from .rank_functions import run_as_cell
 from .recovery import free, unfinished_engines
@@ -34,7 +34,7 @@ _LOOK_AT_CORES_EVERY_S = 1.0
 _LIVE_AFTER_S = 0.3
 _LOOK_EVERY_S = 0.25
 _ASK_EVERY_S = 0.5  # the keeper, whether the cluster still lives
-_MOVES_WITHIN_S = 0.5
+_LOOK_AT_WAITS_EVERY_S = 0.01
 _OUTPUT_WITHIN_S = 8.0  # at once, but for a machine that stalls for moments
 _STILL_MOVES = (
     "All ranks were still exchanging messages, so none waits in vain. Either a loop there never "
@@ -205,16 +205,11 @@ class Cell:
 
     def _still_moves(self) -> bool:
         """Whether each wait of now is soon over: then it does not matter who waits for whom."""
-        views = self._look()
-        waits = {engine: view.wait for engine, view in views.items() if view.wait is not None}
-        until = time.perf_counter() + _MOVES_WITHIN_S
-        left = set(waits)
-        while left and last_movement(views) > until - 2 * _MOVES_WITHIN_S:
-            if time.perf_counter() > until or self.result.wait(0.01):
+        waits = ShortWaits(time.perf_counter())
+        while (found := waits.are_over(time.perf_counter(), self._look())) is None:
+            if self.result.wait(_LOOK_AT_WAITS_EVERY_S):
                 return False
-            views = self._look()
-            left = {engine for engine in left if views[engine].wait == waits[engine]}
-        return bool(waits) and not left
+        return found
 
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""

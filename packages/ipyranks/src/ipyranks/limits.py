@@ -22,6 +22,7 @@ _CROWDED = 0.8
 _AT_MOST_TIMES = 10  # the limit, in a crowd
 _IN_VAIN_AFTER_S = 0.5  # nothing has moved for so long, and a rank that is needed has failed
 _DEATH_HEARD_WITHIN_S = 3.0  # of which MPI tells the ranks, in 0.2 s on a quiet machine
+_MOVES_WITHIN_S = 0.5
 _BEGUN_WITHIN_S = 5.0  # by all ranks; some milliseconds on a quiet machine
 
 
@@ -150,6 +151,30 @@ class Watch:
             self._waits, self._waits_since = waits, now
         patience = _DEATH_HEARD_WITHIN_S if died else _IN_VAIN_AFTER_S
         return None not in waits.values() and now - self._waits_since >= patience
+
+
+class ShortWaits:
+    """Finds out whether each wait of the ranks is soon over, as in a loop of messages.
+
+    Args:
+        now: when the question is asked.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._until = now + _MOVES_WITHIN_S
+        self._left: dict[int, int] = {}
+
+    def are_over(self, now: float, views: Views) -> bool | None:
+        """Look at the ranks again; return the answer once it is known, and None before that."""
+        if last_movement(views) <= self._until - 2 * _MOVES_WITHIN_S:
+            return False
+        if self._left:
+            self._left = {e: wait for e, wait in self._left.items() if views[e].wait == wait}
+            if not self._left:
+                return True
+        else:  # at one look, each rank of a loop may be between two of its calls
+            self._left = {e: view.wait for e, view in views.items() if view.wait is not None}
+        return False if now > self._until else None
 
 
 def computing(views: Views, late: Collection[int]) -> list[int]:
