@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(280)
 
 GRACE_S = 10
 SHORT_GRACE_S = 20  # a kernel is back after 3 s, but not on a busy machine
+NO_CLUSTER = "there is no cluster: start_cluster(n=4) starts one"
 SLOW_STOP_S = 40  # SIGTERM, patience, SIGKILL: 6 s; and a machine that stalls for moments
 
 
@@ -66,6 +67,7 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     other_size = started.run("from ipyranks import start_cluster; start_cluster(3)")
     assert "a cluster of 2 ranks is running, with its variables" in other_size.error["evalue"]
     assert "start_cluster(3, replace=True)" in other_size.error["evalue"]
+    assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
     assert "variables are kept" in started.start_cluster(2)
     assert started.must("%px x").text() == "rank 0 = 7\nrank 1 = 7\n"
 
@@ -73,6 +75,18 @@ def test_a_restarted_kernel_finds_its_cluster(new_kernel, traces, wait_until, tm
     assert "3 ranks ready" in started.start_cluster(3, "replace=True")
     assert started.run("%px x").error["evalue"] == "rank 0: NameError: name 'x' is not defined"
     assert not before & pids(traces)
+
+
+def test_px_says_what_to_do_where_a_start_has_failed(new_kernel, traces):
+    kernel, px = new_kernel(), "%%px\nrank"
+    kernel.run("from ipyranks import start_cluster; start_cluster(0)")
+    assert kernel.run(px).error["evalue"] == NO_CLUSTER
+    kernel.start_cluster(2)
+    traces.engines()[0].suspend()  # so not all ranks answer
+    kernel.restart()
+    kernel.must("from ipyranks import recovery, start_cluster; recovery._ANSWER_WITHIN_S = 1")
+    assert "not all ranks answer" in kernel.run("start_cluster(2)").error["evalue"]
+    assert kernel.run(px).error["evalue"] == NO_CLUSTER
 
 
 def test_a_cluster_found_again_restarts_on_its_hosts(new_kernel):

@@ -79,6 +79,10 @@ def start_cluster(
         StartError: if the cluster does not start; the message names the cause and quotes the
             last log lines.
     """
+    if (shell := get_ipython()) is not None:  # at once: should this fail, ``%%px`` says what to do
+        from .magics import activate
+
+        activate(shell)
     slots, job = _where(hosts, slurm)
     n = _a_number(n) if job is not None else checked(n, slots)
     usual = _USUAL_START_S + _USUAL_PER_RANK_S * n
@@ -99,10 +103,6 @@ def start_cluster(
             f"start_cluster({running.n}) uses it"
         )
     cluster = _fresh_cluster(settings | where) if running is None else running
-    if (shell := get_ipython()) is not None:
-        from .magics import activate
-
-        activate(shell)
     message = f"{count(n)} ready in {time.monotonic() - began:.1f} s"
     if running is not None:
         message = f"{count(n)} found running; their variables are kept"
