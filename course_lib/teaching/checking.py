@@ -211,7 +211,7 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
             advice = cluster.recovery.after_failure(cell.report, cell.stuck, cell.result)
             raise CheckError(f"{interrupted if cell.end == 'interrupted' else too_long}. {advice}")
         with contextlib.redirect_stdout(io.StringIO()) as lost:
-            cluster.recovery.mend(out_of_step=any(verdict.reset for verdict in verdicts))
+            cluster.recovery.renew(out_of_step=any(verdict.reset for verdict in verdicts))
         if cell.end == "interrupted":
             message = f"{interrupted}; their variables are kept"
             raise interruption(message, lost.getvalue().splitlines())

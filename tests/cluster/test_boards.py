@@ -44,7 +44,7 @@ def by_json(there: BoardsHere) -> Any:
     return ask
 
 
-def test_ranks_look_alike_on_whichever_host_they_live() -> None:
+def test_views_and_states_of_another_host_equal_those_of_this_one() -> None:
     boards = Boards(Shows(0.0), {2: "h2", 3: "h2", 4: "lost"}, by_json(Shows(AHEAD_S)))
     seen = boards.snapshot([4, 2, 0, 3])
     assert list(seen) == [4, 2, 0, 3]

@@ -22,7 +22,7 @@ async def answer(value: Any) -> Any:
     return value
 
 
-def test_each_answer_comes_to_its_question_and_news_to_the_listener() -> None:
+def test_answers_reach_their_requests_and_news_the_listener() -> None:
     async def talk() -> None:
         ours, theirs = await pair()
         news, late = [], []
@@ -55,7 +55,7 @@ def test_each_answer_comes_to_its_question_and_news_to_the_listener() -> None:
     asyncio.run(talk())
 
 
-def test_nobody_waits_for_a_connection_that_is_given_up() -> None:
+def test_abandon_answers_open_requests_with_none() -> None:
     async def talk() -> None:
         ours, _ = await pair()
         asked, given_up = ours.ask("what"), ours.ask("else")
@@ -67,7 +67,7 @@ def test_nobody_waits_for_a_connection_that_is_given_up() -> None:
     asyncio.run(talk())
 
 
-def test_a_peer_that_is_gone_ends_the_listening_and_hears_nothing() -> None:
+def test_listening_ends_and_writing_raises_nothing_once_the_peer_is_gone() -> None:
     async def talk() -> None:
         ours, theirs = socket.socketpair()
         channel = Channel(*await asyncio.open_unix_connection(sock=ours))
@@ -82,7 +82,7 @@ def test_a_peer_that_is_gone_ends_the_listening_and_hears_nothing() -> None:
     asyncio.run(talk())
 
 
-def test_one_who_waits_for_each_message() -> None:
+def test_blocking_channel() -> None:
     ours, theirs = socket.socketpair()
     channel = BlockingChannel(ours)
     with pytest.raises(TimeoutError):

@@ -1,7 +1,7 @@
 """What a cluster's ranks show, on whichever host they run, as plain data by the notebook's clock.
 
-Those of this host are read from their boards' memory. For others the keeper asks the agent of their
-host, which reads the boards there in the same way, also of ranks that are stuck.
+The boards of this host's ranks are read from memory. For other hosts the keeper asks their agents,
+which read the boards there by the same code. Neither needs the help of a rank, which may be stuck.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMES = ("began", "moved", "start", "end", "waited_from")
 
 
 class RankView(NamedTuple):
-    """What a rank showed at one moment, as far as a cell is judged by it.
+    """What a rank showed at one moment: all that a cell is judged by.
 
     Attributes:
         running: whether it runs a cell.
@@ -33,7 +33,7 @@ class RankView(NamedTuple):
         wait: the number of the call of communication in which it waits; None if it does not.
         moved: when it last ended such a call, 0 if it never has.
         keeps_the_lock: whether C code keeps the interpreter's lock, and no signal reaches it.
-        waited: for how many seconds in all it could run but had no core; None if nobody knows.
+        waited: for how many seconds in all it could run but had no core; None if not known.
     """
 
     running: bool = False
@@ -137,8 +137,8 @@ class Boards:
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
         """Return what a rank is doing, for a report.
 
-        Each is asked for by itself: one in C code may take 2 s to say where it is, and all ranks of
-        a host together more than a host's answer may take.
+        Each rank is asked for by itself. One in C code may take 2 s to say where it is, and several
+        of them would take longer than an agent has for its answer.
 
         Args:
             rank: what it is called now.
@@ -160,6 +160,6 @@ class Boards:
 
 
 def _moved(seen: Any, offset: float) -> Any:
-    """Return what was seen with its times by another host's clock."""
+    """Return a view or an event with its times shifted to another host's clock."""
     times = {name: getattr(seen, name) for name in _TIMES if name in seen._fields}
     return seen._replace(**{name: at + offset for name, at in times.items() if at})

@@ -23,7 +23,7 @@ from .errors import DIED, RankFailure
 from .limits import Limit, ShortWaits, Watch
 from .output import CellOutput
 from .rank_functions import run_as_cell
-from .recovery import free, unfinished_engines
+from .recovery import free, unfinished
 from .stop_button import StopButton
 
 if TYPE_CHECKING:
@@ -133,14 +133,15 @@ class Cell:
         if self.end != "done":
             still_moves = self.end == "limit" and self._still_moves()
             self.report = self._cluster.report()
-            views, late = self._look(), unfinished_engines(self.result)
+            views, late = self._look(), unfinished(self.result)
             last_sign = self._watch.last_sign(views)
             self.moved_lately = time.perf_counter() - last_sign < self._limit.seconds / 2
-            starved, rank_of = self._watch.starved(views, late), self._cluster.who.rank_of
-            self.starved = {rank_of(engine): seconds for engine, seconds in starved.items()}
-            self.late = [rank_of(engine) for engine in late]
+            who = self._cluster.who
+            starved = self._watch.starved(views, late)
+            self.starved = {who.rank_of(engine): seconds for engine, seconds in starved.items()}
+            self.late = who.ranks_of(late)
             by = signum if self.end == "interrupted" else signal.SIGINT
-            self.stuck = free(self._cluster, self.result, self.ranks, by) if by else self.late
+            self.stuck = free(self._cluster, self.result, by) if by else self.late
             self.report = self.report.with_stuck(self.stuck)
             if still_moves:
                 self.report = replace(self.report, diagnosis=_STILL_MOVES)
@@ -188,7 +189,7 @@ class Cell:
                 return "in vain"
             due = now >= self._over_at()
             if due or now - watch.looked_at_cores >= _LOOK_AT_CORES_EVERY_S:
-                watch.look_at_cores(now, self._look(), unfinished_engines(self.result))
+                watch.look_at_cores(now, self._look(), unfinished(self.result))
             if due and now >= self._over_at():
                 return "limit"
 
@@ -201,7 +202,7 @@ class Cell:
         soonest = self._watch.soonest
         if time.perf_counter() + within < soonest:
             return soonest
-        return self._watch.over_at(self._look(), unfinished_engines(self.result))
+        return self._watch.over_at(self._look(), unfinished(self.result))
 
     def _still_moves(self) -> bool:
         """Whether each wait of now is soon over: then it does not matter who waits for whom."""
@@ -214,7 +215,7 @@ class Cell:
     def _in_vain(self, now: float) -> bool:
         """Whether a rank has failed and all that go on wait for something that does not come."""
         failed = [one for one in self.answers().values() if isinstance(one, BaseException)]
-        late = unfinished_engines(self.result)
+        late = unfinished(self.result)
         if not failed or not late:
             return False
         died = any(getattr(answer, "ename", "") == DIED for answer in failed)

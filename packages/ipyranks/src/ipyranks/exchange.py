@@ -1,8 +1,8 @@
-"""Requests, answers and news among a cluster's processes: JSON, one message a line.
+"""Requests, answers and news between a cluster's processes: JSON, one message a line.
 
-What one process tells or asks another has an operation, ``op``, and its arguments; if it is to be
-answered also an ``id``, and the answer has that ``id`` and an ``answer``. Either side may ask.
-Standard library only, so that nothing can go wrong before somebody listens.
+A message has an operation, ``op``, and its arguments. A request also has an ``id``, which its
+answer repeats beside ``answer``. Either side may ask. Standard library only: an import that fails
+before the connection is made could be reported to nobody.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Channel:
         self._replies: set[asyncio.Task] = set()
 
     def tell(self, operation: str, /, **content: Any) -> None:
-        """Say something to which there is no answer. A peer that is gone just does not hear it."""
+        """Send a message that gets no answer. It is lost without an error if the peer is gone."""
         self._writer.write(encoded(op=operation, **content))
 
     def ask(self, operation: str, /, **content: Any) -> asyncio.Future:
@@ -58,17 +58,17 @@ class Channel:
         return answer
 
     def abandon(self) -> None:
-        """Have nobody wait for an answer any more."""
+        """Answer all open requests with None."""
         for question in list(self._questions.values()):
             if not question.done():
                 question.set_result(None)
 
     async def listen(self, hear: Callable[..., None]) -> None:
-        """Take what comes until the other side is gone.
+        """Handle messages until the peer is gone.
 
         Args:
-            hear: called with the operation, a function that replies (with the answer, or something
-                to be awaited for it), and the arguments by name.
+            hear: called with the operation, a function that sends the answer (or an awaitable's
+                result), and the arguments by name.
         """
         try:
             while line := await self._reader.readline():
@@ -94,7 +94,7 @@ class Channel:
         self._reply(number, await answer)
 
     async def drain(self) -> None:
-        """Wait until all is sent; ConnectionError if the other side is gone."""
+        """Wait until all is sent; ConnectionError if the peer is gone."""
         await self._writer.drain()
 
     def close(self) -> None:
@@ -103,18 +103,18 @@ class Channel:
 
 
 class BlockingChannel:
-    """One end of a connection, of somebody who waits for each answer."""
+    """One end of a connection, for code that blocks until a message comes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._received = b""
 
     def send(self, **message: Any) -> None:
-        """Send a message; OSError if the other side is gone."""
+        """Send a message; OSError if the peer is gone."""
         self._socket.sendall(encoded(**message))
 
     def receive(self, deadline: float) -> dict[str, Any] | None:
-        """Return the next message; None if the other side is gone.
+        """Return the next message; None if the peer is gone.
 
         Raises:
             TimeoutError: if there is none before ``deadline``, in ``time.monotonic()``.

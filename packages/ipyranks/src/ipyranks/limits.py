@@ -118,7 +118,7 @@ class Watch:
     def _begun_by_all(self, views: Views, late: Collection[int]) -> float:
         """When the last of the ranks that are in the cell began, from which the limit counts.
 
-        On a busy machine an engine may get its cell late, and what it does there nobody could say.
+        On a busy machine an engine may get its cell late, and shows nothing of it before that.
         """
         at_most = self.began + _BEGUN_WITHIN_S
         if any(views[engine].run != self._run for engine in late):

@@ -147,7 +147,7 @@ class RankMagics(ParallelMagics):
         if cell.end == "interrupted":
             raise _interrupted(cell, cluster) from None
         if not failures and cell.end != "limit":
-            cluster.recovery.mend()
+            cluster.recovery.renew()
             return
         report = cell.report or cluster.recovery.report_after_the_cell()
         advice = cluster.recovery.after_failure(report, cell.stuck, cell.result)

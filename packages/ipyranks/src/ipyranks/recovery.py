@@ -32,20 +32,14 @@ _BUSY_AFTER_S = 5.0  # a busy machine may be late to say that what a dead rank r
 _NAMES_SHOWN = 8
 
 
-def unfinished(result: Any, ranks: list[int]) -> list[int]:
-    """The ranks that have not ended the cell."""
-    return [rank for rank, child in zip(ranks, result._children, strict=True) if not child.done()]
-
-
-def unfinished_engines(result: Any) -> list[int]:
+def unfinished(result: Any) -> list[int]:
     """The engines that have not ended the cell."""
-    return unfinished(result, result._targets)
+    pairs = zip(result._targets, result._children, strict=True)
+    return [engine for engine, child in pairs if not child.done()]
 
 
-def free(
-    cluster: Connection, result: Any, ranks: list[int], signum: int = signal.SIGINT
-) -> list[int]:
-    """Get all ranks out of a cell; return those that do not come.
+def free(cluster: Connection, result: Any, signum: int = signal.SIGINT) -> list[int]:
+    """Get all ranks out of a cell; return those that can't be freed.
 
     One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
     as long as the others.
@@ -54,7 +48,7 @@ def free(
     began = time.perf_counter()
     while time.perf_counter() < began + _FREE_WITHIN_S:
         # Before its cell begins, a rank does not notice a signal.
-        views = cluster.boards.snapshot(unfinished_engines(result))
+        views = cluster.boards.snapshot(unfinished(result))
         for engine, view in views.items():
             if view.running and view.began > signalled.get(engine, 0.0):
                 signalled[engine] = time.perf_counter()
@@ -64,11 +58,11 @@ def free(
             break
         if result.wait(_SIGNAL_AGAIN_S):
             break
-    return unfinished(result, ranks)
+    return cluster.who.ranks_of(unfinished(result))
 
 
 class Recovery:
-    """What is to be made good again of a cluster, and the ways to do so.
+    """Makes a cluster usable again: renews communication, shrinks it, starts fresh ranks.
 
     Args:
         cluster: the connection to it.
@@ -90,7 +84,7 @@ class Recovery:
     # ---- cells that hang or fail ---------------------------------------------------------
 
     def report_after_the_cell(self) -> HangReport:
-        """The report once what all ranks have called, but nobody waits for, has ended."""
+        """The report, once the calls that all ranks have made without waiting have ended."""
         until = time.monotonic() + _SETTLED_WITHIN_S
         while (found := self._cluster.report()).is_settling and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_S)
@@ -109,7 +103,7 @@ class Recovery:
         """
         if stuck:
             return self.note_stuck(stuck, result)
-        self.mend(report.is_out_of_step)
+        self.renew(report.is_out_of_step)
         if self._needs_restart:
             return (
                 "All ranks have left the cell, but they cannot communicate any more: "
@@ -120,10 +114,11 @@ class Recovery:
     @property
     def stuck(self) -> list[int]:
         """The ranks that could not be freed and have not come back since."""
-        ranks = self._cluster.who.ranks_of(self._stuck)
-        asked = {rank: self._unanswered.get(self._cluster.who.engine_of(rank)) for rank in ranks}
-        not_begun = [rank for rank in ranks if asked[rank] in self._cluster.client.outstanding]
-        return sorted({*self._cluster.busy(ranks), *not_begun})
+        cluster = self._cluster
+        ranks = cluster.who.ranks_of(self._stuck)
+        asked = {rank: self._unanswered.get(cluster.who.engine_of(rank)) for rank in ranks}
+        not_begun = [rank for rank in ranks if asked[rank] in cluster.client.outstanding]
+        return sorted({*cluster.busy(ranks), *not_begun})
 
     def note_stuck(self, ranks: list[int], result: Any = None) -> str:
         """Remember ranks that could not be freed; return what can be done about them.
@@ -160,44 +155,42 @@ class Recovery:
         Raises:
             ClusterError: if a rank is still stuck; the message says what to do.
         """
-        self._stuck = tuple(engine for engine in self._stuck if engine in self._cluster.who.engines)
+        cluster = self._cluster
+        self._stuck = tuple(engine for engine in self._stuck if engine in cluster.who.engines)
         if not self._stuck and not self._owes_recovery:
             return
         # What they were asked while they were stuck.
-        cluster = self._cluster
-        if cluster.client.outstanding and not self._cluster.busy(
-            self._cluster.who.ranks_of(self._stuck)
-        ):
+        if cluster.client.outstanding and not cluster.busy(cluster.who.ranks_of(self._stuck)):
             cluster.client.wait(timeout=_BUSY_AFTER_S)
         if self.stuck:
             told = self._about_stuck(self.stuck)
             raise ClusterError(told.replace(" All other ranks are free again.", ""))
-        self.mend(out_of_step=bool(self._stuck))
+        self.renew(out_of_step=bool(self._stuck))
         self._stuck = ()
 
     def require_idle(self, what: str) -> None:
         # What a dead rank was running ends when the controller has said so.
-        if self._cluster.client.outstanding and not self._cluster.client.wait(
-            timeout=_BUSY_AFTER_S
-        ):
+        client = self._cluster.client
+        if client.outstanding and not client.wait(timeout=_BUSY_AFTER_S):
             raise ClusterError(f"a cell is still running; interrupt it before {what}")
 
-    def mend(self, out_of_step: bool = False) -> None:
+    def renew(self, out_of_step: bool = False) -> None:
         """Renew communication if it was lost, as soon as all ranks are idle, and say so.
 
         Args:
             out_of_step: renew it in any case.
         """
-        views = self._cluster.boards.snapshot(self._cluster.who.engines).values()
+        cluster = self._cluster
+        views = cluster.boards.snapshot(cluster.who.engines).values()
         if not out_of_step and not self._owes_recovery and not any(view.lost for view in views):
             return
-        if self._cluster.status()["dead"]:
+        if cluster.status()["dead"]:
             return  # shrink and restart make everything anew
-        if self._cluster.busy(self._cluster.ids) or self._cluster.client.outstanding:
+        if cluster.busy(cluster.ids) or cluster.client.outstanding:
             self._owes_recovery = True
             return
         if self._owes_recovery:
-            out_of_step |= self._cluster.report().is_out_of_step
+            out_of_step |= cluster.report().is_out_of_step
         self._owes_recovery = True  # should this be ended half-way
         try:
             said = self._recover(out_of_step)
@@ -230,8 +223,7 @@ class Recovery:
             return (
                 f"{self._cluster.mpi} cannot free a rank that is stuck inside of it, so "
                 "communication cannot be renewed: cluster.restart() starts fresh ranks. Their "
-                "variables are "
-                "lost then; until then you can still read them: cluster.view['name']."
+                "variables are lost then; until then you can still read them: cluster.view['name']."
             )
         if always or union & (on_rank.WORLD_LOST | on_rank.DEFAULT_GROUP_LOST):
             self._cluster.view_on_all().apply_sync(on_rank.renew, None)
@@ -283,22 +275,20 @@ class Recovery:
             print("\n".join(f"rank {now}  was rank {before}" for now, before in renumbered))
 
     def _dead_to_leave_out(self, timeout_s: float) -> list[int]:
-        dead = self._cluster.status()["dead"]
-        if len(dead) == self._cluster.n:
+        cluster = self._cluster
+        dead = cluster.status()["dead"]
+        if len(dead) == cluster.n:
             raise ClusterError("all ranks have ended; cluster.restart() starts fresh ones")
-        if dead and not self._cluster.survives_deaths:
+        if dead and not cluster.survives_deaths:
             raise ClusterError(
-                f"{rank_list(dead)} died, and {self._cluster.mpi} cannot go on with the others; "
+                f"{rank_list(dead)} died, and {cluster.mpi} cannot go on with the others; "
                 "cluster.restart() starts fresh ranks"
             )
         if dead and self._under_way is not None:
-            self._await(
-                self._under_way,
-                [rank for rank in self._cluster.ids if rank not in dead],
-                timeout_s,
-            )
+            living = [rank for rank in cluster.ids if rank not in dead]
+            self._await(self._under_way, living, timeout_s)
             self._under_way = None
-            dead = self._cluster.status()["dead"]
+            dead = cluster.status()["dead"]
         if dead:
             self.require_idle("it shrinks")
         return dead
@@ -384,17 +374,18 @@ class Recovery:
 
     def _free_from_old_cell(self) -> None:
         """Interrupt what a kernel before this one has left on the ranks; say who does not stop."""
-        asked = self._cluster.view.apply_async(os.getpid)
+        cluster = self._cluster
+        asked = cluster.view.apply_async(os.getpid)
         if asked.wait(_OLD_CELL_MAY_END_S):
             return
-        silent = self._cluster.ids
-        if self._cluster.busy(self._cluster.ids):
+        silent = cluster.ids
+        if cluster.busy(silent):
             self._owes_recovery = True
-            silent = free(self._cluster, asked, self._cluster.ids)
+            silent = free(cluster, asked)
         deadline = time.monotonic() + _ANSWER_WITHIN_S  # others may be slow, on a busy machine
         while time.monotonic() < deadline:
-            stuck = self._cluster.busy(silent)
-            if set(unfinished(asked, self._cluster.ids)) <= set(stuck):
+            stuck = cluster.busy(silent)
+            if set(cluster.who.ranks_of(unfinished(asked))) <= set(stuck):
                 if stuck:
                     print(self.note_stuck(stuck))
                 return

@@ -197,7 +197,7 @@ def _running_cluster(settings: dict) -> Cluster | None:
         keeper.stop()
         return None
     cluster.open(found=True)
-    cluster.recovery.mend()
+    cluster.recovery.renew()
     return cluster
 
 

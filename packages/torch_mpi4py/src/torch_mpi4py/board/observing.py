@@ -61,12 +61,6 @@ class RankBoards:
         boards = {number: self.board(number) for number in numbers}
         return {n: None if board is None else waits_in(board) for n, board in boards.items()}
 
-    def last_movement(self, numbers: Iterable[int]) -> float:
-        """When (``time.perf_counter()``) some rank last ended a call of communication, or 0."""
-        boards = filter(None, map(self.board, numbers))
-        latest = filter(None, (board.latest() for board in boards))
-        return max((event.end or 0.0 for event in latest), default=0.0)
-
     def state(
         self,
         rank: int,
