@@ -300,9 +300,8 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
 
 def together(verdicts: list[CheckResult]) -> CheckResult:
     """Return the one verdict of all ranks: the first in the order in which causes go."""
-    causes = ("undefined", "not attempted", "impossible", "raised", "broken", "wrong")
-    causes += ("out of time", "freed")
-    for kind in causes:
+    missing = ("undefined", "not attempted", "impossible")
+    for kind in (*missing, "raised", "broken", "wrong", "out of time", "freed"):
         for rank, verdict in enumerate(verdicts):
             if verdict.kind == kind:
                 return _of_rank(rank, verdict, verdicts)

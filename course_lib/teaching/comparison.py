@@ -58,7 +58,7 @@ _NUMBER = re.compile(rf"({_DIGITS})\s*(?:/\s*({_DIGITS}))?\s*(%?)")
 
 def _agree(prediction: Any, measured: Any, within: float, unit: str) -> bool:
     if isinstance(prediction, str) and isinstance(measured, numbers.Real):
-        prediction = _number(prediction, unit, of_one=abs(measured) <= 1)
+        prediction = _number(prediction, unit, of_one=abs(float(measured)) <= 1)
     if all(isinstance(value, numbers.Real) for value in (prediction, measured)):
         return abs(prediction - measured) <= within * abs(measured)
     if isinstance(prediction, list) and isinstance(measured, list):

@@ -95,7 +95,7 @@ STALENESS_HINTS = [
 def _orders() -> list[list[int]]:
     generator = random.Random(9)
     chance = [[generator.choice([1, 1, 2, 3]) for _ in range(12)] for _ in range(5)]
-    return [[1, 2, 3, 1, 2, 3], [1, 1, 1], [2, 1, 1, 2], *chance]
+    return [[1, 2, 3, 1, 2, 3], [1, 1, 1], [2, 1, 1, 2], *chance, [5, 8, 5, 0, 8, 5]]
 
 
 def _staleness(order: list[int], *, first_is_fresh=False, at_end=1, forget=False) -> list[int]:

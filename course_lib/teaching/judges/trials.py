@@ -38,7 +38,7 @@ class Trials:
                 self._changed = case, argument_name(self._function, number)
         return result
 
-    def judge_manners(self, same: Callable[[Any, Any], bool] = lambda one, other: one == other):
+    def judge_manners(self, same: Callable[[Any, Any], bool]) -> None:
         """Raise if the function changes an argument, or returns something else the next time.
 
         To be called when the results are right: a wrong one is told first.
