@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from math import pi, sin
 
-from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.exercise import WrongAnswer, as_mistake, exercise
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
 
 # ---- the worker's side ------------------------------------------------------------------------
@@ -196,7 +196,9 @@ GOSSIP_HINTS = [
 
 @exercise("09.gossip", function="gossip", where="engines", hints=GOSSIP_HINTS)
 def check_gossip(gossip) -> str:
-    from .judge_gossip import judge_gossip, observe_gossip
+    from .judge_gossip import SECOND_NEXT, judge_gossip, observe_gossip
 
     judge_gossip(observe_gossip(gossip))
+    with as_mistake("partner-is-fixed"):
+        judge_gossip(observe_gossip(gossip, SECOND_NEXT), SECOND_NEXT)
     return "Both partners hold their mean, so the mean over all ranks is what it was."
