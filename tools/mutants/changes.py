@@ -1,9 +1,8 @@
 """Changes an answer as a learner might get it wrong: one change gives one mutant.
 
 An answer is read by :mod:`ast`. Each rule below looks at one expression or statement, and says what
-a learner might have written there; the rest of the answer stays as it is. What may not be
-there twice, and what no learner would touch, is left alone: docstrings, annotations, the texts
-of errors.
+a learner might have written there; the rest of the answer stays as it is. Annotations, imports,
+seeds and the texts of errors are left alone.
 
 mutmut and cosmic-ray change modules, and run a suite of tests in a process for each mutant; an
 answer is a cell in Markdown, its test is the check of an exercise, and hundreds of them share one
@@ -91,7 +90,7 @@ def mutants(exercise: str, answers: dict[str, str], function: str) -> list[Mutan
     """
     found: dict[Any, Mutant] = {}
     for answer, cell in answers.items():
-        tree = ast.parse(cell.removeprefix("%%px\n"))
+        tree = _without_docstrings(ast.parse(cell.removeprefix("%%px\n")))
         before = ast.unparse(tree).splitlines()
         for kind, code in changed(tree, function):
             after = code.splitlines()
@@ -158,16 +157,32 @@ def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
         for number, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or _left_alone(child):
                 continue
+            if _is_seed(node) and field == "args":
+                continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue
             yield node, field, number, child
             if isinstance(child, ast.Assert):
                 continue
             yield from places(child)
 
 
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
 def _left_alone(node: ast.AST) -> bool:
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr):
-        return True
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)  # a docstring
+    return isinstance(node, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr)
+
+
+def _is_seed(node: ast.AST) -> bool:
+    """Tell whether a number given to it is as good as any other."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+        ("Random", "manual_seed", "default_rng")
+    )
 
 
 def _with(tree: ast.Module, parent: ast.AST, field: str, number: int | None, new: list[Any]) -> str:
@@ -392,10 +407,6 @@ def in_place_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
             read = {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
             if not isinstance(target, ast.Name | ast.Tuple) or name in read:
                 yield "line left out", "pass"
-            if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name):
-                sign = ast.unparse(ast.AugAssign(ast.Name("a"), value.op, ast.Name("b")))[2:-2]
-                change = f"{value.left.id} {sign} {ast.unparse(value.right)}"
-                yield "argument changed in place", f"{change}\n{name} = {value.left.id}"
         case ast.Assert() | ast.Break() | ast.Continue() | ast.Delete():
             yield "line left out", "pass"
         case ast.Return(value=None) | ast.Return(value=ast.Constant(value=None)):
@@ -437,24 +448,33 @@ def _body(tree: ast.Module, owner: Any, body: list[ast.stmt]) -> str:
 def of_the_function(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """Change what a whole function does: its group, an early end, its arguments, what it keeps."""
     arguments = {one.arg for one in function.args.args}
-    start = bool(ast.get_docstring(function))
     body = function.body
 
     def with_line(place: int, line: str) -> str:
         return _body(tree, function, [*body[:place], *ast.parse(line).body, *body[place:]])
 
     if "world_size" in arguments:
-        yield "world size as a number", with_line(start, f"world_size = {RANKS}")
+        yield "world size as a number", with_line(0, f"world_size = {RANKS}")
     if "comm" in arguments:
-        yield "communicator of all ranks", with_line(start, 'comm = globals()["comm"]')
+        yield "communicator of all ranks", with_line(0, 'comm = globals()["comm"]')
     if "group" in arguments:
-        yield "group of all ranks", with_line(start, "group = dist.group.WORLD")
+        yield "group of all ranks", with_line(0, "group = dist.group.WORLD")
     rank = next((text for name, text in _RANKS.items() if name in arguments), "")
     if rank:
-        yield "early return on one rank", with_line(start, f"if {rank} == 0:\n    return")
-        if len(body) > 1 + start:
+        yield "early return on one rank", with_line(0, f"if {rank} == 0:\n    return")
+        if len(body) > 1:
             end = len(body) - 1
             yield "early return on one rank", with_line(end, f"if {rank} == 1:\n    return")
+    for place, statement in enumerate(body):
+        match statement:
+            case ast.Assign(
+                targets=[target], value=ast.BinOp(left=ast.Name(id=name), op=op) as sum
+            ):
+                if name in arguments:
+                    change = ast.unparse(ast.AugAssign(ast.Name(name), op, sum.right))
+                    lines = f"{change}\n{ast.unparse(target)} = {name}"
+                    changed_in_place = [*body[:place], *ast.parse(lines).body, *body[place + 1 :]]
+                    yield "argument changed in place", _body(tree, function, changed_in_place)
     for number, decorator in enumerate(function.decorator_list):
         kept = function.decorator_list
         function.decorator_list = [one for place, one in enumerate(kept) if place != number]
