@@ -17,7 +17,6 @@ import queue
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -154,13 +153,19 @@ def diff(mutant: Mutant) -> str:
     return "\n".join([*(f"-{line}" for line in mutant.old), *(f"+{line}" for line in mutant.new)])
 
 
+def by_lesson(all_tried: Sequence[Tried]) -> dict[str, list[Tried]]:
+    """Return what came of each lesson's exercises."""
+    found: dict[str, list[Tried]] = {}
+    for tried in sorted(all_tried, key=lambda one: one.lesson):
+        found.setdefault(tried.lesson, []).append(tried)
+    return found
+
+
 def table(all_tried: Sequence[Tried]) -> str:
-    """Return a row for each lesson, and one for all."""
-    by_lesson = defaultdict(list)
-    for tried in all_tried:
-        by_lesson[tried.lesson].append(tried)
-    rows = [("lesson", "made", "tried", "killed", "lost", "equivalent", "survived", "", "seconds")]
-    for lesson, own in [*sorted(by_lesson.items()), ("all", list(all_tried))]:
+    """Return a row for each lesson, and one for all: "lost" are some of those that are killed."""
+    head = ("lesson", "made", "tried", "killed", "lost", "equivalent", "survived", "", "seconds")
+    rows = [list(head)]
+    for lesson, own in [*by_lesson(all_tried).items(), ("all", list(all_tried))]:
         killed, survived = counted(own)
         equivalent = sum(len(tried.equivalent) for tried in own)
         lost = sum(outcome.kind == LOST for tried in own for _, outcome in tried.killed)
@@ -170,7 +175,7 @@ def table(all_tried: Sequence[Tried]) -> str:
         )
         share = f"{survived / max(1, killed + survived):.1%}"
         seconds = f"{sum(tried.seconds for tried in own):.0f}"
-        rows.append((lesson, *map(str, numbers), share, seconds))
+        rows.append([lesson, *map(str, numbers), share, seconds])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -235,17 +240,14 @@ def main() -> int:
         print_one(tried, asked.all)
     found = problems(all_tried)
     print("", *found, table(all_tried), sep="\n\n")
-    shares = defaultdict(Counter)
-    for tried in all_tried:
-        killed, survived = counted([tried])
-        shares[tried.lesson].update(killed=killed, survived=survived)
+    counts = {lesson: counted(own) for lesson, own in by_lesson(all_tried).items()}
     many = [
         lesson
-        for lesson, n in shares.items()
-        if n["survived"] > MOST_SURVIVE * (n["killed"] + n["survived"])
+        for lesson, (killed, survived) in counts.items()
+        if survived > MOST_SURVIVE * (killed + survived)
     ]
     if many:
-        print(f"\nmore than {MOST_SURVIVE:.0%} survived in {', '.join(sorted(many))}")
+        print(f"\nmore than {MOST_SURVIVE:.0%} survived in {', '.join(many)}")
     return bool(many or found)
 
 
