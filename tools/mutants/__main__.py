@@ -82,12 +82,21 @@ def sample(found: Sequence[Mutant], most: int, seed: int) -> list[Mutant]:
 def try_all(
     exercise: Exercise, chosen: Sequence[Mutant], made: int, trials: Trials, seconds: float | None
 ) -> Tried:
-    """Check the mutants of an exercise, and before and after them what they were made of."""
+    """Check the mutants of an exercise, and what they were made of before and after them."""
     tried = Tried(exercise.id, made)
     began = time.monotonic()
     deadline = seconds or _DEADLINES[exercise.where]
     noted = mistakes.read(mistakes.path_of(exercise)).equivalent.get(exercise.id, {})
     answers = answers_to(exercise)
+
+    def check_unchanged(answer: str) -> None:
+        outcome = trials.run(exercise.id, answers[answer], exercise.deadline)
+        if outcome.kind != RIGHT:
+            tried.spoiled.append((answer, outcome))
+            trials.end()
+
+    if chosen:  # what the check imports is there then, and takes no mutant's time
+        check_unchanged(chosen[0].answer)
     for number, mutant in enumerate(chosen):
         outcome = trials.run(exercise.id, mutant.code, deadline)
         if outcome.kind == VOID:
@@ -102,10 +111,7 @@ def try_all(
         else:
             tried.survivors.append(mutant)
         if number + 1 == len(chosen) or chosen[number + 1].answer != mutant.answer:
-            after = trials.run(exercise.id, answers[mutant.answer], exercise.deadline)
-            if after.kind != RIGHT:
-                tried.spoiled.append((mutant.answer, after))
-                trials.end()
+            check_unchanged(mutant.answer)
     tried.seconds = time.monotonic() - began
     return tried
 

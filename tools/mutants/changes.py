@@ -133,6 +133,8 @@ def changed(tree: ast.Module, function: str) -> Iterator[tuple[str, str]]:
                 new = _slice(text) if isinstance(node, ast.Slice) else _expression(text)
                 yield kind, _with(tree, parent, field, number, [new])
         elif isinstance(node, ast.stmt):
+            if _ends(parent, node):
+                continue  # as the function does there anyway
             for kind, text in in_place_of(node):
                 yield kind, _with(tree, parent, field, number, ast.parse(text).body)
         elif isinstance(node, ast.comprehension) and node.ifs:
@@ -176,6 +178,12 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 def _left_alone(node: ast.AST) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom | ast.Raise | ast.JoinedStr)
+
+
+def _ends(parent: ast.AST, node: ast.AST) -> bool:
+    """Tell whether it is the return at the end of a function."""
+    last = parent.body[-1] if isinstance(parent, ast.FunctionDef) else None
+    return node is last and isinstance(node, ast.Return)
 
 
 def _is_seed(node: ast.AST) -> bool:
@@ -426,8 +434,13 @@ def _swapped(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tuple[str,
             both = (ast.Expr, ast.AugAssign)
             if isinstance(first, both) and isinstance(second, both) and not _left_alone(first):
                 swapped = [*body[:place], second, first, *body[place + 2 :]]
-                if _names(first) & _names(second):
+                if _changes(first) & _names(second) or _changes(second) & _names(first):
                     yield "lines swapped", _body(tree, owner, swapped)
+
+
+def _changes(statement: ast.stmt) -> set[str]:
+    """Return the names of what a statement may change."""
+    return _names(statement.target if isinstance(statement, ast.AugAssign) else statement)
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -465,16 +478,6 @@ def of_the_function(tree: ast.Module, function: ast.FunctionDef) -> Iterator[tup
         if len(body) > 1:
             end = len(body) - 1
             yield "early return on one rank", with_line(end, f"if {rank} == 1:\n    return")
-    for place, statement in enumerate(body):
-        match statement:
-            case ast.Assign(
-                targets=[target], value=ast.BinOp(left=ast.Name(id=name), op=op) as sum
-            ):
-                if name in arguments:
-                    change = ast.unparse(ast.AugAssign(ast.Name(name), op, sum.right))
-                    lines = f"{change}\n{ast.unparse(target)} = {name}"
-                    changed_in_place = [*body[:place], *ast.parse(lines).body, *body[place + 1 :]]
-                    yield "argument changed in place", _body(tree, function, changed_in_place)
     for number, decorator in enumerate(function.decorator_list):
         kept = function.decorator_list
         function.decorator_list = [one for place, one in enumerate(kept) if place != number]

@@ -8,6 +8,7 @@ that it had, and the next mutant gets a new one.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import linecache
 import multiprocessing
@@ -26,7 +27,7 @@ from course_lib.teaching.checking import CheckError, check
 from .changes import NOTHING_TO_CHANGE, RANKS
 
 _MORE_THAN_THE_CHECK_S = 60.0  # to start a cluster, and to mend one
-_ENDS_WITHIN_S = 30.0
+_ENDS_WITHIN_S = 15.0
 _GRACE_S = 2.0  # after which a cluster ends whose notebook has died
 
 # How a trial ends.
@@ -133,6 +134,7 @@ def _serve(connection: Connection, packages: list[str]) -> None:
     os.setsid()
     os.environ["IPP_NONINTERACTIVE"] = "1"
     catalogue.PACKAGES[:] = packages
+    importlib.import_module("torch")  # it takes seconds, and is spoiled when a deadline ends it
     with _OwnCluster() as own:
         while True:
             try:
