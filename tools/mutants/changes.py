@@ -159,7 +159,7 @@ def places(node: ast.AST) -> Iterator[tuple[ast.AST, str, int | None, ast.AST]]:
         for number, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or _left_alone(child):
                 continue
-            if _is_seed(node) and field == "args":
+            if field == "args" and (_is_seed(node) or (number == 1 and _is_rounding(node))):
                 continue
             if isinstance(child, ast.keyword) and child.arg == "strict":
                 continue
@@ -193,6 +193,11 @@ def _is_seed(node: ast.AST) -> bool:
     )
 
 
+def _is_rounding(node: ast.AST) -> bool:
+    """Tell whether its second argument is a number of digits, of which a few will do."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "round"
+
+
 def _with(tree: ast.Module, parent: ast.AST, field: str, number: int | None, new: list[Any]) -> str:
     """Return the text of the tree with something else in one place."""
     kept = getattr(parent, field)
@@ -217,6 +222,8 @@ def _slice(text: str) -> ast.expr:
 
 
 # ---- expressions ------------------------------------------------------------------------------
+
+_TOLERANCE = 1e-5  # below it, any other number is as good
 
 _TURNED: dict[type[ast.cmpop], tuple[str, ...]] = {
     ast.Lt: ("<=", ">="),
@@ -287,7 +294,7 @@ def instead_of(node: ast.expr, parent: ast.AST, field: str) -> Iterator[tuple[st
             yield "constant by one", str(value + 1)
             if value > 0:
                 yield "constant by one", str(value - 1)
-        case ast.Constant(value=float(value)):
+        case ast.Constant(value=float(value)) if value == 0 or value > _TOLERANCE:
             yield "constant doubled", str(2 * value or 1.0)
         case ast.Compare():
             yield from _turned(node)
@@ -318,8 +325,12 @@ def instead_of(node: ast.expr, parent: ast.AST, field: str) -> Iterator[tuple[st
         yield "branch left out", "False"
         if isinstance(parent, ast.If):
             yield "branch left out", "True"
-    if isinstance(parent, ast.Return):
+    if isinstance(parent, ast.Return) and not _is_text(node):
         yield "string for a number", f"str({text})"
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _turned(node: ast.Compare) -> Iterator[tuple[str, str]]:
@@ -510,6 +521,8 @@ def _kept_in_a_global(
             for one in ast.walk(target)
             if isinstance(one, ast.Name)
         )
+        if not set(names) & _changed_later(function.body[place + 1 :]):
+            continue
         kept = [*function.body[:place], ast.Global(names), *function.body[place + 1 :]]
         at = tree.body.index(function)
         tree.body.insert(at, statement)
@@ -517,3 +530,17 @@ def _kept_in_a_global(
             yield "state kept in a global", _body(tree, function, kept)
         finally:
             del tree.body[at]
+
+
+def _changed_later(body: list[ast.stmt]) -> set[str]:
+    """Return the names whose values these statements change or replace."""
+    found = set()
+    for node in (one for statement in body for one in ast.walk(statement)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+                found.add(name)
+    return found
