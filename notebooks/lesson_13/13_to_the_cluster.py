@@ -150,12 +150,8 @@ assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 
 # %% tags=["nbval-ignore-output"]
 who = ["notebooks/lesson_13/who.py"]
-told_by_mpiexec = terminal(
-    f"mpiexec -n 2 python {who[0]}", launch.mpiexec(2, sys.executable, *who)
-)
-told_by_torchrun = terminal(
-    f"torchrun --standalone --nproc-per-node 2 {who[0]}", [*torchrun, *who]
-)
+told_by_mpiexec = terminal(f"mpiexec -n 2 python {who[0]}", launch.mpiexec(2, sys.executable, *who))
+told_by_torchrun = terminal(f"torchrun --standalone --nproc-per-node 2 {who[0]}", [*torchrun, *who])
 for told in told_by_mpiexec + told_by_torchrun:
     print({name: value for name, value in told.items() if name != "host"})
 

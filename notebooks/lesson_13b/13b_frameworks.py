@@ -87,7 +87,7 @@ for name in ("fabric", "accelerate"):
 # %% [markdown]
 # The scripts shard the samples by hand, to be alike. With a `DataLoader` both do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` put in a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
 #
-# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and most of what it does is in a dict of settings. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its reason to be is ZeRO: optimizer state, gradients and parameters in parts on all ranks, which PyTorch's `fully_shard` does as well (lesson 10b). Horovod (2017), older than PyTorch's DDP in its present form, wraps the optimizer instead of the model: each gradient is given to a background thread as soon as it is there, and `optimizer.step()` first waits for all averages.
+# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and most of what it does is in a dict of settings. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its reason to be is ZeRO: optimizer state, gradients and parameters in parts on all ranks, which PyTorch's `fully_shard` does as well (lesson 10b). Horovod, of 2017 as PyTorch's first DDP, wraps the optimizer instead of the model: each gradient is given to a background thread as soon as it is there, and `optimizer.step()` first waits for all averages.
 
 # %%
 for name in ("deepspeed", "horovod"):
@@ -127,7 +127,9 @@ def gradient(loss):
 right = gradient((samples @ weight).square().mean())
 parts = [gradient((samples[device::2] @ weight).square().mean()) for device in range(2)]
 ratio = (sum(parts) / right).mean().item()
-compare(prediction, {0.5: "A", 1.0: "B", 2.0: "C"}[round(ratio, 3)], source="By a stand-in of PyTorch")
+compare(
+    prediction, {0.5: "A", 1.0: "B", 2.0: "C"}[round(ratio, 3)], source="By a stand-in of PyTorch"
+)
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
