@@ -38,7 +38,7 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. How often does something break?
 #
-# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $L$ be the mean *lifetime* of one rank: the mean time until it fails. Among $R$ ranks there are $R$ times as many failures, so the mean time to the next failure of the whole job is $T_\text{fail} = L / R$. (If they fail independently, and a broken one is replaced.)
+# A laptop hardly ever breaks. A server fails every few years, and so does a GPU. Let $T_\text{life}$ be the mean *lifetime* of one rank: the mean time until it fails. Among $R$ ranks there are $R$ times as many failures, so the mean time to the next failure of the whole job is $T_\text{fail} = T_\text{life} / R$. (If they fail independently, and a broken one is replaced.)
 #
 # *Published*: Meta counted 419 unexpected interruptions in 54 days of training Llama 3 on 16,384 GPUs [1].
 #
@@ -927,7 +927,7 @@ check("12.name_the_bugs")
 #
 # | | what to remember |
 # |---|---|
-# | $T_\text{fail} = L/R$ | the job fails $R$ times as often as one of its $R$ ranks |
+# | $T_\text{fail} = T_\text{life}/R$ | the job fails $R$ times as often as one of its $R$ ranks |
 # | detection | the launcher sees it; survivors get `RankFailedError` at once |
 # | `cluster.shrink()`, `mpi.shrink()` | a new world of the survivors; variables stay; ranks are numbered anew |
 # | going on | same step for all, from the one furthest on; weights *and* momentum; new DDP; batch shared out anew |
