@@ -130,7 +130,7 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters: one rank works, three wait. (A backward is drawn twice as long as a forward, because it has two matrix products for each one of forward's: gradient of the output times weights gives the gradient of the input, gradient of the output times input gives that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+# Three quarters: one rank works, three wait. (In code F is a forward and B a backward. B is drawn twice as long as a forward, because it has two matrix products for each one of forward's: gradient of the output times weights gives the gradient of the input, gradient of the output times input gives that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
