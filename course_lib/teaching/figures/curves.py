@@ -105,7 +105,7 @@ def measured_and_predicted(
         if scale == "log":
             log_ticks(axes.xaxis, xlabel)
             if len(x) <= _FEW and "bytes" not in xlabel:
-                axes.xaxis.set_major_locator(FixedLocator(x))
+                axes.xaxis.set_major_locator(FixedLocator(x.tolist()))
             log_ticks(axes.yaxis, ylabel)
         else:
             axes.set(xlim=(0, None), ylim=(0, None), xticks=x)
