@@ -45,7 +45,7 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. The training that all of them get
 #
-# A small network, 64 samples, ten steps with momentum. The first script is one process; the others run as two, started by themselves in a terminal of their own. (The four ranks of this notebook are for exercise 1 only.) The numbers (weights, samples, labels) come from a file that all scripts share, so that nothing depends on a framework's random generator. This is the whole first script:
+# A small network, 64 samples, ten steps with momentum. The first script is one process; the others run as two processes, started as in a terminal (TensorFlow's as one with two devices). The four ranks of this notebook are for exercise 1 only. The numbers (weights, samples, labels) come from a file that all scripts share, so that nothing depends on a framework's random generator. This is the whole first script:
 
 # %%
 print(listing("serial"))
@@ -133,7 +133,7 @@ compare(
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
-# Twice: with SGD that silently doubles the learning rate, and with 64 devices it is 64 times as large. (Adam divides by the gradient's usual size, so with Adam a constant factor hardly shows; clipping and weight decay still see it.) DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to a new framework (lesson 04).
+# Twice: with SGD that silently doubles the learning rate, and with 64 devices it is 64 times as large. (Adam divides by the gradient's usual size, so with Adam a constant factor hardly shows; clipping still sees it.) DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to a new framework (lesson 04).
 
 # %%
 torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not only their mean
