@@ -103,7 +103,7 @@ OPTIONS = ["--epochs", "4", "--steps", "80", "--batch", "16", "--rate", "0.05"]
 
 def terminal(shown, command):
     """Run a command as a terminal would, at most 100 s; return its lines of JSON."""
-    print("$", shown)
+    print(f"$ {shown}\n", end="")  # in one piece: section 8 runs two at a time
     variables = launch.environment() | {"CUDA_VISIBLE_DEVICES": ""}  # on the processor
     ran = subprocess.run(
         [*map(str, command)], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100
