@@ -16,7 +16,7 @@
 # **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them, and passes on what comes out. So that the ranks do not wait for each other all the time, the batch goes through in small pieces, one after the other, as on an assembly line.
 #
 # **You will be able to**
-# - cut a transformer into stages and train it on four ranks, with the weights of one process to $10^{-12}$;
+# - cut a transformer into stages, train it on four ranks, and measure how far its weights are from those of one process;
 # - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
 # - predict how long ranks idle, and how many activations they hold;
 # - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 130 minutes with the three exercises.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes with the three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -117,7 +117,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only what comes out of a block: samples · tokens · width numbers, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
+# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only *activations*, the numbers that a layer gives out: samples · tokens · width of them after a block, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
 
@@ -130,7 +130,7 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters: one rank works, three wait. (A backward is drawn twice as long as a forward, since it multiplies by weights twice: once for the gradient of its input, once for that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+# Three quarters: one rank works, three wait. (In code F is a forward and B a backward. B is drawn twice as long as a forward, because it has two matrix products for each one of forward's: gradient of the output times weights gives the gradient of the input, gradient of the output times input gives that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
@@ -141,9 +141,9 @@ filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The idle time is called the *bubble*. Let K be the number of stages and t the time of a forward and a backward of one micro-batch on one stage. Every rank works for M t. It also waits: for the first micro-batch to reach it, and, after its last forward or its last backward, for the stages beyond or before it. Together that makes K - 1 times t on every rank, so the whole step takes (M + K - 1) t, and
+# The share of their time in which the ranks idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits: for the first micro-batch to reach it, and, after its last forward or its last backward, for the stages beyond or before it. Together that makes K - 1 times $T_\text{micro}$ on every rank, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
-# $$\text{bubble} = \frac{(M + K - 1)\,t - M t}{(M + K - 1)\,t} = \frac{K - 1}{M + K - 1}.$$
+# $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
 # %%
 for micro_batches in (1, 2, 4, 8, 16, 32):
@@ -177,7 +177,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01).
+# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01). Each task is noted as it was done, for a picture: `Task("F", m)` names the forward of micro-batch m, `Placed` adds when it began and ended.
 
 
 # %%
@@ -304,13 +304,16 @@ gpipe_losses = comm.bcast(gpipe_losses, root=world_size - 1)
 # %%
 apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
+
+# %% [markdown]
+# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+
+# %%
 assert apart < 1e-12
 pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], strict=True)
 assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
 # %% [markdown]
-# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
-#
 # And the traffic? Each rank sends activations to the rank after it and their gradients to the one before it, the bytes of section 1 each way, and nothing else:
 
 # %%
@@ -518,11 +521,14 @@ ratios = [one["gpipe"] / one["1f1b"] for one in held]
 compare(prediction, [ratios[0], ratios[3]], within=0.01)
 for number, one in enumerate(held):
     print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
-assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 
 # %% [markdown]
 # Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B the number of micro-batches, and with it the bubble, is no longer a matter of memory. And the weights are the same to the last roundings; only the order of the tasks has changed.
-#
+
+# %%
+assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
+
+# %% [markdown]
 # ### Checkpointing
 #
 # A block can also keep nothing but its input, and compute the rest once more when backward comes: *activation checkpointing* [2]. It takes one more forward for each backward, and a small part of the memory.
@@ -587,11 +593,14 @@ print(f"PyTorch's default: {cluster.view['stopped_early'][0]:.3f}")
 for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     print(f"rank {number}: {whole:9,} bytes a micro-batch, {less:8,} with checkpointing")
     assert less < whole / 5
-assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 
 # %% [markdown]
 # (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has all that backward needs, and what the last layer of a block gives out nobody needs again. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
-#
+
+# %%
+assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
+
+# %% [markdown]
 # ## 6. By torch.distributed.pipelining
 #
 # PyTorch has both schedules, and more. You give it your stage, its number, and the loss; it finds shapes, sends and receives.
@@ -622,7 +631,7 @@ assert max(differences) < 1e-12
 #
 # ## 7. Smaller bubbles
 #
-# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: activations cross V K - 1 borders between stages in place of K - 1, and more micro-batches are under way.
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: activations cross V K - 1 borders between stages in place of K - 1, a little more than V times as many messages, and more micro-batches are under way.
 
 # %%
 half = {"F": 0.5, "B": 1}
@@ -758,12 +767,16 @@ versions = cluster.view["versions"]
 compare(prediction, [versions[0], versions[3]])
 for number, (count, ages) in enumerate(zip(versions, cluster.view["ages"], strict=True)):
     print(f"rank {number}: versions {count}; ages of the weights in its eight backwards: {ages}")
-    assert ages == [min(m, 3 - number) for m in range(8)]
-assert versions == [4, 3, 2, 1]
 
 # %% [markdown]
 # K - r on rank r, as many as micro-batches under way: memory again. And the gradients are stale, like those of lesson 09, by K - 1 - r steps on rank r. GPipe and 1F1B with a *flush* (everybody waits for the end of the batch before the step) compute exactly what one process would, and that is why they are what people use.
-#
+
+# %%
+assert versions == [4, 3, 2, 1]
+for number, ages in enumerate(cluster.view["ages"]):
+    assert ages == [min(m, 3 - number) for m in range(8)]
+
+# %% [markdown]
 # ## 8. The slowest stage sets the pace
 #
 # All of that is for stages of equal length. If one takes twice as long, the others wait for it in every turn.
@@ -797,7 +810,7 @@ check("10.cut")
 #
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
-# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. `init_device_mesh` makes the groups.
+# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` makes it, with a group for each row and each column.
 
 # %%
 # %%px
@@ -874,7 +887,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | micro-batches | same gradient, bubble (K - 1)/(M + K - 1) |
 # | GPipe | holds M micro-batches |
 # | 1F1B | the same bubble, holds K - r on stage r |
-# | interleaved | bubble (K - 1)/(V M + K - 1), V times the messages |
+# | interleaved | bubble (K - 1)/(V M + K - 1), (V K - 1)/(K - 1) times the messages |
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps inputs only, up to a third more computing |

