@@ -766,8 +766,8 @@ for _ in range(13):
         step_alone()
     tables.append(self_times(of_one_step, 1))
 tables = tables[3:]  # what happens only once is not to be profiled
-# Of ten steps the quickest: what else the machine does can only make one longer.
-alone = min(tables, key=lambda table: sum(ms for _, ms in table.values()))
+# Of ten steps the least for each name: what else the machine does can only make it longer.
+alone = {name: min(table[name] for table in tables) for name in tables[0]}
 assert alone["aten::conv2d"][0] == 2
 assert alone["aten::linear"][0] == 3
 
@@ -787,7 +787,7 @@ spent = {
 compare(prediction, max(spent, key=spent.get))
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it takes as long as their forward, or longer. It compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it takes longer than their forward (*measured here*). It compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
 #
 # Now all four ranks train together. Rank 0 does the same operations as before.
 #
@@ -853,7 +853,7 @@ end = max(profile.sections[-1].end for profile in profiles)
 ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 
 # %% [markdown]
-# Below 100 µs for half of the sections is good: an operator of the picture stands that near to its place, and no section here is as short. The worst of them may be off by far more, 42 ms once (*measured here*): a section is written into one log and then into the other, and if the rank loses its core in between, its two beginnings are that far apart. It moves nothing else, since the clocks are compared by the median of all sections. In the merged file that section begins, in the course's log, before its first operator, and the gap is the wait for a core. Only if half of the sections are off by milliseconds can you no longer say which of two ranks was first; then profile more steps, or on fewer ranks.
+# Below 100 µs for half of the sections is good: an operator of the picture stands that near to its place, and no section here is as short. The worst of them may be off by far more (42 ms once, *measured* while this lesson was written): a section is written into one log and then into the other, and if the rank loses its core in between, its two beginnings are that far apart. It moves nothing else, since the clocks are compared by the median of all sections. In the merged file that section begins, in the course's log, before its first operator, and the gap is the wait for a core. Only if half of the sections are off by milliseconds can you no longer say which of two ranks was first; then profile more steps, or on fewer ranks.
 
 # %% [markdown]
 # Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so somebody always waits here; with a core for each rank the sections would stand below each other.
