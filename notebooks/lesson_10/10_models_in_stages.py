@@ -692,12 +692,12 @@ pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", t
 
 # %%
 for micro_batches in (8, 16):
-    turns = schedules.one_f_one_b(4, micro_batches)
+    flushed = schedules.one_f_one_b(4, micro_batches)
     h1 = schedules.zero_bubble(4, micro_batches)
     late = [sorted(tasks, key=lambda task: task.kind == "W") for tasks in h1]
     print(f"M = {micro_batches}")
-    for name, schedule in (("1F1B", turns), ("ZB-H1", h1), ("all W at the end", late)):
-        backward = 2 if schedule is turns else 1
+    for name, schedule in (("1F1B", flushed), ("ZB-H1", h1), ("all W at the end", late)):
+        backward = 2 if schedule is flushed else 1
         placed = schedules.times(schedule, {"F": 1, "B": backward, "W": 1})
         holds = [schedules.in_flight(tasks) for tasks in schedule]
         print(f"  {name:16} {schedules.seconds_of(placed):g} units, the ranks hold {holds}")
