@@ -33,7 +33,7 @@ def yours_or_solution(id: str) -> Callable:
     """
     exercise = find(id)
     names = sys._getframe(1).f_globals
-    own = names.get(exercise.function)
+    own: Any = names.get(exercise.function)
     reason, speaks = _why_not(exercise, own), True
     if exercise.where == "engines":
         if "comm" not in names:
