@@ -29,7 +29,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.parallel import pipeline_schedules as schedules
-from course_lib.teaching import check, compare, hint, solution
+from course_lib.teaching import check, compare, hint, solution, yours_or_solution
 from notebooks.lesson_10.figures import pipeline
 
 # %% tags=["nbval-ignore-output"]
@@ -339,27 +339,29 @@ prediction = None
 # %%
 # %%px
 class Sleep(torch.autograd.Function):
-    """Let through what comes, after a while."""
+    """Let through what comes, after a while; in backward after twice as long."""
 
     @staticmethod
-    def forward(ctx, x):
-        time.sleep(0.05)
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        time.sleep(0.1)
-        return gradient
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
 
 
 class SleepingStage(nn.Module):
-    def __init__(self):
+    def __init__(self, seconds=0.05):
         super().__init__()
         self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.seconds = seconds
 
     def forward(self, x):
         x = x.reshape(len(x), -1)[:, :1] if rank == 0 else x
-        y = Sleep.apply(x * self.weight)
+        y = Sleep.apply(x * self.weight, self.seconds)
         return y.expand(-1, 10) if rank == world_size - 1 else y
 
 
@@ -450,25 +452,31 @@ check("10.order")
 # %% [markdown]
 # Stuck? `hint("10.order")`, `solution("10.order")`.
 #
-# As a program it is as short as GPipe. We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+# Now the ranks follow your list. (The notebook asks your function what each of the four has to do, and gives them the answers. If you have no function, or not yet a right one, `yours_or_solution` takes the worked solution.)
+
+# %%
+my_order = yours_or_solution("10.order")
+cluster.view["orders"] = [my_order(number, 4, 8) for number in range(4)]
 
 
 # %%
 # %%px
 def one_f_one_b(pipe):
-    """One step, with as few micro-batches under way as keep all ranks busy."""
-    count = len(pipe.micro_batches)
-    early = min(ranks[-1] - rank, count)
-    for m in range(early):
-        pipe.forward(m)
-    for m in range(early, count):
-        pipe.forward(m)
-        pipe.backward(m - early)
-    for m in range(count - early, count):
-        pipe.backward(m)
+    """One step of eight micro-batches, in the order that your function gives."""
+    for kind, m in orders[rank]:
+        if kind == "F":
+            pipe.forward(m)
+        else:
+            pipe.backward(m)
     pipe.end()
 
 
+# %% [markdown]
+# We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+
+
+# %%
+# %%px
 class CountingPipe(Pipe):
     """Counts the bytes of activations that are held, without the weights."""
 
@@ -664,20 +672,39 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward makes two things: the gradient of the input, for which the rank before is waiting, and those of the weights, for which nobody waits before the optimizer's step. So do the first half at once, and the second when there is nothing else to do.
+# **Zero bubble** [4]. Backward makes two things: the gradient of the stage's input, for which the rank before is waiting, and the gradients of its weights, for which no rank waits before the optimizer's step. So cut backward in two, and name the halves as the authors do. In this part B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W waits until the rank would be idle.
 #
-# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does the figure below take? Its bubble is only as long as K - 1 forwards. Write a number.
+# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does it take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
 # %%
 prediction = None
 
 # %%
+together = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
 halves = schedules.times(schedules.zero_bubble(4, 8), {"F": 1, "B": 1, "W": 1})
-compare(prediction, max(one.end for lane in halves for one in lane), source="By the schedule")
-pipeline(halves, "Backward in two halves")
+compare(prediction, schedules.seconds_of(halves), source="By the schedule")
+pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# 3 M + K - 1 = 27. (This schedule is called ZB-H1. To get to zero, ranks have to run further ahead, which takes more memory, and the optimizer's step must not wait for all ranks.) PyTorch's `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV` are of this family [6].
+# 3 M + K - 1 = 27. This schedule is *ZB-H1* (zero bubble, the first that its authors made by hand; *published* [4]). Forwards and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, rank 3 has three of them left at the end, when there would be nothing else to do.
+#
+# Why not leave all of them for the end? W needs what the layers took in during forward, so a rank holds a micro-batch from its F to its W. On the right of the figure stands how many that is at most: K on every rank. (Counted whole; after B a part can be freed.) Under 1F1B it was K - r, so the last ranks pay, but none needs more than rank 0 did before. With all W at the end it would be M, as under GPipe:
+
+# %%
+for micro_batches in (8, 16):
+    flushed = schedules.one_f_one_b(4, micro_batches)
+    h1 = schedules.zero_bubble(4, micro_batches)
+    late = [sorted(tasks, key=lambda task: task.kind == "W") for tasks in h1]
+    print(f"M = {micro_batches}")
+    for name, schedule in (("1F1B", flushed), ("ZB-H1", h1), ("all W at the end", late)):
+        backward = 2 if schedule is flushed else 1
+        placed = schedules.times(schedule, {"F": 1, "B": backward, "W": 1})
+        holds = [schedules.in_flight(tasks) for tasks in schedule]
+        print(f"  {name:16} {schedules.seconds_of(placed):g} units, the ranks hold {holds}")
+    assert {schedules.in_flight(tasks) for tasks in h1} == {4}
+
+# %% [markdown]
+# To get rid of the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Or the stages are cut differently: *ZB-V* [4] gives each rank two short stages, from the top down and back up, and has next to no bubble in the memory of 1F1B if F, B and W take equally long; *DualPipe* [7] sends micro-batches in from both ends, which takes the weights twice, and hides the messages of one direction behind the computing of the other. In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank has the order of ZB-H1, and there are `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
@@ -795,6 +822,42 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
+# Try it on stages that sleep: 10 ms for each unit of cost in forward, 20 ms in backward. The first of these eight layers embeds and the last one classifies, so both cost more.
+
+# %%
+my_cut = yours_or_solution("10.cut")
+costs = [3, 1, 1, 1, 1, 1, 1, 3]
+cuts = {"equal": [2, 2, 2, 2], "yours": my_cut(costs, 4)}
+cost_of = {}
+for name, numbers in cuts.items():
+    layers = iter(costs)
+    cost_of[name] = [sum(next(layers) for _ in range(number)) for number in numbers]
+    print(f"{name:5}: {numbers} layers, stages that cost {cost_of[name]}")
+cluster.view["cost_of"] = cost_of
+
+# %% [markdown]
+# **Predict.** GPipe with eight micro-batches: how many times as long is a step with two layers on each rank as with your cut? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+seconds_with = {}
+for name, stage_costs in cost_of.items():
+    uneven = SleepingStage(0.01 * stage_costs[rank])
+    tries = [timed_step(gpipe, uneven, (1,))[1] for _ in range(3)]
+    seconds_with[name] = min(tries)  # what else the machine does can only make a step longer
+
+# %% tags=["nbval-ignore-output"]
+equal, yours = (cluster.view["seconds_with"][0][name] for name in ("equal", "yours"))
+compare(prediction, equal / yours, within=0.1)
+print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
+assert equal > 0.99 * 0.03 * (12 + 7 * 4)
+
+# %% [markdown]
+# The first micro-batch passes all stages, which takes the sum of the costs, 12 units; each of the seven others comes one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms, or 12 + 7 · 3 = 33, a sixth less.
+#
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
 # Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. `init_device_mesh` makes the groups.
@@ -891,3 +954,4 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
+# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Section 3.2.1; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).

@@ -251,6 +251,32 @@ check("13b.distributed")
 # %% [markdown]
 # Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
 #
+# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Apart from that one line, and from the shares of the samples, this is the serial loop. (`yours_or_solution` takes the worked solution if yours is missing, or not right yet.)
+
+# %%
+# %%px
+from course_lib.teaching import yours_or_solution
+from notebooks.lesson_13b.steps.toy import RATE, STEPS, model_and_data
+
+wrap = yours_or_solution("13b.distributed")
+model, inputs, labels = model_and_data()
+inputs, labels = inputs[rank::world_size], labels[rank::world_size]
+optimizer = wrap(torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9), dist.group.WORLD)
+losses = []
+for _ in range(STEPS):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    losses.append(comm.allreduce(loss.item()) / world_size)
+
+# %%
+assert len(serial) == len(cluster.view["losses"][0])
+assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=True)) < 5e-6
+
+# %% [markdown]
+# The losses are those of the serial run, to the tolerance of section 4.
+#
 # ## 7. A decoder for documentation
 #
 # | if it says | it means | lesson |

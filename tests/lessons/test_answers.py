@@ -12,7 +12,7 @@ import pytest
 from course_lib.teaching import mistakes
 from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.checking import check
-from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
+from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source, sources
 from course_lib.teaching.solution_marks import blanked, unmarked
 
 # Exercise id -> style or mistake -> code.
@@ -101,6 +101,23 @@ def test_no_other_cell_needs_what_a_solution_defines(id: str) -> None:
     for code in other_cells(id):
         asks = f'check("{id}"' in code
         assert asks or not solved & names_needed(code), code
+
+
+def test_a_learner_s_function_is_asked_for_where_it_is() -> None:
+    """Else `yours_or_solution` would find none, and take the solution without need."""
+    found = {}
+    for source in sources():
+        for cell in read_source(source).cells:
+            for id in re.findall(r"yours_or_solution\(\"(.+?)\"\)", cell.source):
+                if cell.cell_type == "code":
+                    found[id] = "engines" if cell.source.startswith("%%px") else "notebook"
+    assert found == {id: find(id).where for id in found}
+    assert {"10.order", "10b.row_linear"} <= found.keys()
+
+
+def test_no_lesson_takes_an_answer_from_its_judge() -> None:
+    for source in sources():
+        assert not re.search(r"import .*\bexpected\b", source.read_text()), source.name
 
 
 def without_magics(code: str) -> str:
