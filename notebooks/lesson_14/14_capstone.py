@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 14 Capstone
 #
-# **The one idea.** Whoever can predict a speed-up has understood it. You choose how to train a given model on a given network, write down first how many times as fast it will be, and then find out, in a report of one page.
+# **The one idea.** You have understood a speed-up when you can predict it. You choose how to train a given model on a given network, write down first how many times as fast it will be, and then find out, in a report of one page.
 #
 # **You will be able to**
 # - predict the *time to a target accuracy*: how many steps, times how long a step;
@@ -77,7 +77,7 @@ for task in TASKS.values():
 # 2. Predict its speed-up, and write it into the *journal*.
 # 3. Run it, and have the report written.
 #
-# These strategies are ready; one of your own may be better. With `"alone"` nobody ever sends anything: try what your link is worth against that.
+# These strategies are ready; one of your own may be better. With `"alone"` no rank ever sends anything: try what communicating is worth against that.
 
 # %%
 for name, what in STRATEGIES.items():
@@ -196,7 +196,7 @@ print(f"one rank: {steps_one} at {rate_one}; four ranks: {steps_four} at {rate_f
 cluster.view["rate_one"] = rate_one
 
 # %% [markdown]
-# Look at the rows. At 0.1 a step of 64 samples is worth hardly more than one of 16: both follow the same path, with little noise to average away. The larger batch pays at rates at which the small one is noisy. The linear rule of lesson 05 would take the rate times four; the pilot finds a factor of two.
+# Look at the rows. At 0.1 a step of 64 samples is worth hardly more than one of 16: both follow the same path, with little noise to average away. The larger batch pays at rates at which the small one has become noisy. (The linear rule of lesson 05, four times the rate for four times the batch, is where a search may begin; a pilot decides.)
 #
 # **Predict.** With the best rate of each, 40 ms for a step of one rank and 56 ms for one of four: what will be the speed-up? Write a number.
 
@@ -218,7 +218,7 @@ print(f"{my_speed_up(untuned_a, many_a, *device, at_once_a, cores=4):.2f} times 
 assert pilots_a[16][0.1] > 1.5 * steps_one
 
 # %% [markdown]
-# Most of that is the learning rate, for which nobody needs four ranks.
+# Most of that is the learning rate, which needs no second rank.
 #
 # Now the prediction is written down, before the run. The journal seals each line together with the line before (a *hash chain*): a number that is changed later breaks the seal, and the report says so. Only what was written before the first run of a plan counts.
 
@@ -433,15 +433,13 @@ silent_b = training.rehearse(TASKS["B"], Plan("alone", 16, rate_one))
 # %% tags=["nbval-ignore-output"]
 silent_b = cluster.view["silent_b"][0]
 silent = silent_b.steps
-nearest = min(
-    {"A": steps_local, "B": steps_one, "C": steps_one / 4}.items(),
-    key=lambda one: abs(one[1] - silent),
-)
-compare(prediction, nearest[0], source="Rehearsed")
+choices = {"A": steps_local, "B": steps_one, "C": steps_one / 4}
+nearest = min(choices, key=lambda letter: abs(choices[letter] - silent))
+compare(prediction, nearest, source="Rehearsed")
 print(f"{silent} steps with nothing exchanged (seeds: {silent_b.seeds}); one rank: {steps_one}")
 
 # %% [markdown]
-# Four ranks that never speak are one rank, and three whose work nobody uses. If the mean of their models were made for each look, off the clock, they would beat everything else here, by communication that the clock does not see. Ask of each published speed-up what was measured when the clock stood still.
+# Four ranks that never speak are one rank, and three more whose work is lost. Now suppose that each look took the mean of all four models, with the clock standing still: these ranks would be at the target after 96 steps of 40 ms (*measured here*, at the rate 0.4), ahead of every plan in this lesson, by communication that the clock does not see. Ask of each speed-up that you read what went on while the clock stood still.
 #
 # ### Exercise 4: the bytes
 #
@@ -483,7 +481,7 @@ assert local_bytes < synchronous_bytes / 4
 # %% [markdown]
 # ## 6. Your project: task C
 #
-# Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once. (The course was built where there was a part of MNIST; the targets of Fashion-MNIST and CIFAR-10 are estimates that nobody has run.)
+# Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once. (The course was built where there was a part of MNIST; the targets of Fashion-MNIST and CIFAR-10 are estimates that have not been run.)
 #
 # Its model is an MLP with one hidden layer of 128. From a grey image of 14 × 14 it has four tensors of 100,352, 512, 5,120 and 40 bytes, together 106,024. (Three colours, as in CIFAR-10: 301,056 bytes in the first, 306,728 in all.) Its link has 10 ms and 50 Mbit/s. This is what you have:
 
@@ -550,7 +548,7 @@ write_report(my_journal, my_result, learned="", author="")
 #
 # ## Break it on purpose: a prediction that was improved later
 #
-# **Symptom.** A report shows a prediction that is right to three digits. Somebody has opened the journal in an editor, and changed a number:
+# **Symptom.** A report shows a prediction that is right to three digits. Its author has opened the journal in an editor, and changed a number:
 
 # %% tags=["nbval-ignore-output"]
 import shutil
@@ -566,7 +564,7 @@ assert forged == 1
 assert journal.broken_from() is None
 
 # %% [markdown]
-# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and the seal of the line before; the report of such a journal says from which line on the seals do not fit. (Somebody who works out *all* seals again escapes it. An instructor who wants to be sure has the seals written down before the runs.) **Fix.** Make another plan, and predict again: a miss that is explained earns all marks.
+# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and the seal of the line before; the report of such a journal says from which line on the seals do not fit. (To work out *all* seals again escapes it. An instructor who wants to be sure has the seals written down before the runs.) **Fix.** Make another plan, and predict again: a miss that is explained earns all marks.
 #
 # ## For instructors: a rubric
 #

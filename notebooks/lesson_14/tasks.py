@@ -124,7 +124,7 @@ TASKS = {
         Task(
             name="C",
             network="MLP",
-            targets={"fashion_mnist": 0.75, "cifar10": 0.30, "mnist": 0.90, "digits": 0.94},
+            targets={"fashion_mnist": 0.75, "cifar10": 0.30, "mnist": 0.91, "digits": 0.94},
             size=14,
             **_IN_ALL_TASKS,
             latency=0.010,
