@@ -17,7 +17,7 @@ ALONE, TOGETHER = SOFT_INK, "#D55E00"
 
 
 def draw_accuracy(axes: Any, alone: Measured, together: Measured) -> None:
-    """Draw the test accuracy over the seconds of training, and where the target was reached."""
+    """Draw one run's test accuracy over the seconds of training, and where it met the target."""
     for run, name, colour, marker in (
         (alone, "one rank", ALONE, "s"),
         (together, f"{together.ranks} ranks, {together.plan.strategy}", TOGETHER, "o"),
