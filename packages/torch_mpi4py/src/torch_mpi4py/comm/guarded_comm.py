@@ -24,7 +24,7 @@ from ..log import peer_boards
 from ..log.events import log
 from .blocking_messages import CommWithBells, sleeping_call, tell_partner
 from .call_arguments import is_receive, with_status
-from .comm_arrivals import CommArrivals, RemoteCommArrivals, open_comm_arrivals, stopped
+from .comm_arrivals import CommArrivals, open_comm_arrivals
 from .comm_events import MAKE_COMMUNICATORS, begin_call, end_call, pickled_once
 from .requests import NON_BLOCKING, GuardedMessage, GuardedRequest, RequestWithDeadline
 
@@ -57,7 +57,7 @@ class GuardedComm(CommWithBells):
         timeout: seconds that one blocking call may take (default 30).
         counted: the calls in which all its ranks take part, in the same order.
         made: how many of them this rank has begun; no number (NaN) if one has failed.
-        arrivals: where its ranks meet before a blocking one; None if it has one rank.
+        arrivals: where its ranks meet before a blocking one; None if they are not on one host.
 
     Blocking calls raise :class:`~torch_mpi4py.DeadlineError` when the deadline passes,
     :class:`~torch_mpi4py.RevokedError` when another rank gave up, and
@@ -67,7 +67,7 @@ class GuardedComm(CommWithBells):
     timeout: float
     counted: frozenset[str]
     made: float
-    arrivals: CommArrivals | RemoteCommArrivals | None
+    arrivals: CommArrivals | None
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> GuardedComm:
         self = super().__new__(cls, comm)
@@ -139,10 +139,10 @@ def _guarded(name: str) -> Callable[..., Any]:
         )
         call = functools.partial(function, self, *args, **kwargs)
         made: Any
-        arrivals, operation = self.arrivals, None
+        arrivals = self.arrivals
         try:
             if arrivals is not None and arrivals.failed:
-                raise stopped(name)
+                raise arrivals.stopped(name)
             if counts:
                 self.made += 1
             if starts:
@@ -166,7 +166,7 @@ def _guarded(name: str) -> Callable[..., Any]:
             if counts:
                 self.made = math.nan  # it may have failed before it was begun, or not
                 if arrivals is not None:
-                    arrivals.lose_count(operation, error)
+                    arrivals.lose_count()
             end_call(events, None, error)
             if isinstance(error, MPI.Exception):
                 raise translate(error, name, self) from error

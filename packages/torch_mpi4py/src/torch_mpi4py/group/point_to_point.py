@@ -249,7 +249,7 @@ class PointToPointWork(Handle):
         is_held = not isinstance(self._request, MPI.Request)  # MPI may not know it yet
         if not is_held and self._request.Test(self._status):
             pass
-        elif not is_held:
+        elif not is_held and self._channel.bells.reaches(self._peer):
             self._sleep_until_end(deadlines.Operation(comm, what, seconds))
         else:
             deadlines.call(comm, what, seconds, self._request.Wait, self._status)

@@ -19,14 +19,12 @@ told that a partner begins to receive one, spins for as long as that may take. S
 slices all the same, short ones at first: MPI moves other messages along only when it is called,
 a message may go on moving on a busy machine, and deaths and deadlines have to be heard of.
 
-Ranks of other hosts can't ring. A rank that waits for one of them asks MPI with growing pauses, so
-it oversleeps by a part of what it has waited: see :class:`Pauses`.
+Ranks of other hosts can't ring. A wait for one of them is left to MPI: see :meth:`Bells.reaches`.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 import time
@@ -48,12 +46,6 @@ _LONG_BYTES = 4096  # a longer message may need both ranks while it moves
 # So fast such a message moves here, and on a busy machine.
 _BYTES_A_SECOND, _LEAST_BYTES_A_SECOND = 5e8, 1e8
 _LONGEST_SPIN_SECONDS = 0.2
-REMOTE_SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
-_LONGEST_PAUSE_SECONDS = 5e-3  # then asking takes 1% of a core
-_PART = 1 / 16  # of what it has waited: so much a rank may oversleep
-# MPI moves 128 KiB or more at a time between hosts, which takes tens of microseconds; to find that
-# there is nothing to do takes a few, more after a sleep.
-_MOVING_SECONDS, _MOVING_TIMES = 2e-5, 2
 
 # Places of a bell; at LOOKS_AT it counts the looks of those asleep.
 _ASLEEP = 0  # whether somebody sleeps
@@ -82,13 +74,11 @@ class Bells:
         self._bells = [bell_of(rank) for rank in log.group_of(comm).ranks]
         self._all_are_here = None not in self._bells
 
-    def has(self, rank: int) -> bool:
-        """Return whether it is a rank of the communicator, or any source."""
-        return rank == MPI.ANY_SOURCE or 0 <= rank < len(self._bells)
-
-    def rings(self, rank: int) -> bool:
-        """Return whether that rank, or each if it is any source, is here and rings this one."""
-        return self._all_are_here if rank == MPI.ANY_SOURCE else self._bells[rank] is not None
+    def reaches(self, rank: int) -> bool:
+        """Return whether that rank, or each if it is any source, rings this one."""
+        if rank == MPI.ANY_SOURCE:
+            return self._all_are_here
+        return 0 <= rank < len(self._bells) and self._bells[rank] is not None
 
     def sent(self, dest: int) -> None:
         """Tell a rank that MPI has been given a message for it."""
@@ -149,7 +139,7 @@ class Awaited(NamedTuple):
 
     Attributes:
         bells: of its communicator.
-        peer: the rank that sends or receives it, or any source.
+        peer: the rank, or any source, that will ring.
         size_bytes: as far as it is known.
         sends: whether this rank sends it.
         is_matched: whether it was found by a probe, and so can't be given back.
@@ -219,33 +209,6 @@ def wait_unwatched(
     return found or _spin_and_sleep(look, seconds_left, awaited)
 
 
-class Pauses:
-    """For how long a rank that nobody rings does not ask MPI, while it waits for another host.
-
-    The pauses grow with the time in which nothing has happened. MPI moves parts of long messages,
-    this one or another, only when it is asked, and does not say so; but it takes its time then.
-    """
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-        self._shortest = math.inf
-
-    def ask(self, look: Callable[[], _Found]) -> _Found:
-        """Return what ``look()`` returns, which asks MPI; begin again if that has moved data."""
-        began = time.thread_time()  # not what other programs take meanwhile
-        found = look()
-        took = time.thread_time() - began
-        self._shortest = min(took, self._shortest)
-        if took > _MOVING_SECONDS + _MOVING_TIMES * self._shortest:
-            self._since = time.perf_counter()
-        return found
-
-    def seconds(self) -> float:
-        """Return for how long to pause now."""
-        waited = time.perf_counter() - self._since
-        return max(_NAP_SECONDS, min(_PART * waited, _LONGEST_PAUSE_SECONDS))
-
-
 def _is_main_thread() -> bool:
     # Another would keep the interpreter from the one that computes.
     return threading.current_thread() is threading.main_thread()
@@ -273,12 +236,10 @@ def _helps(now: float) -> bool:
 def _spin_and_sleep(
     look: Callable[[], _Found], go_on: Callable[[], float | None], awaited: Awaited
 ) -> _Found:
-    # A partner that has come before will not ring, and one on another host never does.
-    moves = min(awaited.long_bytes / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
-    if not awaited.bells.rings(awaited.peer):
-        moves += REMOTE_SPIN_SECONDS
-    if moves and (found := _spin(look, moves)):
-        return found
+    if size := awaited.long_bytes:  # its partner may have come before, and will not ring
+        moves = min(size / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
+        if found := _spin(look, moves):
+            return found
     time_slice.shorten()
     try:
         return _sleep(look, go_on, awaited)
@@ -292,7 +253,6 @@ def _sleep(
     began = time.perf_counter()
     last_sent = _own[_SENT]
     moves = _longest_move(awaited.long_bytes)
-    pauses = None if awaited.bells.rings(awaited.peer) else Pauses()
     while True:
         _own[LOOKS_AT] += 1
         rung = _own[_RUNG]
@@ -301,7 +261,7 @@ def _sleep(
             _own[_SENDS] = 1
         with barrier:
             pass
-        if found := look() if pauses is None else pauses.ask(look):
+        if found := look():
             return found
         left, now, sent = go_on(), time.perf_counter(), _own[_SENT]
         if sent != last_sent or _helps(now):
@@ -314,9 +274,5 @@ def _sleep(
             last_sent, began = sent, time.perf_counter()
             continue
         slept = now - began
-        seconds = (
-            min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
-            if pauses is None
-            else pauses.seconds()
-        )
+        seconds = min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
         futex.sleep(_own_address, rung, seconds if left is None else min(seconds, left))

@@ -25,24 +25,19 @@ from ..faults.deadlines import Operation
 from ..faults.deaths import is_broken
 from ..faults.mpi_errors import freed
 from ..log.events import log
-from .doorbell import REMOTE_SPIN_SECONDS, Pauses
 
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
+_SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
+_LONGEST_PAUSE_SECONDS = 5e-3  # then it takes 1% of a core
+_PART = 1 / 16  # of what it has waited: so much it may oversleep
 
 
 class RemoteArrivals:
-    """Where the ranks of a communicator without slots meet; see :class:`.arrivals.Arrivals`.
+    """Where the ranks of a communicator without slots meet; see :class:`.arrivals.Arrivals`."""
 
-    Args:
-        comm: the communicator, which is revoked where a meeting has failed.
-        carrier: another one of the same ranks for the messages, where those of ``comm`` are the
-            program's own.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, carrier: MPI.Intracomm | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._carrier = comm if carrier is None else carrier
         rank, size = comm.Get_rank(), comm.Get_size()
         distances = [2**k for k in range((size - 1).bit_length())]
         self._partners = [((rank + far) % size, (rank - far) % size) for far in distances]
@@ -54,21 +49,12 @@ class RemoteArrivals:
             CommunicationError: if a rank will not come, or the time is over.
             MPI.Exception: as MPI's calls do.
         """
-        return self.largest_digest(operation, call.digest) == call.digest
-
-    def largest_digest(self, operation: Operation, digest: bytes) -> bytes:
-        """Return once every rank has come to its next call: the largest numbers of all digests.
-
-        Raises:
-            CommunicationError: if a rank will not come, or the time is over.
-            MPI.Exception: as MPI's calls do.
-        """
-        largest = array("q", digest)
+        largest = array("q", call.digest)
         for number, (dest, source) in enumerate(self._partners):
             tag, theirs = _LAST_TAG - number, array("q", [0, 0])
-            receive = self._carrier.Irecv([theirs, MPI.INT64_T], source, tag)
+            receive = self._comm.Irecv([theirs, MPI.INT64_T], source, tag)
             sent = array("q", largest)
-            send = self._carrier.Isend([sent, MPI.INT64_T], dest, tag)
+            send = self._comm.Isend([sent, MPI.INT64_T], dest, tag)
             if not send.Test():
                 pending_requests.keep(send, sent)
             try:
@@ -80,7 +66,7 @@ class RemoteArrivals:
                     pending_requests.keep(receive, theirs)
                 raise
             largest = array("q", map(max, largest, theirs))
-        return largest.tobytes()
+        return largest.tobytes() == call.digest
 
     def leave(self) -> None:
         """Do nothing: the communicator is revoked, or the time passes on each rank."""
@@ -91,7 +77,7 @@ class RemoteArrivals:
     def _await(self, operation: Operation, request: MPI.Request) -> None:
         began = time.perf_counter()
         time_slice.shorten()
-        while time.perf_counter() < began + REMOTE_SPIN_SECONDS:
+        while time.perf_counter() < began + _SPIN_SECONDS:
             if operation.on_callers_thread:
                 os.sched_yield()
             else:
@@ -99,14 +85,14 @@ class RemoteArrivals:
             if request.Test():
                 return
         operation.outside_mpi = True
-        pauses = Pauses()
         try:
-            while not pauses.ask(request.Test):
+            while not request.Test():
                 operation.end_if_given_up()
                 if is_broken(self._comm):
                     raise freed(operation.what, self._comm)
                 log.bell[LOOKS_AT] += 1
-                time.sleep(pauses.seconds())
+                waited = time.perf_counter() - began
+                time.sleep(min(_PART * waited, _LONGEST_PAUSE_SECONDS))
         finally:
             operation.outside_mpi = False
             log.bell[LOOKS_AT] = 0
