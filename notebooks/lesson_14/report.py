@@ -262,7 +262,8 @@ def _panels(result: Result) -> list[Panel]:
             "Accuracy against time, with the first seed",
             lambda axes: draw_accuracy(axes, alone, together),
             "Test accuracy over training time with the first seed, of one rank and of "
-            f"{together.ranks} ranks with {plan.strategy}; the target is a dashed line, dotted lines show when it is reached.",
+            f"{together.ranks} ranks with {plan.strategy}; the target is a dashed line, dotted "
+            "lines show when it is reached.",
             3.0,
         ),
         (
