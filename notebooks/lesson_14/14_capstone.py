@@ -94,7 +94,7 @@ for name, what in STRATEGIES.items():
 # | overlapped | `bucket_bytes` (4,000): from the last layer on, tensors are collected until they have so many bytes | an all-reduce for each bucket, one after the other; each begins as soon as backward, two thirds of the samples' time, has filled its bucket |
 # | compressed | `bucket_bytes`, as above | the same with half the bytes on the link |
 # | local SGD | `every` (8): steps that each rank takes by itself before the weights are averaged | one all-reduce of all bytes after every `every`-th step, nothing after the others |
-# | asynchronous | | rank 0 serves and does not compute. A worker fetches all weights and sends a gradient, one message each; a step is the update of one worker |
+# | asynchronous | | rank 0 serves and does not compute. A worker fetches all weights and sends a gradient, one message each; a step is the update of one worker. Its steps depend on the clock, so it has one seed, and is looked at while the clock runs |
 # | pipeline | `micro_batches` (4): parts of a batch that go through the stages one after the other | activations to the next stage, gradients back. A stage takes a quarter of each sample's time, and the 8 ms |
 #
 # `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks have one batch together, so its 64 are what 16 are to the others.
@@ -117,7 +117,9 @@ two_parts()
 #
 # $$\lg p\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# with α for the latency in seconds, β for the seconds a byte takes, and lg for the logarithm to base 2; $p$ is a power of two. (These are the two that the emulated link charges for; any number of ranks can do them. What of Rabenseifner's algorithm, which for a power of two beats the ring in lesson 03? It takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of A and C, 500 kB on that of B. The models have 38, 106 and 307 kB, so it would change nothing here.) Write `sync_seconds(buckets, ranks, latency, megabits)`: the seconds of synchronising gradients that leave in buckets, one all-reduce after the other. `buckets` is a list of their bytes.
+# with α for the latency in seconds, β for the seconds a byte takes, and lg for the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`: the seconds of synchronising gradients that leave in buckets, one all-reduce after the other. `buckets` is a list of their bytes.
+#
+# (Why these two? They are what the emulated link charges for, and any number of ranks can do them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. Their models have 38, 106 and 307 kB, so it would change nothing. Only with CIFAR-10, 307 kB in task C, would it gain, by 4 %.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
@@ -142,7 +144,7 @@ check("14.sync_seconds")
 #
 # ### Exercise 2: the speed-up to a target
 #
-# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). To compute a step takes a rank `fixed_seconds`, and `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, they synchronise for `sync` seconds in each step; one rank has nobody to do that with.
+# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, they synchronise for `sync` seconds in each step; one rank has nobody to do that with.
 #
 # Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: how many times as fast `many` reach the target as `one` rank. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
 
@@ -277,7 +279,7 @@ report_a
 #
 # ### Exercise 3: time to accuracy
 #
-# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: the seconds at which the accuracy was first seen at the target or above it, or `None`.
+# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: the seconds at which the accuracy was first seen at the target or above it, or `None`, also if nothing has been looked at yet.
 
 
 # %% tags=["exercise"] exercise="14.time_to_target"
