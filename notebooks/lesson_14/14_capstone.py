@@ -144,7 +144,7 @@ check("14.sync_seconds")
 #
 # ### Exercise 2: the speed-up to a target
 #
-# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, they synchronise for `sync` seconds in each step; one rank has nobody to do that with.
+# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, several ranks synchronise for `sync` seconds in each step; a single one, also as `many`, has nobody to do that with.
 #
 # Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: how many times as fast `many` reach the target as `one` rank. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
 
@@ -155,8 +155,10 @@ def speed_up(one, many, sample_seconds, fixed_seconds, sync, cores):
     ### BEGIN SOLUTION
     turns = -(-many.ranks // cores)  # rounded up
     alone = one.steps * (fixed_seconds + one.batch * sample_seconds)
-    compute = turns * (fixed_seconds + many.batch * sample_seconds)
-    return alone / (many.steps * (compute + sync))
+    step = turns * (fixed_seconds + many.batch * sample_seconds)
+    if many.ranks > 1:
+        step += sync
+    return alone / (many.steps * step)
     ### END SOLUTION
 
 
