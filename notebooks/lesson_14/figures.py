@@ -28,9 +28,7 @@ def draw_accuracy(axes: Any, alone: Measured, together: Measured) -> None:
         if run.reached is not None:
             axes.axvline(run.reached.seconds, color=colour, lw=1, ls=":")
     axes.axhline(together.target, color=INK, lw=1, ls="--", label="target")
-    axes.set(
-        xlabel="training time (s)", ylabel="test accuracy (fraction)", xlim=(0, None), ylim=(0, 1)
-    )
+    axes.set(xlabel="training time (s)", ylabel="accuracy (fraction)", xlim=(0, None), ylim=(0, 1))
     finish_axes(axes)
     axes.legend(loc="lower right", frameon=True, facecolor=PAPER, edgecolor=RULE, fontsize=9)
 

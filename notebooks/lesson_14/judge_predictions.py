@@ -123,6 +123,8 @@ _SPEED_CASES = (
     (Run(1, 16, 200), Run(4, 16, 60), 0.0015, 0.004, 0.100, 4),
     (Run(1, 16, 150), Run(6, 16, 50), 0.002, 0.008, 0.030, 4),
 )
+# Apart from the others, so that each usual mistake is recognised with this one and without it.
+_ONE_RANK_AS_MANY = (Run(1, 16, 140), Run(1, 64, 70), 0.002, 0.008, 0.020, 4)
 
 
 def _times(one, many, x, f, sync, cores, *, steps=None, batch=None, fixed=None, turns=None):
@@ -229,6 +231,12 @@ _SPEED_MISTAKES = (
 
 def judge_speed_up(speed_up: Callable) -> None:
     judge_formula(speed_up, costs.speed_up, _SPEED_MISTAKES, _SPEED_CASES)
+    given = speed_up(*_ONE_RANK_AS_MANY)
+    wanted = costs.speed_up(*_ONE_RANK_AS_MANY)
+    if not math.isclose(float(given), wanted, rel_tol=1e-5):
+        raise WrongAnswer(
+            "sync-of-a-single-rank", case=_ONE_RANK_AS_MANY, given=f"{float(given):.6g}"
+        )
 
 
 # ---- time to the target ------------------------------------------------------------------------

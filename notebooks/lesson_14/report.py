@@ -259,10 +259,11 @@ def _panels(result: Result) -> list[Panel]:
     alone, together, plan = result.alone, result.together, result.together.plan
     return [
         (
-            "Accuracy against time",
+            "Accuracy against time, with the first seed",
             lambda axes: draw_accuracy(axes, alone, together),
-            f"Test accuracy over training time, of one rank and of {together.ranks} ranks with "
-            f"{plan.strategy}; the target is a dashed line, dotted lines show when it is reached.",
+            "Test accuracy over training time with the first seed, of one rank and of "
+            f"{together.ranks} ranks with {plan.strategy}; the target is a dashed line, dotted "
+            "lines show when it is reached.",
             3.0,
         ),
         (

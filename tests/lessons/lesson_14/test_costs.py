@@ -22,12 +22,12 @@ def test_synchronising_takes_what_the_emulated_link_takes(ranks: int, size: int)
 
 def test_the_lesson_s_numbers() -> None:
     assert costs.sync_seconds([38_440], 4, 0.005, 100) == pytest.approx(0.01615, rel=1e-3)
-    assert costs.sync_seconds([340_008], 4, 0.030, 25) == pytest.approx(0.2776, rel=1e-3)
+    assert costs.sync_seconds([307_240], 4, 0.020, 50) == pytest.approx(0.1383, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("latency", "megabits", "size"),
-    [(0.005, 100, 38_440), (0.030, 25, 340_008), (0.010, 50, 106_024)],
+    [(0.005, 100, 38_440), (0.020, 50, 307_240), (0.010, 50, 106_024)],
 )
 def test_a_third_algorithm_would_not_be_faster_for_these_models(latency, megabits, size) -> None:
     link = cost.Link(latency, megabits * 1e6 / 8)

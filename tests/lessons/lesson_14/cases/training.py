@@ -19,7 +19,7 @@ from tests.parallel.cases.toys import error_on_all_ranks, from_all_ranks
 
 STEPS, BATCH, RATE = 5, 8, 0.2
 TASK = dataclasses.replace(TASKS["B"], most_steps=40)
-MODEL_BYTES = 340_008
+MODEL_BYTES = 307_240
 
 
 def worker_of(rank: int, size: int, paced: bool = False) -> training.Worker:
@@ -55,7 +55,7 @@ def alone(size: int) -> torch.nn.Module:
 def case_synchronous_strategies_are_one_process_with_the_whole_batch(rank, size):
     serial = alone(size)
     for name, options, calls in (
-        ("per layer", {}, 6 * STEPS),
+        ("per layer", {}, 4 * STEPS),
         ("flattened", {}, STEPS),
         ("overlapped", {"bucket_bytes": 100_000}, None),
     ):
@@ -181,7 +181,7 @@ def case_one_replica_is_looked_at_and_never_a_mean(rank, size):
     assert accuracy(mean, test) != own[0], "a mean would have told something else"
 
 
-def case_whoever_never_speaks_is_as_fast_as_one_rank(rank, size):
+def case_ranks_that_never_speak_take_as_long_as_one(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8, latency=1.0)
     run = training.train(task, Plan("local SGD", 16, 0.4, {"every": 100_000}))
     assert (run.calls, run.messages) == (0, 0)
