@@ -50,6 +50,8 @@ class LoggedCall:
         finished: False: the rank was still in this call when the deadline passed.
         waited: False: a non-blocking call whose request was never waited for.
         on_group: whether a call of torch.distributed was on the group that is observed.
+        sent, waits: the phase in which a call of torch.distributed was made, and each in which
+            its end was waited for.
     """
 
     kind: str
@@ -62,6 +64,8 @@ class LoggedCall:
     finished: bool = False
     waited: bool = True
     on_group: bool = True
+    sent: object = None
+    waits: list[object] = field(default_factory=list)
 
 
 @dataclass
