@@ -101,10 +101,12 @@ def observe_distributed(
             result, error = attempt(function, *args, group)
         dist.destroy_process_group(group)
     seen = tell_all(world(), result, error, log)
-    return Observation(*(of_group_first(c, ranks) for c in (seen.results, seen.errors, seen.logs)))
+    return Observation(
+        *(reorder_to_group_ranks(c, ranks) for c in (seen.results, seen.errors, seen.logs))
+    )
 
 
-def of_group_first(column: list, ranks: list[int] | None) -> list:
+def reorder_to_group_ranks(column: list, ranks: list[int] | None) -> list:
     """Return what is told by rank of the world by rank in a group of ``ranks``, others last."""
     if ranks is None:
         return column

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
 from ..deadlock import ended_early
-from ..distributed_log import of_group_first, without_world_collectives
+from ..distributed_log import reorder_to_group_ranks, without_world_collectives
 from ..exercise import WrongAnswer, as_mistake
 from ..message_log import portable
 from .failures import judge_failures
@@ -52,7 +52,7 @@ def on_each_rank(
             found = {"error": portable(error)}
         found["rank"] = dist.get_rank()
         dist.destroy_process_group(group)
-    return of_group_first(world().allgather(found), ranks)
+    return reorder_to_group_ranks(world().allgather(found), ranks)
 
 
 def judge_findings(everyone: Findings) -> None:
