@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from reporting import result_line
 from torch import nn
 
 from course_lib.parallel.gradient_sync import sync_gradients
@@ -35,6 +34,8 @@ BATCH = 32  # samples a step on each rank
 
 
 def main() -> None:
+    from reporting import result_line  # lesson 12 runs `train` without this folder on the path
+
     options = parse()
     with process_group() as place:
         where = {"path": Path(options.checkpoint), "device": place.device}
