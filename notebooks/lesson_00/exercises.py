@@ -187,6 +187,8 @@ def check_global_accuracy(global_accuracy: Callable) -> str:
         # No two sums or means of these are equal, for any number of ranks from 2 on.
         papers = [(3 * rank + 1, 10 * rank * rank + 7) for rank in range(comm.size)]
         _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
+        if comm.size == 1:
+            return
         with as_mistake("an-empty-share", last=comm.size - 1):
             papers[-1] = (0, 0)
             _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)

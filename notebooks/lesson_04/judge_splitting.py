@@ -156,8 +156,8 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
         )
     vectors = _results(seen, p)
     total, mean = sum(gradients), sum(gradients) / p
-    # `clip_grad_norm_` adds 1e-6 to the norm that it divides by.
-    if any(_all(vectors, _shortened(mean, largest, added)) for added in (0.0, 1e-6)):
+    # `clip_grad_norm_` adds 1e-6 to the norm that it divides by, and `renorm` 1e-7.
+    if any(_all(vectors, _shortened(mean, largest, added)) for added in (0.0, 1e-6, 1e-7)):
         return _need_one_all_reduce(seen, p)
     if case == "zero":
         raise WrongAnswer("divides-by-the-norm-of-zero", given=vectors[0].tolist())
