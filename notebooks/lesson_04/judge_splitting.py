@@ -161,14 +161,16 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
         return _need_one_all_reduce(seen, p)
     if case == "zero":
         raise WrongAnswer("divides-by-the-norm-of-zero", given=vectors[0].tolist())
-    if _all(vectors, _shortened(mean, largest), rtol=1e-6):
-        raise WrongAnswer("loses-digits")
-    mean_norm = sum(norms) / p
     told = {
         "norms": [round(n, 1) for n in norms],
         "mean_norm": mean.norm().item(),
         "largest": largest,
     }
+    if _all(vectors, sum(_shortened(gradient, largest, 1e-6) for gradient in gradients) / p):
+        raise WrongAnswer("clips-before-averaging", **told)
+    if _all(vectors, _shortened(mean, largest), rtol=1e-6):
+        raise WrongAnswer("loses-digits")
+    mean_norm = sum(norms) / p
     by_own_norm = [mean * min(1.0, largest / norm) for norm in norms]
     mistakes = {
         "clips-before-averaging": sum(_shortened(gradient, largest) for gradient in gradients) / p,

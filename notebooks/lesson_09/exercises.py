@@ -196,9 +196,11 @@ GOSSIP_HINTS = [
 
 @exercise("09.gossip", function="gossip", where="engines", hints=GOSSIP_HINTS)
 def check_gossip(gossip) -> str:
-    from .judge_gossip import SECOND_NEXT, judge_gossip, observe_gossip
+    from .judge_gossip import SECOND_NEXT, judge_digits, judge_gossip, observe_gossip
 
     judge_gossip(observe_gossip(gossip))
+    seen = observe_gossip(gossip, SECOND_NEXT)
+    judge_digits(seen)
     with as_mistake("partner-is-fixed"):
-        judge_gossip(observe_gossip(gossip, SECOND_NEXT), SECOND_NEXT)
+        judge_gossip(seen, SECOND_NEXT)
     return "Both partners hold their mean, so the mean over all ranks is what it was."
