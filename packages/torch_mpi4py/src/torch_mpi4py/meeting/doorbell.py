@@ -20,12 +20,13 @@ slices all the same, short ones at first: MPI moves other messages along only wh
 a message may go on moving on a busy machine, and deaths and deadlines have to be heard of.
 
 Ranks of other hosts can't ring. A rank that waits for one of them asks MPI with growing pauses, so
-it oversleeps by a part of what it has waited: see :func:`pause_seconds`.
+it oversleeps by a part of what it has waited: see :class:`Pauses`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 import time
@@ -50,6 +51,9 @@ _LONGEST_SPIN_SECONDS = 0.2
 REMOTE_SPIN_SECONDS = 2e-4  # several times what a message takes between two hosts
 _LONGEST_PAUSE_SECONDS = 5e-3  # then asking takes 1% of a core
 _PART = 1 / 16  # of what it has waited: so much a rank may oversleep
+# MPI moves 128 KiB or more at a time between hosts, which takes tens of microseconds; to find that
+# there is nothing to do takes a few, more after a sleep.
+_MOVING_SECONDS, _MOVING_TIMES = 2e-5, 2
 
 # Places of a bell; at LOOKS_AT it counts the looks of those asleep.
 _ASLEEP = 0  # whether somebody sleeps
@@ -215,9 +219,31 @@ def wait_unwatched(
     return found or _spin_and_sleep(look, seconds_left, awaited)
 
 
-def pause_seconds(waited: float) -> float:
-    """Return for how long not to ask MPI after ``waited`` seconds, where nobody rings."""
-    return max(_NAP_SECONDS, min(_PART * waited, _LONGEST_PAUSE_SECONDS))
+class Pauses:
+    """For how long a rank that nobody rings does not ask MPI, while it waits for another host.
+
+    The pauses grow with the time in which nothing has happened. MPI moves parts of long messages,
+    this one or another, only when it is asked, and does not say so; but it takes its time then.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+        self._shortest = math.inf
+
+    def ask(self, look: Callable[[], _Found]) -> _Found:
+        """Return what ``look()`` returns, which asks MPI; begin again if that has moved data."""
+        began = time.thread_time()  # not what other programs take meanwhile
+        found = look()
+        took = time.thread_time() - began
+        self._shortest = min(took, self._shortest)
+        if took > _MOVING_SECONDS + _MOVING_TIMES * self._shortest:
+            self._since = time.perf_counter()
+        return found
+
+    def seconds(self) -> float:
+        """Return for how long to pause now."""
+        waited = time.perf_counter() - self._since
+        return max(_NAP_SECONDS, min(_PART * waited, _LONGEST_PAUSE_SECONDS))
 
 
 def _is_main_thread() -> bool:
@@ -249,8 +275,7 @@ def _spin_and_sleep(
 ) -> _Found:
     # A partner that has come before will not ring, and one on another host never does.
     moves = min(awaited.long_bytes / _BYTES_A_SECOND, _LONGEST_SPIN_SECONDS)
-    rings = awaited.bells.rings(awaited.peer)
-    if not rings:
+    if not awaited.bells.rings(awaited.peer):
         moves += REMOTE_SPIN_SECONDS
     if moves and (found := _spin(look, moves)):
         return found
@@ -267,7 +292,7 @@ def _sleep(
     began = time.perf_counter()
     last_sent = _own[_SENT]
     moves = _longest_move(awaited.long_bytes)
-    rings = awaited.bells.rings(awaited.peer)
+    pauses = None if awaited.bells.rings(awaited.peer) else Pauses()
     while True:
         _own[LOOKS_AT] += 1
         rung = _own[_RUNG]
@@ -276,7 +301,7 @@ def _sleep(
             _own[_SENDS] = 1
         with barrier:
             pass
-        if found := look():
+        if found := look() if pauses is None else pauses.ask(look):
             return found
         left, now, sent = go_on(), time.perf_counter(), _own[_SENT]
         if sent != last_sent or _helps(now):
@@ -291,7 +316,7 @@ def _sleep(
         slept = now - began
         seconds = (
             min(max(slept, FIRST_SLICE_SECONDS), futex.slice_seconds(slept))
-            if rings
-            else pause_seconds(slept)
+            if pauses is None
+            else pauses.seconds()
         )
         futex.sleep(_own_address, rung, seconds if left is None else min(seconds, left))

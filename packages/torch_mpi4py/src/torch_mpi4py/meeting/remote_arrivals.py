@@ -25,7 +25,7 @@ from ..faults.deadlines import Operation
 from ..faults.deaths import is_broken
 from ..faults.mpi_errors import freed
 from ..log.events import log
-from .doorbell import REMOTE_SPIN_SECONDS, pause_seconds
+from .doorbell import REMOTE_SPIN_SECONDS, Pauses
 
 _LAST_TAG: int = (MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767) - 64  # above are comm_reaper's
 _NAP_SECONDS = 20e-6  # of a thread that must not keep the interpreter from the one that computes
@@ -99,13 +99,14 @@ class RemoteArrivals:
             if request.Test():
                 return
         operation.outside_mpi = True
+        pauses = Pauses()
         try:
-            while not request.Test():
+            while not pauses.ask(request.Test):
                 operation.end_if_given_up()
                 if is_broken(self._comm):
                     raise freed(operation.what, self._comm)
                 log.bell[LOOKS_AT] += 1
-                time.sleep(pause_seconds(time.perf_counter() - began))
+                time.sleep(pauses.seconds())
         finally:
             operation.outside_mpi = False
             log.bell[LOOKS_AT] = 0
