@@ -28,6 +28,7 @@ from torch_mpi4py import (
 )
 from torch_mpi4py.board.event_board import Board
 from torch_mpi4py.board.observing import looks_asleep
+from torch_mpi4py.comm.comm_arrivals import RemoteCommArrivals
 from torch_mpi4py.core import futex
 from torch_mpi4py.faults import deadlines
 from torch_mpi4py.log.peer_boards import board_of
@@ -452,7 +453,7 @@ def case_comm_of_a_rank_without_a_free_slot(rank: int, size: int) -> None:
     comm = renew_world()
     with no_free_slot(here=rank == 0):
         child = comm.Dup()
-        assert child.arrivals is None
+        assert isinstance(child.arrivals, RemoteCommArrivals)
         assert child.bcast(child.allreduce(1), root=0) == size
     child.Free()
 

@@ -10,13 +10,16 @@ deals with those that do not match.
 A rank loses count when a collective fails on it. It then goes straight to MPI, and so do the ranks
 that need it.
 
-Ranks of several hosts share no memory. All of them meet before each collective, by messages on a
-communicator of their own (:mod:`.remote_arrivals`): so a root does not go ahead there.
+Ranks of several hosts share no memory. All of them meet before a collective, by messages on a
+communicator of their own (:mod:`.remote_arrivals`): so a root does not go ahead there. That takes
+about as long as a short collective. So once all ranks have made many collectives in quick
+succession they meet only before some, until one of them was slow.
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +34,9 @@ from .call_arguments import Arguments, arguments_of, is_accepted, whole_number
 
 _UNCOUNTED = 2**64 - 1  # above every number, so no rank waits
 _PLACE = 0  # of the two in a slot
-_ANY_CALL = bytes(16)  # the digest of a call that is not compared
+_QUICK_SECONDS = 2e-3  # from the beginning of a collective to that of the next
+_QUICK_MEETINGS = 16  # so many in a row
+_UNMET = 15  # collectives between two meetings afterwards
 
 _ROOT_GIVES = {"Bcast", "bcast", "Scatter", "Scatterv", "scatter"}
 _ROOT_GETS = {"Gather", "Gatherv", "gather", "Reduce", "reduce"}
@@ -131,6 +136,10 @@ class RemoteCommArrivals:
         self._carrier = carrier
         self._arrivals = RemoteArrivals(comm, carrier)
         self._meetings = 0
+        self._quick_meetings = 0  # in a row, the same number on all ranks
+        self._unmet_left = 0  # collectives before which they don't meet
+        self._last_began = -math.inf
+        self._was_quick = True  # this rank, since the last meeting
         self._met_for: deadlines.Operation | None = None
         self._has_met_before = False
         self._is_out_of_step = False
@@ -142,17 +151,27 @@ class RemoteCommArrivals:
         args: Sequence[Any],
         kwargs: Arguments,
     ) -> None:
-        """Return once all ranks have begun a collective; see :meth:`CommArrivals.meet`."""
+        """Return once all ranks have begun a collective, or in a quick succession of them at once.
+
+        See :meth:`CommArrivals.meet`.
+        """
         if not is_accepted(operation.what, args, kwargs):
             return  # a wrong call gets its error at once, and the others wait for the right one
         if self._has_met_before:
             self._met_for, self._has_met_before = operation, False
             return
+        if operation.started - self._last_began > _QUICK_SECONDS:
+            self._was_quick = False
+        self._last_began = operation.started
+        if self._unmet_left:
+            self._unmet_left -= 1
+            self._met_for = operation
+            return
         operation.on_callers_thread = True
         self._meetings += 1
         try:
             with deadlines.watched(operation):
-                self._arrivals.largest_digest(operation, _ANY_CALL)
+                all_quick = self._meet(operation)
                 if operation.reason:
                     raise operation.freed_error()
         except BaseException as error:
@@ -162,6 +181,15 @@ class RemoteCommArrivals:
             self.failed = not has_ulfm()
             raise
         self._met_for = operation
+        self._quick_meetings = self._quick_meetings + 1 if all_quick else 0
+        if self._quick_meetings >= _QUICK_MEETINGS:
+            self._unmet_left = _UNMET
+
+    def _meet(self, operation: deadlines.Operation) -> bool:
+        """Wait for all ranks; return whether none was slow since the last meeting."""
+        was_slow, self._was_quick = int(not self._was_quick), True
+        largest = self._arrivals.largest_digest(operation, array("q", [was_slow, 0]).tobytes())
+        return not array("q", largest)[0]
 
     def lose_count(self, operation: deadlines.Operation | None, error: BaseException) -> None:
         """Stay in step with the others after a call that ended with ``error``.
