@@ -7,6 +7,7 @@ a home of their own: who shares an account can disturb others more easily than w
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -202,15 +203,20 @@ class Hub:
 
 
 def install() -> None:
-    """Install JupyterHub as the teacher does; a second call takes a second."""
-    answer = subprocess.run(
-        ["sh", "hub/install.sh"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_SECONDS,
-        check=False,
-    )
+    """Install JupyterHub as the teacher does; a second call takes a second.
+
+    One process at a time does: the next one would take away what the first has just installed.
+    """
+    with open(ROOT / "hub/install.sh") as script:
+        fcntl.flock(script, fcntl.LOCK_EX)  # held for INSTALL_SECONDS at most
+        answer = subprocess.run(
+            ["sh", "hub/install.sh"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
