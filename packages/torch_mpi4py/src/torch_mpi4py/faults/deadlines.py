@@ -105,6 +105,8 @@ class Operation:
 
     def freed_error(self) -> CommunicationError:
         """Return the error to raise after the watcher freed this call."""
+        if not self.report:  # another rank has freed this one before it took its own: see expire()
+            self.take_report()
         if self.reason == "interrupt":
             return RevokedError(
                 f"{self.what}: interrupted by the user; the other ranks were freed. "
