@@ -202,7 +202,7 @@ while step < 26:
 # %% [markdown]
 # An error at once: `RankFailedError`, which names the dead. How do they know? Processes of one job are looked after by their launcher, here `mpiexec`. The system tells it that a child has died, and it tells the others; an MPI with *fault tolerance* makes an error of that, where a plain MPI would end everybody. On another machine the connection breaks, or a *heartbeat*, a message that only says "I live", stays away. (The extension for it is ULFM, *user-level failure mitigation* [2]. Open MPI has it, but no MPI standard does yet, 5.0 included: of its parts, revoking a communicator and asking who has failed have passed the MPI Forum's final vote for a later version; shrinking and agreeing have not, as of June 2026 [6].)
 #
-# What do the survivors still have? Ask them; rank 2 can't be asked any more. `cluster.shrink()` makes a new world of those who live. They are numbered anew, from 0 without a gap, and keep everything they had.
+# What do the survivors still have? Ask them; rank 2 can't be asked any more. `cluster.shrink()` makes a new world of those who live. They get new numbers, from 0 without a gap, and keep everything they had.
 
 # %%
 cluster.shrink()
@@ -905,7 +905,7 @@ check("12.name_the_bugs")
 # |---|---|
 # | $M = L/N$ | the job fails $N$ times as often as one of its $N$ ranks |
 # | detection | the launcher sees it; survivors get `RankFailedError` at once |
-# | `cluster.shrink()`, `mpi.shrink()` | a new world of the survivors; variables stay; ranks are numbered anew |
+# | `cluster.shrink()`, `mpi.shrink()` | a new world of the survivors; variables stay; ranks get new numbers |
 # | going on | same step for all, from the one furthest on; weights *and* momentum; new DDP; batch shared out anew |
 # | R - 1 ranks | same global batch, same rate; or smaller batch, rate times (R - 1)/R |
 # | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |

@@ -141,7 +141,7 @@ def test_a_rank_stuck_in_c(hangs, wait_until):
     assert advice in hangs.run("%px kept").error["evalue"]
 
     hangs.must("cluster.kill(1)")
-    assert "numbered anew" in hangs.must("cluster.shrink()").text()
+    assert "with new numbers" in hangs.must("cluster.shrink()").text()
     out = hangs.must("%px rank, kept, comm.allreduce(1)").text()  # and nothing is renewed again
     assert out == "rank 0 = (0, 0, 3)\nrank 1 = (1, 22, 3)\nrank 2 = (2, 33, 3)\n"
 
@@ -243,7 +243,7 @@ def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces
 
 
 def test_settings_of_px_outlive_a_shrink_and_a_restart(hangs):
-    """What a cell without blocking has produced does not: its ranks are gone, or numbered anew."""
+    """What a cell without blocking made does not: its ranks are gone, or have new numbers."""
     for way in ("cluster.kill(3); cluster.shrink()", "cluster.restart()"):
         hangs.must("%%px --noblock\nrank")
         assert "rank 2 = 2\n" in hangs.must("%pxresult").text()

@@ -484,20 +484,28 @@ def _require_root_and_packages() -> None:
 
 def _install(packages: dict[str, str]) -> None:
     """Install those of Debian's packages of which a file is missing."""
-    missing = sorted({package for file, package in packages.items() if not Path(file).exists()})
-    if missing:
-        subprocess.run(["apt-get", "update"], check=True, timeout=300)
-        install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(install, check=True, timeout=600, env=environment)
+    with _others_wait():  # apt refuses a second one
+        missing = sorted({package for file, package in packages.items() if not Path(file).exists()})
+        if missing:
+            subprocess.run(["apt-get", "update"], check=True, timeout=300)
+            install = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+            environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(install, check=True, timeout=600, env=environment)
+
+
+@contextlib.contextmanager
+def _others_wait() -> Iterator[None]:
+    """Keep other test-beds out of this block, for the moment or the installation that it takes."""
+    _LOCK.parent.mkdir(exist_ok=True)
+    with open(_LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[Path]:
     """Make a test-bed's folder and lock it; those of test-beds that were killed are removed."""
-    _LOCK.parent.mkdir(exist_ok=True)
-    with open(_LOCK, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # which others hold only for this moment
+    with _others_wait():
         for old in Path("/run").glob(f"{_PREFIX}*"):
             with contextlib.suppress(BlockingIOError), _locked(old):
                 shutil.rmtree(old, ignore_errors=True)

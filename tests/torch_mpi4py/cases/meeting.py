@@ -420,7 +420,7 @@ def case_a_wrong_call_of_comm_raises_at_once(rank: int, size: int) -> None:
 
 @case(sizes=(2, 3))
 def case_a_rank_asleep_in_comm_can_be_freed_early(rank: int, size: int) -> None:
-    """As the checks of the lessons do, under any MPI; a rank that has its turn later is told, too."""
+    """As the checks do, under any MPI; a rank whose turn comes later gets the report, too."""
     before = deadlines.has_abandoned_a_thread()
     comm = renew_world()
     child = comm.Dup()

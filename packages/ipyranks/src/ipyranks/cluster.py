@@ -25,7 +25,7 @@ class Cluster(Connection):
         n: number of ranks.
         ids: the ranks, ``[0, ..., n - 1]``.
         engine_ids: ipyparallel's number of each rank's engine: the same, until a rank dies and
-            :meth:`shrink` numbers the others anew.
+            :meth:`shrink` gives the others new numbers.
         ranks: a :class:`~ipyranks.rank_table.Rank` for each rank.
         client: the ``ipyparallel.Client``.
         view: a blocking ``DirectView`` on all ranks, in rank order.
@@ -111,7 +111,7 @@ class Cluster(Connection):
         self.view_on_all().apply_sync(on_rank.init_process_group, timeout_s)
 
     def reset_communication(self, timeout_s: float = 30.0) -> None:
-        """Make ``comm`` and the default process group anew on every rank; variables are kept.
+        """Make a new ``comm`` and default process group on every rank; variables are kept.
 
         For use after a failure: messages that were under way are dropped, so that ranks which
         disagree on what comes next are in step again. The process group is made again only if
@@ -169,7 +169,7 @@ class Cluster(Connection):
     def shrink(self, timeout_s: float = 30.0) -> Cluster:
         """Go on with the ranks that are left after one has died; their variables are kept.
 
-        They are numbered anew, in the same order: ``rank``, ``world_size`` and ``comm`` on each
+        They get new numbers, in the same order: ``rank``, ``world_size`` and ``comm`` on each
         of them, ``len(cluster)``, and the ranks that ``%%px --targets`` means. If there was a
         default process group, there is a new one. Does nothing if every rank lives.
 

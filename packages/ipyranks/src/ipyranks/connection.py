@@ -27,7 +27,7 @@ _POLL_S = 0.02
 _ALL_KNOWN_WITHIN_S = 120.0  # within a second, but where many people start at once
 _ANNOUNCED_WITHIN_S = 2.0  # and twice as long at each further attempt
 _DEATH_NOTED_WITHIN_S = 15.0
-_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, but for a busy machine
+_NAMES_WITHIN_S = 5.0  # of ranks that run no cell; at once, unless the machine is busy
 
 
 class Client(ipp.Client):

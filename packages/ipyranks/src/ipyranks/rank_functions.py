@@ -247,7 +247,7 @@ def _group_of(value: object) -> Any:
 
 
 def renew(timeout_s: float | None) -> None:
-    """Make ``comm`` and the default process group anew; all ranks together.
+    """Make a new ``comm`` and default process group; all ranks together.
 
     If any rank has a default process group, all get one, also those that have destroyed theirs.
 

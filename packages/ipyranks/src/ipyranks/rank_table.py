@@ -2,7 +2,7 @@
 
 A rank is what MPI calls it now. Its engine keeps one number for life: its rank at the start of
 MPI, which is also its number in ipyparallel, with the keeper, and in the names of its files. The
-two differ once a rank has died and the others were numbered anew. Nobody else translates between
+two differ once a rank has died and the others got new numbers. Only this table translates between
 them.
 
 As text, what differs from run to run (process id and host) stands in the last columns, so that a

@@ -185,7 +185,7 @@ class Recovery:
         if not out_of_step and not self._owes_recovery and not any(view.lost for view in views):
             return
         if cluster.status()["dead"]:
-            return  # shrink and restart make everything anew
+            return  # shrink and restart renew everything
         if cluster.busy(cluster.ids) or cluster.client.outstanding:
             self._owes_recovery = True
             return
@@ -221,7 +221,7 @@ class Recovery:
         self._needs_restart = bool(union & on_rank.NEEDS_RESTART)
         if self._needs_restart:
             return (
-                f"{self._cluster.mpi} cannot free a rank that is stuck inside of it, so "
+                f"{self._cluster.mpi} cannot free a rank that is stuck inside it, so "
                 "communication cannot be renewed: cluster.restart() starts fresh ranks. Their "
                 "variables are lost then; until then you can still read them: cluster.view['name']."
             )
@@ -270,7 +270,7 @@ class Recovery:
             self._stuck, self._owes_recovery = (), False  # all who answer are free, and renewed
             n = cluster.n
             go_on = f"{count(n)} {'goes' if n == 1 else 'go'} on"
-            print(f"{rank_list(dead)} died; {go_on}, numbered anew, with their variables:")
+            print(f"{rank_list(dead)} died; {go_on}, with new numbers and their variables:")
             renumbered = enumerate(survivors)
             print("\n".join(f"rank {now}  was rank {before}" for now, before in renumbered))
 
@@ -344,7 +344,7 @@ class Recovery:
         """A sentence on what is lost with the ranks: ``all variables on them are lost: x, y``."""
         try:
             names = self._cluster.users_names()
-        except ClusterError:  # it has ended, and nobody can be asked
+        except ClusterError:  # it has ended, so no rank can be asked
             names = {}
         known = sorted({name for some in names.values() for name in some or ()})
         more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""

@@ -3,7 +3,7 @@
 At first that is ``MPI.COMM_WORLD``. It is never revoked, so that a new communicator can be
 made from it whatever happened to the others. After a death
 :func:`torch_mpi4py.group.shrinking.shrink_base` puts a communicator of the survivors in its
-place, who are numbered anew in the same order.
+place, who get new numbers in the same order.
 """
 
 from __future__ import annotations

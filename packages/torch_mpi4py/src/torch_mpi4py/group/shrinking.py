@@ -52,7 +52,7 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
     """Go on with the ranks that live; each of them must call this.
 
     What ranks may still be waiting in is revoked first. Afterwards :func:`world` gives a
-    communicator of the survivors, numbered anew in the same order. If there was a default
+    communicator of the survivors, with new numbers in the same order. If there was a default
     process group, there is a new one, with the same time-out; all other groups are gone.
     Variables stay. A model's weights are equal on all ranks only if all ended the same step.
 
