@@ -13,7 +13,7 @@ QUICK = tests/setup/test_style.py tests/setup/test_types.py tests/setup/test_imp
     tests/teaching/test_mistakes.py tests/lessons/test_notebooks.py \
     -k "not test_battery and not test_notebooks or openmpi-2 or 00_start or 01_"
 
-.PHONY: help setup lab test quick test-cluster test-others test-torch fuzz doctor notebooks slides site bench lock clean
+.PHONY: help setup lab test quick test-cluster test-others test-torch fuzz mutants doctor notebooks slides site bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -51,6 +51,9 @@ test-torch: setup ## PyTorch's own distributed tests on the backend; ARGS="--bac
 
 fuzz: setup ## run random programs on the backend and on gloo; ARGS="--minutes 180 --seed 7"
 	@$(RUN) -m tests.torch_mpi4py.fuzz $(ARGS)
+
+mutants: setup ## change right answers as learners might, and see what the checks let through; ARGS="--lesson 05"
+	@$(RUN) -m tools.mutants $(ARGS)
 
 doctor: setup ## say what on this machine would fail, and how to fix it; ARGS=--json
 	@$(RUN) -m course_lib.doctor $(ARGS)

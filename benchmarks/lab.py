@@ -136,7 +136,7 @@ def rare_section(measured: dict | None) -> Section:
     )
     table = Table({"what": str, "s": lambda what: f"{shown[what]:.0f}"}, shown)
     cause = f"the longest, {longest}, takes {lessons[longest]:.0f} s"
-    all_of_them = f"all {len(lessons)} lessons executed"
+    all_of_them = f"all lessons executed, {len(lessons)} on {measured['date']}"
     fetching = "pip's fetching and unpacking of torch is most of it"
     targets = [
         target(all_of_them, LESSONS, total / 60, form="{:.1f} min", cause=cause),

@@ -144,7 +144,16 @@ def target(
     assert match, wanted
     met = _COMPARE[match[1]](got, float(match[2]))
     shown = fastest if isinstance(fastest, str) else form.format(fastest)
-    return Target(what, wanted, form.format(got), shown, met, cause)
+    return Target(what, wanted, _told_apart(form, got, float(match[2]), met), shown, met, cause)
+
+
+def _told_apart(form: str, got: float, wanted: float, met: bool) -> str:
+    """Write what was got, with as many digits as tell a missed target from what was wanted."""
+    for digits in range(2, 7):
+        if met or form.format(got) != form.format(wanted):
+            break
+        form = re.sub(r"\.\df", f".{digits + 1}f", form)
+    return form.format(got)
 
 
 def within(

@@ -35,6 +35,8 @@ BATCH = 32  # samples a step on each rank
 
 
 def main() -> None:
+    from reporting import result_line  # lesson 12 runs `train` without this folder on the path
+
     options = parse()
     with process_group() as place:
         where = {"path": Path(options.checkpoint), "device": place.device}

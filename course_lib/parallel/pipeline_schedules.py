@@ -20,6 +20,7 @@ __all__ = [
     "in_flight",
     "interleaved",
     "one_f_one_b",
+    "seconds_of",
     "times",
     "zero_bubble",
 ]
@@ -29,8 +30,8 @@ class Task(NamedTuple):
     """What a rank does for one micro-batch.
 
     Attributes:
-        kind: "F", forward; "B", backward; "W", the part of backward that makes the gradients of
-            the weights, where a schedule has it apart.
+        kind: "F", forward; "B", backward; "W", the half of backward that makes the gradients of
+            the weights, where a schedule has it apart. "B" is then the half for the inputs.
         micro_batch: number of the micro-batch, from 0 on.
         chunk: which of this rank's stages; 0, unless the rank has several.
     """
@@ -113,35 +114,24 @@ def interleaved(ranks: int, chunks: int, micro_batches: int) -> Schedule:
 
 
 def zero_bubble(stages: int, micro_batches: int) -> Schedule:
-    """Return a schedule with backward in two halves, of which "W" fills what would be idle.
+    """Return ZB-H1: 1F1B with backward in two halves, of which "W" fills what would be idle.
 
-    "B" makes the gradient of the inputs, for which the rank before waits; "W" that of the
-    weights, for which nobody does. As many micro-batches are under way as in 1F1B.
+    "B" makes the gradient of the inputs, for which the rank before waits; "W" makes that of the
+    weights, for which no rank waits. Rank r puts each W off by r micro-batches: that fills its
+    idle time at the end, and no rank holds more micro-batches than there are stages. With tasks of
+    equal length and at least as many micro-batches as stages K, M of them take 3 M + K - 1.
 
-    Source: Qi and others, "Zero Bubble Pipeline Parallelism", ICLR 2024, the schedule ZB-H1. Here
-    each rank takes whatever is ready, backward first and weights last, with tasks of equal length.
+    Source: Qi and others, "Zero Bubble Pipeline Parallelism", ICLR 2024, section 2.1.
     """
-    _require(stages, micro_batches)
-    done: dict[tuple[str, int, int], int] = {}  # (kind, micro-batch, rank): when it ended
-    schedule: Schedule = [[] for _ in range(stages)]
-    now = 0
-    while any(len(tasks) < 3 * micro_batches for tasks in schedule):
-        for rank, tasks in enumerate(schedule):
-            count = {kind: sum(task.kind == kind for task in tasks) for kind in "FBW"}
-            f, b, w = count["F"], count["B"], count["W"]
-            after = done.get(("B", b, rank + 1), now + 1) if rank + 1 < stages else 0
-            before = done.get(("F", f, rank - 1), now + 1) if rank else 0
-            if b < f and after <= now:
-                chosen = Task("B", b)
-            elif f < micro_batches and f - b < stages - rank and before <= now:
-                chosen = Task("F", f)
-            elif w < b:
-                chosen = Task("W", w)
-            else:
-                continue
-            tasks.append(chosen)
-            done[chosen.kind, chosen.micro_batch, rank] = now + 1
-        now += 1
+    schedule = []
+    for rank, tasks in enumerate(one_f_one_b(stages, micro_batches)):
+        halves: list[Task] = []
+        for task in tasks:
+            halves.append(task)
+            if task.kind == "B" and task.micro_batch >= rank:
+                halves.append(Task("W", task.micro_batch - rank))
+        left = range(max(0, micro_batches - rank), micro_batches)
+        schedule.append(halves + [Task("W", m) for m in left])
     return schedule
 
 
@@ -203,19 +193,28 @@ def _ready_at(
     return ready
 
 
+def seconds_of(placed: Sequence[Sequence[Placed]]) -> float:
+    """Return how long all ranks take, from the first task of any to the last."""
+    tasks = [one for rank in placed for one in rank]
+    return max(one.end for one in tasks) - min(one.start for one in tasks)
+
+
 def bubble(placed: Sequence[Sequence[Placed]]) -> float:
     """Return the share of all ranks' time, from the first task to the last, in which they idle."""
-    tasks = [one for rank in placed for one in rank]
-    whole = max(one.end for one in tasks) - min(one.start for one in tasks)
-    busy = sum(one.end - one.start for one in tasks)
-    return 1 - busy / (whole * len(placed))
+    busy = sum(one.end - one.start for rank in placed for one in rank)
+    return 1 - busy / (seconds_of(placed) * len(placed))
 
 
 def in_flight(tasks: Sequence[Task]) -> int:
-    """Return of how many micro-batches a rank holds activations at once, at most."""
+    """Return of how many micro-batches a rank holds activations at once, at most.
+
+    It holds them from F to B. Where "W" is apart it holds them to W, which needs the inputs of
+    the layers as well.
+    """
+    last = "W" if any(task.kind == "W" for task in tasks) else "B"
     held = most = 0
     for task in tasks:
-        held += {"F": 1, "B": -1}.get(task.kind, 0)
+        held += {"F": 1, last: -1}.get(task.kind, 0)
         most = max(most, held)
     return most
 

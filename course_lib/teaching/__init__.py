@@ -3,10 +3,12 @@
 In notebooks::
 
     from course_lib.teaching import check, compare, figures, hint, progress, solution
+    from course_lib.teaching import yours_or_solution
 
 ====================================== ==========================================================
 :func:`check`, :func:`hint`,           an exercise is judged, and help is offered
 :func:`solution`
+:func:`yours_or_solution`              a later cell goes on with the learner's function
 :func:`compare`                        a prediction beside what came out
 :func:`progress`, :mod:`.record`       which exercises are solved, tried and skipped
 :mod:`.figures`, :func:`timeline`      pictures, and one lane a rank from the event log
@@ -26,7 +28,16 @@ shows how to write one.
 from importlib import import_module
 from typing import Any
 
-__all__ = ["check", "compare", "figures", "hint", "progress", "solution", "timeline"]
+__all__ = [
+    "check",
+    "compare",
+    "figures",
+    "hint",
+    "progress",
+    "solution",
+    "timeline",
+    "yours_or_solution",
+]
 
 _HOMES = {
     "check": "checking",
@@ -35,6 +46,7 @@ _HOMES = {
     "progress": "record",
     "solution": "help",
     "timeline": "timelines",
+    "yours_or_solution": "own_function",
 }
 
 

@@ -2,18 +2,20 @@
 
 The calls go through to the real process group. What is written down is which function was called,
 on which group, with how many bytes of this rank's own, which is the budget of a collective, and
-whether somebody waited for it. A check judges a method by it.
+whether, and in which phase of a training step, somebody waited for it. A check judges a method by
+it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -40,26 +42,37 @@ _OWN_DATA_SECOND = (
 )
 
 
-def recorded(group: dist.ProcessGroup) -> contextlib.AbstractContextManager[list[LoggedCall]]:
+@contextmanager
+def recorded(
+    group: dist.ProcessGroup,
+    phase: Callable[[], object] = lambda: None,
+    names: tuple[str, ...] = (),
+) -> Iterator[list[LoggedCall]]:
     """Yield a list that fills with this rank's calls to ``torch.distributed``.
+
+    On exit its collectives have ended, so that the group can be given back.
 
     Args:
         group: whether a call was on it stands in the calls' ``on_group``.
+        phase: tells what goes on; that stands in the calls' ``sent`` and ``waits``.
+        names: the functions whose calls are written down; without it all.
     """
-    return recording(Recorder(group))
+    recorder = Recorder(group, phase)
+    recorder.names = names or recorder.names
+    with recording(recorder) as log:
+        yield log
+    for work in recorder.collectives:
+        work.wait()
 
 
 @contextmanager
 def recording(recorder: Recorder) -> Iterator[list[Any]]:
     """Yield the log of a recorder, which gets this rank's calls."""
     names = [name for name in recorder.names if hasattr(dist, name)]
-    replacements = {name: recorder.of(name, getattr(dist, name)) for name in names}
+    replacements: dict[str, Any] = {name: recorder.of(name, getattr(dist, name)) for name in names}
     replacements["P2POp"] = _OperationOfBatch
     replacements["batch_isend_irecv"] = recorder.of_batch(dist.batch_isend_irecv)
-    with contextlib.ExitStack() as stack:
-        for name, replacement in replacements.items():
-            stack.callback(setattr, dist, name, getattr(dist, name))
-            setattr(dist, name, replacement)
+    with patch.multiple(dist, **replacements):
         yield recorder.log
 
 
@@ -88,37 +101,33 @@ def observe_distributed(
             result, error = attempt(function, *args, group)
         dist.destroy_process_group(group)
     seen = tell_all(world(), result, error, log)
-    return Observation(*(of_group_first(c, ranks) for c in (seen.results, seen.errors, seen.logs)))
+    return Observation(
+        *(reorder_to_group_ranks(c, ranks) for c in (seen.results, seen.errors, seen.logs))
+    )
 
 
-def of_group_first(column: list, ranks: list[int] | None) -> list:
+def reorder_to_group_ranks(column: list, ranks: list[int] | None) -> list:
     """Return what is told by rank of the world by rank in a group of ``ranks``, others last."""
     if ranks is None:
         return column
     return [column[r] for r in [*ranks, *(r for r in range(len(column)) if r not in ranks)]]
 
 
-@contextmanager
-def without_world_collectives() -> Iterator[None]:
+def without_world_collectives() -> AbstractContextManager[Any]:
     """Raise WrongAnswer where a function that is given a group asks all ranks by ``comm``.
 
     The check itself calls collectives of the world, and would be answered in place of a rank.
     """
-    comm = world()
-    collectives = [
-        name for name in BLOCKING if not (is_send(name) or is_receive(name) or name in PROBES)
-    ]
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
         raise WrongAnswer("forgets-the-group: by comm", call=name)
 
-    for name in collectives:
-        setattr(comm, name, functools.partial(refuse, name))
-    try:
-        yield
-    finally:
-        for name in collectives:
-            delattr(comm, name)
+    refusals: dict[str, Any] = {
+        name: functools.partial(refuse, name)
+        for name in BLOCKING
+        if not (is_send(name) or is_receive(name) or name in PROBES)
+    }
+    return patch.multiple(world(), **refusals)
 
 
 class Recorder:
@@ -127,14 +136,18 @@ class Recorder:
     Attributes:
         names: the functions whose calls are written down.
         entry: what a call becomes in the log.
+        collectives: those that were not waited for at once.
     """
 
     names: tuple[str, ...] = (*_OWN_DATA_FIRST, *_OWN_DATA_SECOND)
     entry: type[LoggedCall] = LoggedCall
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None, phase: Callable[[], object] = lambda: None
+    ) -> None:
         self.log: list[Any] = []
-        self._group = group
+        self.collectives: list[Any] = []
+        self._group, self._phase = group, phase
 
     def begin(self, kind: str, name: str, given: Mapping[str, Any], own: object) -> Any:
         """Write down a call with the arguments ``given``, of which ``own`` is this rank's data."""
@@ -142,6 +155,7 @@ class Recorder:
         if kind == "collective" and isinstance(own, torch.Tensor):
             event.content = content_of(own)
         event.on_group = self._group is None or any(one is self._group for one in given.values())
+        event.sent = self._phase()
         self.log.append(event)
         return event
 
@@ -161,8 +175,12 @@ class Recorder:
             event = self.begin(kind, name, given, given.get(own))
             answer = original(*args, **kwargs)
             self.end(event, given, answer)
-            under_way = isinstance(answer, (dist.Work, _LoggedWork))
-            return _LoggedWork(answer, [event]) if under_way else answer
+            if not isinstance(answer, (dist.Work, _LoggedWork)):
+                event.waits.append(self._phase())
+                return answer
+            if kind == "collective":
+                self.collectives.append(answer)
+            return _LoggedWork(answer, [event], self._phase)
 
         call.records = getattr(original, "records", original)  # type: ignore[attr-defined]
         return call
@@ -185,7 +203,10 @@ class Recorder:
             entries = [[event] for event, _ in events]
             if len(works) != len(entries):  # one for all
                 entries = [[event for event, _ in events]] * len(works)
-            return list(map(_LoggedWork, works, entries))
+            return [
+                _LoggedWork(work, own, self._phase)
+                for work, own in zip(works, entries, strict=True)
+            ]
 
         return call
 
@@ -204,19 +225,42 @@ class _OperationOfBatch(_PlainOperation):
 
 
 class _LoggedWork:
-    """An operation under way whose entries in the log say whether somebody waits for it."""
+    """An operation under way whose entries in the log say whether somebody waits for it.
 
-    def __init__(self, work: dist.Work, events: list[Any]) -> None:
-        self._work, self._events = work, events
+    Who has its future may know of its end without waiting, and so does who asked and was told.
+    """
+
+    def __init__(self, work: dist.Work, events: list[Any], phase: Callable[[], object]) -> None:
+        self._work, self._events, self._phase = work, events, phase
         self._note(False)
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        self._note(True)
+        self._note_wait()
         return self._work.wait(*args, **kwargs)
 
     def get_future(self) -> Any:
         self._note(True)
-        return self._work.get_future()
+        future = self._work.get_future()
+        wait, asker = future.wait, threading.get_ident()
+
+        def noted() -> Any:
+            if threading.get_ident() == asker:  # callbacks wait on a thread of their own
+                self._note_wait()
+            return wait()
+
+        future.wait = noted
+        return future
+
+    def is_completed(self) -> bool:
+        ended = self._work.is_completed()
+        if ended:
+            self._note(True)
+        return ended
+
+    def _note_wait(self) -> None:
+        self._note(True)
+        for event in self._events:
+            event.waits.append(self._phase())
 
     def _note(self, waited: bool) -> None:
         for event in self._events:

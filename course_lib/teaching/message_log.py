@@ -50,6 +50,8 @@ class LoggedCall:
         finished: False: the rank was still in this call when the deadline passed.
         waited: False: a non-blocking call whose request was never waited for.
         on_group: whether a call of torch.distributed was on the group that is observed.
+        sent, waits: the phase in which a call of torch.distributed was made, and each in which
+            its end was waited for.
     """
 
     kind: str
@@ -62,6 +64,8 @@ class LoggedCall:
     finished: bool = False
     waited: bool = True
     on_group: bool = True
+    sent: object = None
+    waits: list[object] = field(default_factory=list)
 
 
 @dataclass
@@ -112,7 +116,7 @@ class LoggedComm:
         """Write down something that is no message, such as a printed line."""
         self.log.append(LoggedCall("mark", "mark", content=what, finished=True))
 
-    def settle(self) -> list[LoggedCall]:
+    def mark_unwaited(self) -> list[LoggedCall]:
         """Return the log, with each non-blocking call marked as waited for or not."""
         for event, request in self.requests:
             event.waited = not request  # MPI empties a request when it completes
@@ -182,7 +186,7 @@ def observe(function: Callable, comm: GuardedComm, *args: Any, timeout: float = 
     logged = LoggedComm(own)
     with ended_early(log.group_of(own).ranks):
         result, error = attempt(function, logged, *args)
-    seen = tell_all(comm, result, error, logged.settle())
+    seen = tell_all(comm, result, error, logged.mark_unwaited())
     if not seen.hung:
         own.Free()
     return seen

@@ -9,6 +9,8 @@ several lessons find. It is written by hand::
     ```python                               an answer that makes the mistake; the tests run it
     #### by one                             another answer, or another text for this mistake
     ### Right answers                       answers in unusual styles, each below a #### heading
+    ### Equivalent changes                  why a change of a right answer leaves it right
+    ```diff                                 such changes: what goes, what comes
 
 With ``COURSE_LANGUAGE=fr`` a text is taken from ``mistakes.fr.md`` where that file has it.
 """
@@ -26,7 +28,7 @@ from typing import NamedTuple
 
 from .exercise import Exercise, WrongAnswer
 
-ANY, RIGHT = "Any exercise", "Right answers"
+ANY, RIGHT, EQUIVALENT = "Any exercise", "Right answers", "Equivalent changes"
 SHARED = Path(__file__).parent / "judges" / "mistakes.md"
 
 _HEADING = re.compile(r"(#+) +(.+?) *$")
@@ -54,6 +56,9 @@ class Text(NamedTuple):
         return {name for _, name, _, _ in string.Formatter().parse(self.template) if name}
 
 
+Change = tuple[tuple[str, ...], tuple[str, ...]]  # lines that go, lines that come
+
+
 @dataclass
 class Mistakes:
     """What one file says.
@@ -63,12 +68,15 @@ class Mistakes:
         wrong: exercise -> mistake -> an answer that makes it. A further answer has a name such as
             ``"drops-the-rest: by one"``, and so may a text.
         right: exercise -> style -> a right answer.
+        equivalent: exercise -> lines that go and lines that come -> why an answer is right with
+            the one as with the other. ``make mutants`` makes such changes.
     """
 
     path: Path
     texts: dict[tuple[str, str], Text] = field(default_factory=dict)
     wrong: dict[str, dict[str, str]] = field(default_factory=dict)
     right: dict[str, dict[str, str]] = field(default_factory=dict)
+    equivalent: dict[str, dict[Change, str]] = field(default_factory=dict)
 
 
 def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
@@ -197,10 +205,10 @@ class _Reader:
             self.mistake, self.variant = name, ""
             if not self.section:
                 raise self.fail(f'expected an exercise ("## ...") before "### {name}"')
-            if name != RIGHT and not _MISTAKE.fullmatch(name):
+            if name not in (RIGHT, EQUIVALENT) and not _MISTAKE.fullmatch(name):
                 raise self.fail(
-                    f'expected a mistake, in small letters with hyphens, or "{RIGHT}", '
-                    f'not "### {name}"'
+                    f'expected a mistake, in small letters with hyphens, "{RIGHT}" or '
+                    f'"{EQUIVALENT}", not "### {name}"'
                 )
         elif level == 4:
             self.variant = name
@@ -226,15 +234,40 @@ class _Reader:
         except ValueError:
             raise self.fail(f"the code that begins here never ends: expected {fence}") from None
         self.number = end + 1
-        if kind != "python":
-            raise self.fail(f'expected "{fence}python", not "{fence}{kind}"', began)
+        wanted = "diff" if self.mistake == EQUIVALENT else "python"
+        if kind != wanted:
+            raise self.fail(f'expected "{fence}{wanted}", not "{fence}{kind}"', began)
         if not self.mistake or self.section == ANY:
             raise self.fail('expected code below a mistake of an exercise ("### ...")', began)
+        if kind == "diff":
+            self.take_changes(began, self.lines[began:end])
+            return
         if self.code is not None:
             raise self.fail('expected "#### ..." before another answer: how does it differ?', began)
         self.code = "".join(line + "\n" for line in self.lines[began:end])
         if not self.code.strip():
             raise self.fail("expected an answer here", began)
+
+    def take_changes(self, began: int, lines: list[str]) -> None:
+        """Keep changes, with an empty line after each, and the text above as their reason."""
+        reason = "\n".join(" ".join(lines) for lines in self.paragraphs if lines)
+        self.paragraphs = [[]]
+        if not reason:
+            raise self.fail("expected above the changes why an answer stays right", began)
+        found = self.found.equivalent.setdefault(self.section, {})
+        old: list[str] = []
+        new: list[str] = []
+        for number, line in enumerate([*lines, ""], began + 1):
+            if line[:1] in ("-", "+"):
+                (old if line[0] == "-" else new).append(line[1:].strip())
+            elif line.strip():
+                raise self.fail(f'expected a line with "-" or "+" before it, not "{line}"', number)
+            elif old or new:
+                change = tuple(old), tuple(new)
+                if change in found:
+                    raise self.fail("this change is there twice", number - 1)
+                found[change] = reason
+                old, new = [], []
 
     def take_text(self, line: str) -> None:
         if self.code is not None and self.mistake != RIGHT:
@@ -254,6 +287,11 @@ class _Reader:
                         'expected "#### ..." before the answer: its style', self.heading
                     )
                 self.found.right.setdefault(self.section, {})[self.variant] = code
+        elif self.mistake == EQUIVALENT:
+            if template:
+                raise self.fail(
+                    'expected "```diff" and the changes below their reason', self.text_line
+                )
         elif self.mistake:
             if template:
                 self.check(template)

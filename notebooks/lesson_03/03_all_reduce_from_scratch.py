@@ -28,7 +28,16 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
+from course_lib.teaching import (
+    check,
+    compare,
+    cost,
+    figures,
+    hint,
+    progress,
+    solution,
+    yours_or_solution,
+)
 from notebooks.lesson_03 import choosing
 from notebooks.lesson_03.figures import all_reduce_steps
 
@@ -810,7 +819,8 @@ found = {name: found[name] for name in cost.ALGORITHMS}
 # The logarithm of a ratio is 0 where both are equally fast; between two sizes take a straight line.
 ratios = np.log(np.array(found["recursive doubling"]) / np.array(found["ring"]))
 crossing = float(np.exp(np.interp(0, ratios, np.log(long_sizes))))
-expected = choosing.crossover_bytes("recursive doubling", "ring", 4, network)
+my_crossover = yours_or_solution("03.crossover")  # your function, or the worked solution
+expected = my_crossover(4, network.latency, 1 / network.bandwidth, 0)
 print(f"the ring overtakes at {expected:,.0f} bytes (predicted), {crossing:,.0f} (measured here)")
 compare(prediction, crossing, within=0.5, unit="bytes")
 

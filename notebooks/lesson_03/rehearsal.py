@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import numpy as np
 
@@ -73,21 +74,12 @@ def rehearse(function: Callable, inputs: list[tuple]) -> Rehearsal:
         return _Stage(function, inputs).play()
 
 
-@contextlib.contextmanager
-def _rehearsed_requests() -> Iterator[None]:
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None:  # so the function cannot name it
-        yield
-        return
-    original, mpi.Request = mpi.Request, Transfer
-    try:
-        yield
-    finally:
-        mpi.Request = original
+def _rehearsed_requests() -> contextlib.AbstractContextManager:
+    mpi = sys.modules.get("mpi4py.MPI")  # None: so the function cannot name it
+    return patch.object(mpi, "Request", Transfer) if mpi else contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def _memory_without_luck() -> Iterator[None]:
+def _memory_without_luck() -> contextlib.AbstractContextManager:
     """Fill what ``np.empty`` gives: the right result of an earlier call may lie there."""
 
     def filled(make: Callable) -> Callable:
@@ -100,12 +92,7 @@ def _memory_without_luck() -> Iterator[None]:
 
         return call
 
-    originals = np.empty, np.empty_like
-    np.empty, np.empty_like = map(filled, originals)
-    try:
-        yield
-    finally:
-        np.empty, np.empty_like = originals
+    return patch.multiple(np, empty=filled(np.empty), empty_like=filled(np.empty_like))
 
 
 class _Stage:

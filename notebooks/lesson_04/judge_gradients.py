@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -102,13 +103,9 @@ def _autograd_watched() -> Iterator[list[str]]:
         used.append(name)
         return originals[name](*args, **kwargs)
 
-    for name in originals:
-        setattr(torch.autograd, name, functools.partial(noted, name))
-    try:
+    watched = {name: functools.partial(noted, name) for name in originals}
+    with patch.multiple(torch.autograd, **watched):
         yield used
-    finally:
-        for name, original in originals.items():
-            setattr(torch.autograd, name, original)
 
 
 # ---- gradient accumulation --------------------------------------------------------------------

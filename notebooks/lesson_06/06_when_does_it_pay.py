@@ -1007,7 +1007,7 @@ Markdown(published_runs.gains_table())
 #
 # - of the samples that count, $1 / (1 + R B / B_c)$;
 # - of a step, $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$, for the latency of a flat ring;
-# - of the time, $1 - \delta/t - t/(2M) - \rho/M$: a checkpoint of $\delta$ = 10 s every $t = \sqrt{2 \delta M}$ seconds, half of such an interval done again after each failure, and a restart of $\rho$ = 300 s, with one failure in $M$ seconds (lesson 12).
+# - of the time, $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$: a checkpoint of $\delta$ = 10 s every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds, half of such an interval done again after each failure, and a restart of $\rho$ = 300 s, with one failure in $T_\text{fail}$ seconds (lesson 12).
 #
 # **Predict.** What halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Write a letter.
 

@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer, as_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
-from course_lib.teaching.judges.watched_all_reduces import AllReduce, watched_all_reduces
+from course_lib.teaching.message_log import LoggedCall
 
 __all__ = ["BUCKET_BYTES", "judge_buckets", "try_buckets"]
 
@@ -42,7 +43,7 @@ def try_buckets(bucketed_sync: Any, group: dist.ProcessGroup) -> dict[str, Any]:
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
     phase, found = "start", []
     rank = dist.get_rank(group)
-    with watched_all_reduces(group, lambda: phase) as calls:
+    with recorded(group, lambda: phase, ("all_reduce",)) as calls:
         finish = bucketed_sync(parameters, BUCKET_BYTES, group)
         if not callable(finish):
             return {"calls": [], "found": [], "returned": repr(finish)}
@@ -79,7 +80,7 @@ def judge_buckets(everyone: Findings, p: int) -> None:
     _judge_second_step(everyone, calls, first, p)
 
 
-def _judge_messages(first: list[AllReduce]) -> None:
+def _judge_messages(first: list[LoggedCall]) -> None:
     sizes = [call.nbytes for call in first]
     early = [call for call in first if call.sent[0] == "backward"]
     if not early:
@@ -103,10 +104,10 @@ def _judge_messages(first: list[AllReduce]) -> None:
         raise WrongAnswer("wrong-buckets", sizes=sizes, bucket_bytes=BUCKET_BYTES, buckets=BUCKETS)
 
 
-def _judge_waiting(first: list[AllReduce]) -> None:
-    if any(call.waited and call.waited[0] == "backward" for call in first):
+def _judge_waiting(first: list[LoggedCall]) -> None:
+    if any(call.waits and call.waits[0][0] == "backward" for call in first):
         raise WrongAnswer("waits-in-the-hook")
-    if not all(call.waited or call.told for call in first):
+    if not all(call.waited for call in first):
         raise WrongAnswer("never-waits")
 
 
@@ -151,5 +152,5 @@ def _judge_second_step(everyone: Findings, calls, first, p: int) -> None:
         raise WrongAnswer("works-once: by the size of messages", sizes=sizes)
     with as_mistake("works-once"):
         _judge_values([found["found"][1] for found in everyone[:p]], p, step=1)
-    if any(call.waited_last == ("finish", 1) for call in first):
+    if any(("finish", 1) in call.waits for call in first):
         raise WrongAnswer("never-forgets-handles")

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py import Traffic
 from torch_mpi4py.tools.traffic_matrix import Count
 
+from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
-from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 
 MICRO_BATCHES, SAMPLES = 4, 2
 
@@ -65,7 +65,7 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     rounds, own, weights = [], [], []
     for step in range(2):
         # Of all groups: DDP's here is as large as the world, on which a learner may call `dist`.
-        with Traffic() as traffic, watched_all_reduces(group, lambda: "inside") as all_reduces:
+        with Traffic() as traffic, recorded(group, names=("all_reduce",)) as all_reduces:
             accumulate(ddp, optimizer, loss_function, micro_batches(rank, step))
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         own.append(len(all_reduces))

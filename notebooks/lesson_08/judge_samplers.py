@@ -25,7 +25,6 @@ from course_lib.teaching.judges.collective_calls import need_group, need_one_all
 from course_lib.teaching.judges.failures import in_one_line, was_kept_waiting
 from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
-from course_lib.teaching.judges.watched_all_reduces import watched_all_reduces
 from course_lib.teaching.message_log import portable
 
 # ---- accuracy over a padded test set ------------------------------------------------------------
@@ -45,10 +44,9 @@ def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
 def try_accuracy(global_accuracy, samples: int, group: dist.ProcessGroup) -> dict[str, Any]:
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     right = accuracy_case(samples, p)[0][rank]
-    with recorded(group) as log, watched_all_reduces(group, lambda: "inside") as all_reduces:
+    with recorded(group) as log:
         result = global_accuracy(right, samples, group)
-        waited = all(call.waited or call.told for call in all_reduces)
-    return {"result": result, "calls": log, "waited": waited}
+    return {"result": result, "calls": log}
 
 
 def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
@@ -65,7 +63,7 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
             raise WrongAnswer("not-a-float", rank=rank, result=repr(result))
         if not calls:
             raise WrongAnswer("no-communication", rank=rank, result=result)
-        if not found["waited"]:
+        if not all(call.waited for call in calls if call.call == "all_reduce"):
             raise WrongAnswer("never-waits")
         if _is(result, truth):
             continue

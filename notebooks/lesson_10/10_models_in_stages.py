@@ -16,7 +16,7 @@
 # **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them, and passes on what comes out. So that the ranks do not wait for each other all the time, the batch goes through in small pieces, one after the other, as on an assembly line.
 #
 # **You will be able to**
-# - cut a transformer into stages and train it on four ranks, with the weights of one process to $10^{-12}$;
+# - cut a transformer into stages, train it on four ranks, and measure how far its weights are from those of one process;
 # - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
 # - predict how long ranks idle, and how many activations they hold;
 # - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
@@ -24,12 +24,12 @@
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 130 minutes with the three exercises.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes with the three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.parallel import pipeline_schedules as schedules
-from course_lib.teaching import check, compare, hint, solution
+from course_lib.teaching import check, compare, hint, solution, yours_or_solution
 from notebooks.lesson_10.figures import pipeline
 
 # %% tags=["nbval-ignore-output"]
@@ -117,7 +117,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only what comes out of a block: samples · tokens · width numbers, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
+# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only *activations*, the numbers that a layer gives out: samples · tokens · width of them after a block, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
 
@@ -130,7 +130,7 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters: one rank works, three wait. (A backward is drawn twice as long as a forward, since it multiplies by weights twice: once for the gradient of its input, once for that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+# Three quarters: one rank works, three wait. (In code F is a forward and B a backward. B is drawn twice as long as a forward, because it has two matrix products for each one of forward's: gradient of the output times weights gives the gradient of the input, gradient of the output times input gives that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
@@ -141,9 +141,9 @@ filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The idle time is called the *bubble*. Let K be the number of stages and t the time of a forward and a backward of one micro-batch on one stage. Every rank works for M t. It also waits: for the first micro-batch to reach it, and, after its last forward or its last backward, for the stages beyond or before it. Together that makes K - 1 times t on every rank, so the whole step takes (M + K - 1) t, and
+# The share of their time in which the ranks idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits: for the first micro-batch to reach it, and, after its last forward or its last backward, for the stages beyond or before it. Together that makes K - 1 times $T_\text{micro}$ on every rank, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
-# $$\text{bubble} = \frac{(M + K - 1)\,t - M t}{(M + K - 1)\,t} = \frac{K - 1}{M + K - 1}.$$
+# $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
 # %%
 for micro_batches in (1, 2, 4, 8, 16, 32):
@@ -177,7 +177,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01).
+# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01). Each task is noted as it was done, for a picture: `Task("F", m)` names the forward of micro-batch m, `Placed` adds when it began and ended.
 
 
 # %%
@@ -304,13 +304,16 @@ gpipe_losses = comm.bcast(gpipe_losses, root=world_size - 1)
 # %%
 apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
+
+# %% [markdown]
+# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+
+# %%
 assert apart < 1e-12
 pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], strict=True)
 assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
 # %% [markdown]
-# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
-#
 # And the traffic? Each rank sends activations to the rank after it and their gradients to the one before it, the bytes of section 1 each way, and nothing else:
 
 # %%
@@ -339,27 +342,29 @@ prediction = None
 # %%
 # %%px
 class Sleep(torch.autograd.Function):
-    """Let through what comes, after a while."""
+    """Let through what comes, after a while; in backward after twice as long."""
 
     @staticmethod
-    def forward(ctx, x):
-        time.sleep(0.05)
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        time.sleep(0.1)
-        return gradient
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
 
 
 class SleepingStage(nn.Module):
-    def __init__(self):
+    def __init__(self, seconds=0.05):
         super().__init__()
         self.weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.seconds = seconds
 
     def forward(self, x):
         x = x.reshape(len(x), -1)[:, :1] if rank == 0 else x
-        y = Sleep.apply(x * self.weight)
+        y = Sleep.apply(x * self.weight, self.seconds)
         return y.expand(-1, 10) if rank == world_size - 1 else y
 
 
@@ -450,25 +455,31 @@ check("10.order")
 # %% [markdown]
 # Stuck? `hint("10.order")`, `solution("10.order")`.
 #
-# As a program it is as short as GPipe. We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+# Now the ranks follow your list. (The notebook asks your function what each of the four has to do, and gives them the answers. If you have no function, or not yet a right one, `yours_or_solution` takes the worked solution.)
+
+# %%
+my_order = yours_or_solution("10.order")
+cluster.view["orders"] = [my_order(number, 4, 8) for number in range(4)]
 
 
 # %%
 # %%px
 def one_f_one_b(pipe):
-    """One step, with as few micro-batches under way as keep all ranks busy."""
-    count = len(pipe.micro_batches)
-    early = min(ranks[-1] - rank, count)
-    for m in range(early):
-        pipe.forward(m)
-    for m in range(early, count):
-        pipe.forward(m)
-        pipe.backward(m - early)
-    for m in range(count - early, count):
-        pipe.backward(m)
+    """One step of eight micro-batches, in the order that your function gives."""
+    for kind, m in orders[rank]:
+        if kind == "F":
+            pipe.forward(m)
+        else:
+            pipe.backward(m)
     pipe.end()
 
 
+# %% [markdown]
+# We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+
+
+# %%
+# %%px
 class CountingPipe(Pipe):
     """Counts the bytes of activations that are held, without the weights."""
 
@@ -518,11 +529,14 @@ ratios = [one["gpipe"] / one["1f1b"] for one in held]
 compare(prediction, [ratios[0], ratios[3]], within=0.01)
 for number, one in enumerate(held):
     print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
-assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 
 # %% [markdown]
 # Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B the number of micro-batches, and with it the bubble, is no longer a matter of memory. And the weights are the same to the last roundings; only the order of the tasks has changed.
-#
+
+# %%
+assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
+
+# %% [markdown]
 # ### Checkpointing
 #
 # A block can also keep nothing but its input, and compute the rest once more when backward comes: *activation checkpointing* [2]. It takes one more forward for each backward, and a small part of the memory.
@@ -587,11 +601,14 @@ print(f"PyTorch's default: {cluster.view['stopped_early'][0]:.3f}")
 for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     print(f"rank {number}: {whole:9,} bytes a micro-batch, {less:8,} with checkpointing")
     assert less < whole / 5
-assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 
 # %% [markdown]
 # (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has all that backward needs, and what the last layer of a block gives out nobody needs again. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
-#
+
+# %%
+assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
+
+# %% [markdown]
 # ## 6. By torch.distributed.pipelining
 #
 # PyTorch has both schedules, and more. You give it your stage, its number, and the loss; it finds shapes, sends and receives.
@@ -622,7 +639,7 @@ assert max(differences) < 1e-12
 #
 # ## 7. Smaller bubbles
 #
-# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: activations cross V K - 1 borders between stages in place of K - 1, and more micro-batches are under way.
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: activations cross V K - 1 borders between stages in place of K - 1, a little more than V times as many messages, and more micro-batches are under way.
 
 # %%
 half = {"F": 0.5, "B": 1}
@@ -664,20 +681,39 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward makes two things: the gradient of the input, for which the rank before is waiting, and those of the weights, for which nobody waits before the optimizer's step. So do the first half at once, and the second when there is nothing else to do.
+# **Zero bubble** [4]. Backward makes two things: the gradient of the stage's input, for which the rank before is waiting, and the gradients of its weights, for which no rank waits before the optimizer's step. So cut backward in two, and name the halves as the authors do. In this part B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W waits until the rank would be idle.
 #
-# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does the figure below take? Its bubble is only as long as K - 1 forwards. Write a number.
+# **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does it take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
 # %%
 prediction = None
 
 # %%
+together = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
 halves = schedules.times(schedules.zero_bubble(4, 8), {"F": 1, "B": 1, "W": 1})
-compare(prediction, max(one.end for lane in halves for one in lane), source="By the schedule")
-pipeline(halves, "Backward in two halves")
+compare(prediction, schedules.seconds_of(halves), source="By the schedule")
+pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", together))
 
 # %% [markdown]
-# 3 M + K - 1 = 27. (This schedule is called ZB-H1. To get to zero, ranks have to run further ahead, which takes more memory, and the optimizer's step must not wait for all ranks.) PyTorch's `ScheduleInterleavedZeroBubble`, `ScheduleZBVZeroBubble` and `ScheduleDualPipeV` are of this family [6].
+# 3 M + K - 1 = 27. This schedule is *ZB-H1* (zero bubble, the first that its authors made by hand; *published* [4]). Forwards and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, rank 3 has three of them left at the end, when there would be nothing else to do.
+#
+# Why not leave all of them for the end? W needs what the layers took in during forward, so a rank holds a micro-batch from its F to its W. On the right of the figure stands how many that is at most: K on every rank. (Counted whole; after B a part can be freed.) Under 1F1B it was K - r, so the last ranks pay, but none needs more than rank 0 did before. With all W at the end it would be M, as under GPipe:
+
+# %%
+for micro_batches in (8, 16):
+    flushed = schedules.one_f_one_b(4, micro_batches)
+    h1 = schedules.zero_bubble(4, micro_batches)
+    late = [sorted(tasks, key=lambda task: task.kind == "W") for tasks in h1]
+    print(f"M = {micro_batches}")
+    for name, schedule in (("1F1B", flushed), ("ZB-H1", h1), ("all W at the end", late)):
+        backward = 2 if schedule is flushed else 1
+        placed = schedules.times(schedule, {"F": 1, "B": backward, "W": 1})
+        holds = [schedules.in_flight(tasks) for tasks in schedule]
+        print(f"  {name:16} {schedules.seconds_of(placed):g} units, the ranks hold {holds}")
+    assert {schedules.in_flight(tasks) for tasks in h1} == {4}
+
+# %% [markdown]
+# To get rid of the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Or the stages are cut differently: *ZB-V* [4] gives each rank two short stages, from the top down and back up, and has next to no bubble in the memory of 1F1B if F, B and W take equally long; *DualPipe* [7] sends micro-batches in from both ends, which takes the weights twice, and hides the messages of one direction behind the computing of the other. In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank has the order of ZB-H1, and there are `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
@@ -758,12 +794,16 @@ versions = cluster.view["versions"]
 compare(prediction, [versions[0], versions[3]])
 for number, (count, ages) in enumerate(zip(versions, cluster.view["ages"], strict=True)):
     print(f"rank {number}: versions {count}; ages of the weights in its eight backwards: {ages}")
-    assert ages == [min(m, 3 - number) for m in range(8)]
-assert versions == [4, 3, 2, 1]
 
 # %% [markdown]
 # K - r on rank r, as many as micro-batches under way: memory again. And the gradients are stale, like those of lesson 09, by K - 1 - r steps on rank r. GPipe and 1F1B with a *flush* (everybody waits for the end of the batch before the step) compute exactly what one process would, and that is why they are what people use.
-#
+
+# %%
+assert versions == [4, 3, 2, 1]
+for number, ages in enumerate(cluster.view["ages"]):
+    assert ages == [min(m, 3 - number) for m in range(8)]
+
+# %% [markdown]
 # ## 8. The slowest stage sets the pace
 #
 # All of that is for stages of equal length. If one takes twice as long, the others wait for it in every turn.
@@ -795,9 +835,45 @@ check("10.cut")
 # %% [markdown]
 # Stuck? `hint("10.cut")`, `solution("10.cut")`.
 #
+# Try it on stages that sleep: 10 ms for each unit of cost in forward, 20 ms in backward. The first of these eight layers embeds and the last one classifies, so both cost more.
+
+# %%
+my_cut = yours_or_solution("10.cut")
+costs = [3, 1, 1, 1, 1, 1, 1, 3]
+cuts = {"equal": [2, 2, 2, 2], "yours": my_cut(costs, 4)}
+cost_of = {}
+for name, numbers in cuts.items():
+    layers = iter(costs)
+    cost_of[name] = [sum(next(layers) for _ in range(number)) for number in numbers]
+    print(f"{name:5}: {numbers} layers, stages that cost {cost_of[name]}")
+cluster.view["cost_of"] = cost_of
+
+# %% [markdown]
+# **Predict.** GPipe with eight micro-batches: how many times as long is a step with two layers on each rank as with your cut? Write a number.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+seconds_with = {}
+for name, stage_costs in cost_of.items():
+    uneven = SleepingStage(0.01 * stage_costs[rank])
+    tries = [timed_step(gpipe, uneven, (1,))[1] for _ in range(3)]
+    seconds_with[name] = min(tries)  # what else the machine does can only make a step longer
+
+# %% tags=["nbval-ignore-output"]
+equal, yours = (cluster.view["seconds_with"][0][name] for name in ("equal", "yours"))
+compare(prediction, equal / yours, within=0.1)
+print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
+assert equal > 0.99 * 0.03 * (12 + 7 * 4)
+
+# %% [markdown]
+# The first micro-batch passes all stages, which takes the sum of the costs, 12 units; each of the seven others comes one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms, or 12 + 7 · 3 = 33, a sixth less.
+#
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
-# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. `init_device_mesh` makes the groups.
+# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` makes it, with a group for each row and each column.
 
 # %%
 # %%px
@@ -874,7 +950,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | micro-batches | same gradient, bubble (K - 1)/(M + K - 1) |
 # | GPipe | holds M micro-batches |
 # | 1F1B | the same bubble, holds K - r on stage r |
-# | interleaved | bubble (K - 1)/(V M + K - 1), V times the messages |
+# | interleaved | bubble (K - 1)/(V M + K - 1), (V K - 1)/(K - 1) times the messages |
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps inputs only, up to a third more computing |
@@ -891,3 +967,4 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
+# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Section 3.2.1; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).

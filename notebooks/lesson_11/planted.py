@@ -20,7 +20,7 @@ from course_lib.training import data
 from course_lib.training.models import MLP
 
 STEPS, BATCH = 4, 32
-SLOW_RANK, SLOW_OPERATOR = 2, "aten::_linalg_svd"
+SLOW_RANK = 2
 _TALL = 1024  # rows of the matrix that is taken apart: tens of milliseconds for each batch
 
 

@@ -131,13 +131,15 @@ def section_at(profile: Profile, time: float) -> str:
 # ---- all ranks in one file --------------------------------------------------------------------
 
 
-def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, float]:
+def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, list[float]]:
     """Move a profile to the clock of the timeline's lane, by the sections that both have.
 
     The timeline may go on for longer than the profile.
 
     Returns:
-        The profile, and by how many seconds the sections' offsets differ at most: so exact it is.
+        The profile, and for each section by how many seconds its two beginnings are then apart.
+        Half of these say how exact the profile's place is. One that is far larger is a section
+        that was interrupted between its entries in the two logs; the place is a median, and keeps.
 
     Raises:
         ValueError: if the two do not have the same sections in the same order.
@@ -151,11 +153,11 @@ def moved_to(lane: Lane, profile: Profile) -> tuple[Profile, float]:
         )
     offsets = [t - span.start for (t, _), span in zip(in_lane, profile.sections, strict=True)]
     by = statistics.median(offsets)
-    spread = max(offsets) - min(offsets)
+    apart = [abs(offset - by) for offset in offsets]
     sections = [Span(s.name, s.start + by, s.end + by) for s in profile.sections]
     operators = [Span(s.name, s.start + by, s.end + by) for s in profile.operators]
     allocations = [a._replace(time=a.time + by) for a in profile.allocations]
-    return Profile(sections, operators, allocations), spread
+    return Profile(sections, operators, allocations), apart
 
 
 def write_merged(path: str | Path, timeline: Timeline, profiles: Sequence[Profile]) -> Path:

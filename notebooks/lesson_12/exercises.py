@@ -160,9 +160,10 @@ def check_save_whole(save_whole) -> str:
 INTERVAL_HINTS = [
     "Two losses work against each other: saving costs `save_s` in every interval, and a failure "
     "costs half an interval on average. What matters is how often *any* of the ranks fails.",
-    "With N ranks some rank fails N times as often, every lifetime_s / N seconds on average: that "
-    "is M. The share of time lost is save_s / t + t / (2 M). Where is its derivative by t zero?",
-    "-save_s / t**2 + 1 / (2 M) = 0, so t is the square root of ... Mind the seconds.",
+    "With R ranks some rank fails R times as often, every lifetime_s / R seconds on average: that "
+    "is T. With t from save to save, the share of time lost is save_s / t + t / (2 T). Where is "
+    "its derivative by t zero?",
+    "-save_s / t**2 + 1 / (2 T) = 0, so t is the square root of ... Mind the seconds.",
 ]
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from course_lib.teaching.exercise import Staged, WrongAnswer
 
@@ -178,12 +179,9 @@ def _noted(save_whole, seen: Seen, path: Path) -> Iterator[None]:
     # Also where a cell says `from os import fsync, replace`.
     cell: dict[str, Any] = getattr(inspect.unwrap(save_whole), "__globals__", {})
     own = {name: value for name, value in cell.items() if any(value is known for known in noting)}
-    try:
-        for name, original in originals.items():
-            setattr(os, name, noting[original])
+    with patch.multiple(os, **{name: noting[original] for name, original in originals.items()}):
         cell.update({name: noting[original] for name, original in own.items()})
-        yield
-    finally:
-        cell.update(own)
-        for name, original in originals.items():
-            setattr(os, name, original)
+        try:
+            yield
+        finally:
+            cell.update(own)

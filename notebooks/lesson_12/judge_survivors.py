@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -142,7 +143,6 @@ def _momentum_of(optimizer: torch.optim.Optimizer) -> int | None:
 def _only(group: dist.ProcessGroup) -> Iterator[list[int]]:
     """Let a call that would wait for the dead rank fail at once; note every ``src``."""
     sources: list[int] = []
-    originals = {name: getattr(dist, name) for name in _GROUP_CALLS}
     wrap = DistributedDataParallel.__init__
 
     def checked(self, *args, **kwargs):
@@ -151,15 +151,12 @@ def _only(group: dist.ProcessGroup) -> Iterator[list[int]]:
             raise _dead_included("DistributedDataParallel(...)")
         wrap(self, *args, **kwargs)
 
-    for name, original in originals.items():
-        setattr(dist, name, _guarded(name, original, group, sources))
-    DistributedDataParallel.__init__ = checked
-    try:
+    guarded = {name: _guarded(name, getattr(dist, name), group, sources) for name in _GROUP_CALLS}
+    with (
+        patch.multiple(dist, **guarded),
+        patch.object(DistributedDataParallel, "__init__", checked),
+    ):
         yield sources
-    finally:
-        DistributedDataParallel.__init__ = wrap
-        for name, original in originals.items():
-            setattr(dist, name, original)
 
 
 def _guarded(name: str, original, group: dist.ProcessGroup, sources: list[int]):

@@ -56,7 +56,7 @@ def check_effective_batch(effective_batch: Callable) -> str:
     from .judge_reading import judge_batch
 
     judge_batch(effective_batch)
-    return "The same 32 in six settings is six different experiments."
+    return "The same 32 in these six settings is three different experiments."
 
 
 READ_HINTS = [

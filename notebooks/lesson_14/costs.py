@@ -56,13 +56,15 @@ def speed_up(
     Args:
         sample_seconds: computing, for each sample.
         fixed_seconds: of each step, whatever the batch.
-        sync: seconds of synchronising, in each step of many ranks.
+        sync: seconds of synchronising, in each step of several ranks.
         cores: how many ranks really compute at a time.
     """
     turns = -(-many.ranks // cores)
     alone = one.steps * (fixed_seconds + one.batch * sample_seconds)
-    together = many.steps * (turns * (fixed_seconds + many.batch * sample_seconds) + sync)
-    return alone / together
+    step = turns * (fixed_seconds + many.batch * sample_seconds)
+    if many.ranks > 1:
+        step += sync
+    return alone / (many.steps * step)
 
 
 def bytes_on_links(

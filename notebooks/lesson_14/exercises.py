@@ -40,13 +40,15 @@ SPEED_HINTS = [
     "Two times: of one rank until the target, and of many. Each is a number of steps times the "
     "seconds of a step.",
     "A step of one rank: `fixed_seconds + one.batch * sample_seconds`. Of many: the same with "
-    "their batch, as many times as there are turns, and `sync` on top. `-(-a // b)` is a / b "
-    "rounded up.",
+    "their batch, as many times as there are turns, and `sync` on top if there are several. "
+    "`-(-a // b)` is a / b rounded up.",
     "```python\n"
     "turns = -(-many.ranks // cores)\n"
     "alone = one.steps * (fixed_seconds + one.batch * sample_seconds)\n"
-    "together = many.steps * (turns * ... + ...)\n"
-    "return alone / together\n"
+    "step = turns * ...\n"
+    "if many.ranks > 1:\n"
+    "    step += ...\n"
+    "return alone / (many.steps * step)\n"
     "```",
 ]
 

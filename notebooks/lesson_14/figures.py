@@ -17,7 +17,7 @@ ALONE, TOGETHER = SOFT_INK, "#D55E00"
 
 
 def draw_accuracy(axes: Any, alone: Measured, together: Measured) -> None:
-    """Draw the test accuracy over the seconds of training, and where the target was reached."""
+    """Draw one run's test accuracy over the seconds of training, and where it met the target."""
     for run, name, colour, marker in (
         (alone, "one rank", ALONE, "s"),
         (together, f"{together.ranks} ranks, {together.plan.strategy}", TOGETHER, "o"),
@@ -28,9 +28,7 @@ def draw_accuracy(axes: Any, alone: Measured, together: Measured) -> None:
         if run.reached is not None:
             axes.axvline(run.reached.seconds, color=colour, lw=1, ls=":")
     axes.axhline(together.target, color=INK, lw=1, ls="--", label="target")
-    axes.set(
-        xlabel="training time (s)", ylabel="test accuracy (fraction)", xlim=(0, None), ylim=(0, 1)
-    )
+    axes.set(xlabel="training time (s)", ylabel="accuracy (fraction)", xlim=(0, None), ylim=(0, 1))
     finish_axes(axes)
     axes.legend(loc="lower right", frameon=True, facecolor=PAPER, edgecolor=RULE, fontsize=9)
 

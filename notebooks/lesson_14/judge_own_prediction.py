@@ -18,6 +18,15 @@ __all__ = ["Guess", "guesses", "reading"]
 _SAME = 0.02  # as a fraction: people round
 _NEAR = 0.05  # so near to the formula there is nothing to explain
 _GOOD = 0.10  # of the measurement
+_WITHOUT_MESSAGES = (
+    "by-the-formula",
+    "as-many-times-as-ranks",
+    "speed-up-of-an-epoch",
+    "same-number-of-steps",
+    "forgets-the-fixed-part",
+    "ranks-share-cores",
+    "upside-down",
+)
 
 
 class Guess(NamedTuple):
@@ -41,7 +50,7 @@ def guesses(
         nothing for a strategy without a formula.
     """
     buckets = _buckets(plan, tensors)
-    if not buckets:
+    if buckets is None:
         return []
     alpha, bits = task.latency, task.megabits
     seldom = plan.options.get("every", 1)
@@ -116,6 +125,8 @@ def guesses(
         ),
         Guess("upside-down", 1 / by(), "it is upside down: time of many over time of one"),
     ]
+    if not buckets:
+        return [one for one in found if one.name in _WITHOUT_MESSAGES]
     return found
 
 
@@ -141,10 +152,12 @@ def reading(predicted: float, measured: float, found: Sequence[Guess]) -> str:
     return f"looks as if {causes}; by the formula it would be {right.speed_up:.2f}"
 
 
-def _buckets(plan: Plan, tensors: Sequence[int]) -> list[float]:
+def _buckets(plan: Plan, tensors: Sequence[int]) -> list[float] | None:
+    """Return the bytes of each all-reduce; None for a strategy without a formula."""
     whole = float(sum(tensors))
     return {
+        "alone": [],
         "per layer": [float(size) for size in tensors],
         "flattened": [whole],
         "local SGD": [whole],
-    }.get(plan.strategy, [])
+    }.get(plan.strategy)

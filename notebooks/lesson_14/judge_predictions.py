@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import bisect
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
 
 from . import costs
 from .costs import Run
 
 __all__ = ["judge_bytes", "judge_speed_up", "judge_sync", "judge_time_to_target"]
+
+
+def _judge_that_its_list_is_kept(function: Callable, cases: Sequence[tuple]) -> None:
+    """Raise if a function changes the list that it gets, whose caller still needs it."""
+    for case in cases:
+        given = copy.deepcopy(case)
+        function(*given)
+        if given != case:
+            before, after = (next(x for x in args if isinstance(x, list)) for args in (case, given))
+            raise WrongAnswer("changes-its-list", before=before, after=after)
+
 
 # ---- seconds of synchronising ------------------------------------------------------------------
 
@@ -29,6 +43,10 @@ def _doubling(n: float, p: int, alpha: float, beta: float) -> float:
 
 def _ring(n: float, p: int, alpha: float, beta: float) -> float:
     return 2 * (p - 1) * (alpha + n / p * beta)
+
+
+def _rabenseifner(n: float, p: int, alpha: float, beta: float) -> float:
+    return 2 * (p.bit_length() - 1) * alpha + 2 * (p - 1) / p * n * beta
 
 
 def _cheaper(n: float, p: int, alpha: float, beta: float) -> float:
@@ -62,6 +80,10 @@ _SYNC_MISTAKES = (
         "one-algorithm-for-all-buckets",
         lambda b, p, a, m: min(_each(_doubling)(b, p, a, m), _each(_ring)(b, p, a, m)),
     ),
+    Mistake(
+        "rabenseifner-too",
+        _each(lambda n, p, a, b: min(_cheaper(n, p, a, b), _rabenseifner(n, p, a, b))),
+    ),
     Mistake("the-dearer", _each(lambda n, p, a, b: max(_doubling(n, p, a, b), _ring(n, p, a, b)))),
     Mistake(
         "one-way-round", _each(lambda n, p, a, b: min(_doubling(n, p, a, b), _ring(n, p, a, b) / 2))
@@ -88,6 +110,7 @@ _SYNC_MISTAKES = (
 
 def judge_sync(sync_seconds: Callable) -> None:
     judge_formula(sync_seconds, costs.sync_seconds, _SYNC_MISTAKES, _SYNC_CASES)
+    _judge_that_its_list_is_kept(sync_seconds, _SYNC_CASES)
 
 
 # ---- the speed-up ------------------------------------------------------------------------------
@@ -98,7 +121,10 @@ _SPEED_CASES = (
     (Run(1, 16, 300), Run(4, 32, 80), 0.002, 0.003, 0.040, 3),
     (Run(1, 16, 300), Run(2, 16, 170), 0.002, 0.003, 0.010, 16),
     (Run(1, 16, 200), Run(4, 16, 60), 0.0015, 0.004, 0.100, 4),
+    (Run(1, 16, 150), Run(6, 16, 50), 0.002, 0.008, 0.030, 4),
 )
+# Apart from the others, so that each usual mistake is recognised with this one and without it.
+_ONE_RANK_AS_MANY = (Run(1, 16, 140), Run(1, 64, 70), 0.002, 0.008, 0.020, 4)
 
 
 def _times(one, many, x, f, sync, cores, *, steps=None, batch=None, fixed=None, turns=None):
@@ -171,6 +197,18 @@ _SPEED_MISTAKES = (
         "turns-not-whole", lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=m.ranks / c)
     ),
     Mistake(
+        "turns-not-rounded",
+        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=max(1, m.ranks / c)),
+    ),
+    Mistake(
+        "turns-one-too-many",
+        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=m.ranks // c + 1),
+    ),
+    Mistake(
+        "turns-to-the-nearest",
+        lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=max(1, round(m.ranks / c))),
+    ),
+    Mistake(
         "turns-rounded-down",
         lambda o, m, x, f, s, c: _ratio(o, m, x, f, s, c, turns=max(1, m.ranks // c)),
     ),
@@ -193,6 +231,12 @@ _SPEED_MISTAKES = (
 
 def judge_speed_up(speed_up: Callable) -> None:
     judge_formula(speed_up, costs.speed_up, _SPEED_MISTAKES, _SPEED_CASES)
+    given = speed_up(*_ONE_RANK_AS_MANY)
+    wanted = costs.speed_up(*_ONE_RANK_AS_MANY)
+    if not math.isclose(float(given), wanted, rel_tol=1e-5):
+        raise WrongAnswer(
+            "sync-of-a-single-rank", case=_ONE_RANK_AS_MANY, given=f"{float(given):.6g}"
+        )
 
 
 # ---- time to the target ------------------------------------------------------------------------
@@ -203,7 +247,11 @@ _LOOKS_CASES = (
     ([(1.0, 0.1), (2.0, 0.3)], 0.5),
     ([(1.0, 0.97), (2.0, 0.92), (3.0, 0.99), (4.0, 0.98)], 0.9),
     ([(1.0, 0.896), (2.0, 0.93)], 0.9),
+    ([(1.0, 0.7), (2.0, 0.6), (3.0, 0.65), (4.0, 0.92), (5.0, 0.91)], 0.9),
+    ([(0.0, 0.95), (1.0, 0.97)], 0.9),
+    (list(enumerate([0.5, 0.92, 0.6, 0.7, 0.8, 0.95, 0.96], 1)), 0.9),
 )
+_NO_LOOKS: tuple[list, float] = ([], 0.9)
 
 
 def _reaching(looks, target):
@@ -228,6 +276,25 @@ def _stays(looks, target):
         if all(accuracy >= target for _, accuracy in looks[i:]):
             return seconds
     return None
+
+
+def _gives_up_at_a_dip(looks, target):
+    before = 0.0
+    for seconds, accuracy in looks:
+        if accuracy >= target:
+            return seconds
+        if accuracy < before:
+            return None
+        before = accuracy
+    return None
+
+
+def _by_halves(bisect_at: Callable):
+    def search(looks, target):
+        place = bisect_at([accuracy for _, accuracy in looks], target)
+        return looks[place][0] if place < len(looks) else None
+
+    return search
 
 
 def _best(looks, _=None):
@@ -273,12 +340,31 @@ _LOOKS_MISTAKES = (
     Mistake(
         "not-none", lambda looks, target: next((s for s, a in looks if a >= target), looks[-1][0])
     ),
+    Mistake("gives-up-at-a-dip", _gives_up_at_a_dip),
+    Mistake("searches-by-halves", _by_halves(bisect.bisect_left)),
+    Mistake("searches-by-halves", _by_halves(bisect.bisect_right)),
+    Mistake(
+        "skips-the-first-look",
+        lambda looks, target: costs.time_to_target(looks[1:], target),
+    ),
+    Mistake("zero-is-never", lambda looks, target: costs.time_to_target(looks, target) or None),
+    Mistake(
+        "zero-is-never",
+        lambda looks, target: costs.time_to_target([one for one in looks if one[0]], target),
+    ),
     Mistake("zero-for-none", lambda looks, target: next((s for s, a in looks if a >= target), 0)),
 )
 
 
 def judge_time_to_target(time_to_target: Callable) -> None:
     judge_formula(time_to_target, costs.time_to_target, _LOOKS_MISTAKES, _LOOKS_CASES)
+    _judge_that_its_list_is_kept(time_to_target, _LOOKS_CASES)
+    try:
+        given = time_to_target(*copy.deepcopy(_NO_LOOKS))
+    except Exception as error:
+        raise WrongAnswer("nothing-seen-yet: it raises", error=repr(error)) from error
+    if given is not None:
+        raise WrongAnswer("nothing-seen-yet", given=given)
 
 
 # ---- bytes -------------------------------------------------------------------------------------
@@ -292,6 +378,7 @@ _BYTES_CASES = (
     ("server", 30, 3, 500, 4),
     ("local SGD", 47, 4, 300, 16),
     ("local SGD", 64, 2, 100, 16),
+    ("local SGD", 10, 4, 1_000, 16),
 )
 
 
@@ -324,6 +411,10 @@ _BYTES_MISTAKES = (
     Mistake("local-in-every-step", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s)),
     Mistake("local-multiplied", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=s * e)),
     Mistake("local-rounds-up", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=-(-s // e))),
+    Mistake(
+        "local-at-least-one-round",
+        lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=max(1, s // e)),
+    ),
     Mistake(
         "local-last-round-lost", lambda w, s, p, n, e: _bytes(w, s, p, n, e, rounds=(s - 1) // e)
     ),

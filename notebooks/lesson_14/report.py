@@ -24,7 +24,7 @@ from course_lib.teaching.timelines.lanes import Lane, RankEvents, lanes_of
 from notebooks.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
 from notebooks.lesson_14.journal import Entry, Journal
 from notebooks.lesson_14.judge_own_prediction import guesses, reading
-from notebooks.lesson_14.tasks import TASKS, Measured, Task
+from notebooks.lesson_14.tasks import TASKS, Measured, Plan, Task
 
 __all__ = ["Report", "Result", "rubric", "write_report"]
 
@@ -38,15 +38,32 @@ class Result:
     runs: Sequence[Measured]
 
     @classmethod
-    def of(cls, task: str, alone: Measured, runs: Sequence[Measured]) -> Result:
-        """Return the result for the task with that letter.
+    def of(
+        cls, task: str, plan: Plan, alone: Measured | None, runs: Sequence[Measured | None]
+    ) -> Result:
+        """Return the result of ``plan`` for the task with that letter.
 
         Raises:
-            ValueError: if the runs are not those of one plan.
+            ValueError: if one rank or all have not run, or run something else, so that no report
+                of an earlier plan is written.
         """
-        if len({str(run.plan) for run in runs}) != 1:
-            raise ValueError("these are runs of different plans")
-        return cls(TASKS[task], alone, list(runs))
+        if not isinstance(plan, Plan):
+            raise ValueError(f"there is no plan, but {plan!r}: run the cell that makes it")
+        again = "run the training cell again"
+        if alone is None or not runs or None in runs:
+            raise ValueError(f"there is no run of this plan, because training failed: {again}")
+        found = [alone, *(run for run in runs if run is not None)]
+        for run in found:
+            if run.task != task:
+                raise ValueError(f"this is a run of task {run.task}, not {task}: {again}")
+        if alone.ranks != 1 or alone.plan.batch != TASKS[task].batch:
+            raise ValueError(f"the baseline is one rank with batch {TASKS[task].batch}: {again}")
+        for run in found[1:]:
+            if run.plan != plan:
+                raise ValueError(
+                    f"this is a run of {run.plan.in_words()}, not of {plan.in_words()}: {again}"
+                )
+        return cls(TASKS[task], alone, found[1:])
 
     @property
     def together(self) -> Measured:
@@ -56,25 +73,23 @@ class Result:
     @property
     def speed_up(self) -> float | None:
         """How many times as fast the target was reached; None if one of the two never did."""
-        one, many = self.alone.reached, self.together.reached
-        return one.seconds / many.seconds if one and many else None
+        one, many = self.alone.seconds, self.together.seconds
+        return one / many if one and many else None
 
     @property
     def parts(self) -> tuple[float, float] | None:
         """The speed-up as a product: so many times fewer steps, each so many times as fast."""
-        one, many = self.alone.reached, self.together.reached
-        if not (one and many):
+        one, many = self.alone, self.together
+        if not (one.steps and many.steps):
             return None
-        steps = one.steps / many.steps
-        return steps, one.seconds / many.seconds / steps
+        return one.steps / many.steps, one.step_seconds / many.step_seconds
 
     def reading(self, predicted: float) -> str:
         """Return which usual mistake a prediction looks like."""
-        one, many = self.alone.reached, self.together.reached
+        run, one, many = self.together, self.alone.steps, self.together.steps
         if not (one and many and self.speed_up):
             return "the target was not reached"
-        run, steps = self.together, (one.steps, many.steps)
-        found = guesses(self.task, run.plan, run.ranks, steps, run.tensors)
+        found = guesses(self.task, run.plan, run.ranks, (one, many), run.tensors)
         return reading(predicted, self.speed_up, found)
 
     @property
@@ -165,12 +180,16 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
     task, together = result.task, result.together
     rows = [
         ("task", f"{task.in_words(together.data)}; target {together.target:.0%}"),
+        ("one rank", f"batch {result.alone.plan.batch}, rate {result.alone.plan.rate:g}"),
         ("plan", f"{together.ranks} ranks, {together.plan.in_words()}"),
         ("predicted", predicted.in_words() if predicted else "nothing"),
     ]
     if predicted and predicted.content["why"]:
         rows.append(("because", str(predicted.content["why"])))
     rows.append(("measured", _measured(result)))
+    rows.append(("seeds", _seeds(result)))
+    if not any(run.calls or run.messages for run in result.runs):
+        rows.append(("what it is", _by_itself(result)))
     if result.parts:
         fewer, faster = result.parts
         made_of = f"{fewer:.2f} times fewer steps, each {faster:.2f} times as fast"
@@ -183,6 +202,15 @@ def _rows(result: Result, predicted: Entry | None, learned: str) -> list[tuple[s
     rows.append(("traffic", _traffic(result)))
     rows.append(("in words", learned or "(nothing written yet)"))
     return rows
+
+
+def _by_itself(result: Result) -> str:
+    others = result.together.ranks - 1
+    return (
+        "one rank by itself. No rank has sent anything, so the model that was looked at is rank "
+        f"0's alone, and the work of the other {others} is lost. What differs from 1 comes from "
+        "batch, rate and the luck of its samples"
+    )
 
 
 def _traffic(result: Result) -> str:
@@ -199,19 +227,28 @@ def _traffic(result: Result) -> str:
 
 
 def _measured(result: Result) -> str:
-    one, many = result.alone.reached, result.together.reached
     for run, name in ((result.alone, "one rank"), (result.together, "the plan")):
-        if run.reached is None:
+        if run.steps is None:
             last = run.looks[-1]
             return f"{name} did not reach the target: {last.accuracy:.1%} in {last.seconds:.1f} s"
-    assert one
-    assert many
     assert result.speed_up
     return (
-        f"{result.speed_up:.2f} times as fast: {many.seconds:.2f} s ({many.steps} steps of "
-        f"{1e3 * many.seconds / many.steps:.0f} ms) instead of {one.seconds:.2f} s "
-        f"({one.steps} steps of {1e3 * one.seconds / one.steps:.0f} ms)"
+        f"{result.speed_up:.2f} times as fast: {_time(result.together)} instead of "
+        f"{_time(result.alone)}"
     )
+
+
+def _time(run: Measured) -> str:
+    return f"{run.seconds:.2f} s ({run.steps} steps of {1e3 * run.step_seconds:.0f} ms)"
+
+
+def _seeds(result: Result) -> str:
+    """The steps of each seed, by which one sees how far two runs of the same kind lie apart."""
+    one, many = (
+        ", ".join("never" if steps is None else str(steps) for steps in run.seeds)
+        for run in (result.alone, result.together)
+    )
+    return f"steps of one rank {one}; of the plan {many}; the medians count"
 
 
 Panel = tuple[str, Callable[[Any], None], str, float]
@@ -222,10 +259,11 @@ def _panels(result: Result) -> list[Panel]:
     alone, together, plan = result.alone, result.together, result.together.plan
     return [
         (
-            "Accuracy against time",
+            "Accuracy against time, with the first seed",
             lambda axes: draw_accuracy(axes, alone, together),
-            f"Test accuracy over training time, of one rank and of {together.ranks} ranks with "
-            f"{plan.strategy}; the target is a dashed line, dotted lines show when it is reached.",
+            "Test accuracy over training time with the first seed, of one rank and of "
+            f"{together.ranks} ranks with {plan.strategy}; the target is a dashed line, dotted "
+            "lines show when it is reached.",
             3.0,
         ),
         (

@@ -23,7 +23,7 @@ __all__ = ["READY", "average_weights"]
 
 
 def alone(worker: "Worker") -> Step:
-    """One rank, nobody to talk to: the baseline."""
+    """No messages: the baseline, or every rank by itself."""
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
         worker.optimizer.zero_grad()

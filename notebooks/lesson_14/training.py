@@ -3,7 +3,13 @@
 Model, data, gradients and messages are real. Simulated are two things. The *device*: forward and
 backward take at least the task's seconds, by sleeping what is left of them, so that ranks which
 share a core compute at the same time all the same. And the *link*, by ``emulated_link``. The
-stop-watch stands still while the test accuracy is looked at.
+stop-watch stands still while the test accuracy is looked at. One replica is looked at, as it is:
+rank 0's, or the stages of a pipeline put together. A mean of several replicas would be a better
+model, and is one only if the strategy makes it, which takes time on the link.
+
+By the same strategy one seed may take twice the steps of another. So a run on the clock, with the
+first of ``SEEDS``, tells how long a step is, and all seeds, the others off the clock, tell how many
+steps it takes.
 
 Every function is called on all ranks together, ``train_alone`` on one.
 """
@@ -11,10 +17,10 @@ Every function is called on all ranks together, ``train_alone`` on one.
 from __future__ import annotations
 
 import copy
-import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from itertools import count, islice, pairwise
 from typing import Any
@@ -34,13 +40,12 @@ from course_lib.training import data, models
 from course_lib.training.data import DataSet
 from course_lib.training.loops import accuracy, batches
 from notebooks.lesson_14 import strategies
-from notebooks.lesson_14.tasks import Look, Measured, Plan, Task, moment
+from notebooks.lesson_14.tasks import Look, Measured, Plan, Task, median, moment
 
-__all__ = ["Worker", "rehearse", "train", "train_alone"]
+__all__ = ["Worker", "load", "pilot", "rehearse", "rehearse_rates", "train", "train_alone"]
 
 _MOST_TRAINING, _MOST_TEST = 16_384, 1_000  # of a large data set: enough for these targets
-_FEWEST_SHOWN = 4  # steps in the timeline, or as many as lie between two averages
-SEED = 14
+SEEDS = (14, 15, 16, 17, 18)
 
 # The first optimizer of a process imports torch._dynamo, which takes a second.
 torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -65,12 +70,12 @@ def _part(samples: DataSet, most: int) -> DataSet:
     return DataSet(samples.images[:most].clone(), samples.labels[:most].clone())
 
 
-def new_model(task: Task, images: torch.Tensor) -> nn.Module:
+def new_model(task: Task, images: torch.Tensor, seed: int = SEEDS[0]) -> nn.Module:
     """Return the task's network, with the same weights on every rank and in every call."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        hidden = (256, 256) if task.network == "wide MLP" else (128,)
-        return models.MLP(images[0].numel(), hidden)
+        torch.manual_seed(seed)
+        hidden = 1024 if task.network == "wide MLP" else 128
+        return models.MLP(images[0].numel(), (hidden,))
 
 
 class Worker:
@@ -134,6 +139,10 @@ class Worker:
         self.optimizer = torch.optim.SGD(
             own or [nn.Parameter(torch.zeros(1))], lr=self.optimizer.param_groups[0]["lr"]
         )
+        self.optimizer.register_step_pre_hook(self._take_the_fixed_seconds)
+
+    def _take_the_fixed_seconds(self, *_: object) -> None:
+        _sleep_until(time.perf_counter() + self._fixed_seconds)
 
     def receive(self, images: torch.Tensor, source: int) -> torch.Tensor:
         """Return what rank ``source`` made of these images in the stages before this one."""
@@ -176,29 +185,64 @@ def _sleep_until(moment: float) -> None:
 # ---- to the target -------------------------------------------------------------------------------
 
 
-def train_alone(task: Task, plan: Plan | None = None, *, paced: bool = True) -> Measured:
-    """Train on this rank alone: the baseline, or another ``plan`` (batch and rate count).
+def train_alone(task: Task, plan: Plan) -> Measured:
+    """Train on this rank alone, on its simulated device: the baseline (batch and rate count)."""
+    return _train_on_the_clock(task, _without_messages(plan), _Alone())
 
-    Without ``paced`` as fast as the machine can, which tells the steps and not the time.
+
+def pilot(task: Task, batch: int) -> dict[float, int | None]:
+    """Return how many steps one process takes to the target, by learning rate.
+
+    Neither link nor device: it tells nothing about the time. The ranks share the task's rates and
+    the seeds, and all get the answers: medians of all seeds, None if the target is not reached.
     """
-    return _train(task, plan or Plan("alone", task.batch, task.rate), _Alone(), paced)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    tries = [(rate, seed) for rate in task.rates for seed in SEEDS]
+    own = {}
+    for rate, seed in tries[rank::ranks]:
+        run = _train(task, Plan("alone", batch, rate), _Alone(), seed, paced=False)
+        own[rate, seed] = _steps(run)
+    found: list[Any] = [None] * ranks
+    dist.all_gather_object(found, own)
+    steps = {one: number for part in found for one, number in part.items()}
+    return {rate: median([steps[rate, seed] for seed in SEEDS]) for rate in task.rates}
 
 
 def train(task: Task, plan: Plan) -> Measured:
     """Train by ``plan`` on all ranks, over the task's link, on the simulated devices."""
-    with emulated_link(task.latency, task.bandwidth):
-        return _train_together(task, plan, paced=True)
+    if plan.strategy == "asynchronous":
+        with emulated_link(task.latency, task.bandwidth):
+            return _train_with_server(task, plan, paced=True)
+    return _train_on_the_clock(task, plan, _Together())
 
 
 def rehearse(task: Task, plan: Plan) -> Measured:
     """The same without link and device: it tells how many steps, and nothing about the time."""
-    return _train_together(task, plan, paced=False)
-
-
-def _train_together(task: Task, plan: Plan, paced: bool) -> Measured:
     if plan.strategy == "asynchronous":
-        return _train_with_server(task, plan, paced)
-    return _train(task, plan, _Together(), paced)
+        return _train_with_server(task, plan, paced=False)
+    team = _Together()
+    first, *others = (_train(task, plan, team, seed, paced=False) for seed in SEEDS)
+    return replace(first, seeds=tuple(map(_steps, [first, *others])))
+
+
+def rehearse_rates(task: Task, plan: Plan, rates: Sequence[float] = ()) -> dict[float, int | None]:
+    """Return the steps of ``plan`` by learning rate: those given, else all of the task's."""
+    return {rate: rehearse(task, replace(plan, rate=rate)).steps for rate in rates or task.rates}
+
+
+def _train_on_the_clock(task: Task, plan: Plan, team: _Alone) -> Measured:
+    with emulated_link(task.latency, task.bandwidth) if team.ranks > 1 else nullcontext():
+        run = _train(task, plan, team, SEEDS[0], paced=True)
+    others = [_steps(_train(task, plan, team, seed, paced=False)) for seed in SEEDS[1:]]
+    return replace(run, seeds=(_steps(run), *others))
+
+
+def _without_messages(plan: Plan) -> Plan:
+    return replace(plan, strategy="alone", options={})
+
+
+def _steps(run: Measured) -> int | None:
+    return run.reached.steps if run.reached else None
 
 
 class _Alone:
@@ -241,15 +285,13 @@ class _Together(_Alone):
 
     @torch.no_grad()
     def accuracy(self, worker: Worker, test: DataSet) -> float:
-        """Of the stages put together, or of the mean of all replicas."""
-        common = copy.deepcopy(worker.model)
-        for number, parameter in enumerate(common.parameters()):
-            if worker.owners:
-                dist.broadcast(parameter, worker.owners[number])
-            else:
-                dist.all_reduce(parameter)
-                parameter /= self.ranks
-        right = accuracy(common, test) if self.rank == 0 else 0.0
+        """Of rank 0's replica, or of the stages put together."""
+        model = worker.model
+        if worker.owners:
+            model = copy.deepcopy(model)
+            for owner, parameter in zip(worker.owners, model.parameters(), strict=True):
+                dist.broadcast(parameter, owner)
+        right = accuracy(model, test) if self.rank == 0 else 0.0
         message = torch.tensor([right], dtype=torch.float64)
         dist.broadcast(message, 0)
         return float(message)
@@ -259,40 +301,35 @@ class _Together(_Alone):
         return self.rank, events, clock.offset, clock.residual
 
 
-def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
-    if plan.strategy not in strategies.READY:
-        known = ", ".join([*strategies.READY, "asynchronous"])
-        raise ValueError(f"no strategy is called {plan.strategy!r}; there are {known}")
+def _train(task: Task, plan: Plan, team: _Alone, seed: int, paced: bool) -> Measured:
     began = moment()
     training, test, name = load(task)
-    model = new_model(task, training.images)
+    model = new_model(task, training.images, seed)
     worker = Worker(task, model, plan.rate, team.rank, team.ranks, paced)
-    step = strategies.READY[plan.strategy](worker, **plan.options)
+    step = _step_of(plan, worker)
     parts = 1 if plan.strategy == "pipeline" else team.ranks
     own = slice(plan.batch * team.rank, plan.batch * (team.rank + 1)) if parts > 1 else slice(None)
-    source = _batches(training, plan.batch * parts)
-    between_looks = max(1, task.look_every // (plan.batch * parts))
-    shown_steps = max(_FEWEST_SHOWN, int(plan.options.get("every", 0)))
+    source = _batches(training, plan.batch * parts, seed)
     looks, seconds, traffic, shown = [Look(0, 0, 0.0, 0.0)], 0.0, _Total(), None
-    while looks[-1].accuracy < task.targets[name] and looks[-1].samples < task.most_samples:
+    shown_at = _shown_at(task, plan) if paced else set()
+    while looks[-1].accuracy < task.targets[name] and looks[-1].steps < task.most_steps:
         with team.off_the_clock():
             team.meet()
-        first, last, begin = mark(), math.inf, time.perf_counter()
+        first, begin = mark(), time.perf_counter()
         with traffic.counting():
-            for number, (images, labels) in enumerate(islice(source, between_looks), 1):
+            for images, labels in islice(source, task.look_every):
                 with section("step"):
                     step(images[own], labels[own])
-                if number == shown_steps:
-                    last = time.perf_counter()
         took = time.perf_counter() - begin
+        steps = looks[-1].steps + task.look_every
         with team.off_the_clock():
-            if shown is None and looks[-1].steps:  # the second time, when all is warm
-                shown = team.shown([event for event in events(first) if event.start < last])
+            if steps in shown_at:
+                shown = team.shown(events(first))
             seconds += team.slowest(took)
-            steps = looks[-1].steps + between_looks
             right = team.accuracy(worker, test)
             looks.append(Look(steps, steps * plan.batch * parts, seconds, right))
     return Measured(
+        task=task.name,
         plan=plan,
         data=name,
         ranks=team.ranks,
@@ -302,14 +339,42 @@ def _train(task: Task, plan: Plan, team: _Alone, paced: bool) -> Measured:
         checksum=models.checksum(model),
         tensors=tuple(parameter.nbytes for parameter in model.parameters()),
         began=began,
+        seeds=(),
         **traffic.as_dict(),
     )
 
 
-def _batches(training: DataSet, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _step_of(plan: Plan, worker: Worker) -> strategies.Step:
+    name = plan.strategy
+    if name not in strategies.READY:
+        raise ValueError(
+            f"the ranks have no strategy {name!r}, only {', '.join(strategies.READY)}: run "
+            f"strategies.READY[{name!r}] = its function in a %%px cell"
+        )
+    step = strategies.READY[name](worker, **plan.options)
+    if not callable(step):
+        raise TypeError(
+            f"the strategy {name!r} returned {step!r}: it has to return the function of one step, "
+            "step(images, labels)"
+        )
+    return step
+
+
+def _shown_at(task: Task, plan: Plan) -> set[int]:
+    """Return which looks end the steps of the timeline; the last one that takes place counts.
+
+    The second, when all is warm; and the first that comes after an average of weights.
+    """
+    seldom, look = int(plan.options.get("every", 0)), task.look_every
+    return {2 * look, max(2 * look, -(-seldom // look) * look)}
+
+
+def _batches(
+    training: DataSet, size: int, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Whole batches for ever, each epoch in an order of its own, the same on every rank."""
     for epoch in count():
-        for chosen in batches(len(training), size, seed=SEED + epoch):
+        for chosen in batches(len(training), size, seed=1000 * seed + epoch):
             if len(chosen) == size:
                 yield training[chosen]
 
@@ -340,18 +405,18 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
     """Rank 0 serves, all others compute.
 
     Nobody can stop the clock of ranks that do not meet. So the server looks at the accuracy while
-    its clock runs: a millisecond or two for these networks.
+    its clock runs: a millisecond or two for these networks. And as the pace of the workers decides
+    which gradients are stale, other seeds off the clock would tell nothing: it is one run.
     """
     began = moment()
     training, test, name = load(task)
     model, rank, ranks = new_model(task, training.images), dist.get_rank(), dist.get_world_size()
     looks: list[Look] = []
-    between_looks = max(1, task.look_every // plan.batch)
     first, begin, traffic = mark(), time.perf_counter(), _Total()
 
     def at_the_target(server: Server) -> bool:
         steps = server.version
-        if steps % between_looks:
+        if steps % task.look_every:
             return False
         seconds, right = time.perf_counter() - begin, accuracy(model, test)
         looks.append(Look(steps, steps * plan.batch, seconds, right))
@@ -359,7 +424,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
 
     with traffic.counting():
         if rank == 0:
-            stop = Stop(steps=task.most_samples // plan.batch, when=at_the_target)
+            stop = Stop(steps=task.most_steps * (ranks - 1), when=at_the_target)
             optimizer = torch.optim.SGD(model.parameters(), lr=plan.rate)
             Server(model, optimizer, mode=Asynchronous(), stop=stop).run()
         else:
@@ -372,6 +437,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
         until = begin + 8 * task.baseline_step
         shown = _Together().shown([event for event in events(first) if event.start < until])
     return Measured(
+        task=task.name,
         plan=plan,
         data=name,
         ranks=ranks,
@@ -381,6 +447,7 @@ def _train_with_server(task: Task, plan: Plan, paced: bool) -> Measured:
         checksum=models.checksum(model),
         tensors=tuple(parameter.nbytes for parameter in model.parameters()),
         began=began,
+        seeds=(message[0][-1].steps if message[0][-1].accuracy >= task.targets[name] else None,),
         **traffic.as_dict(),
     )
 
@@ -389,6 +456,6 @@ def _own_batches(
     training: DataSet, size: int, rank: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for epoch in count():
-        for chosen in batches(len(training), size, seed=1000 * (SEED + rank) + epoch):
+        for chosen in batches(len(training), size, seed=1000 * (SEEDS[0] + rank) + epoch):
             if len(chosen) == size:
                 yield training[chosen]

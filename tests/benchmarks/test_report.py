@@ -163,3 +163,11 @@ def test_the_bench_itself_is_no_rank():
     """It would be by importing MPI, and then could not start ranks everywhere."""
     program = "import sys, benchmarks.__main__; sys.exit('mpi4py.MPI' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "shown"),
+    [("<= 1.05x", 1.0512, "1.051x"), (">= 0.95x", 0.94961, "0.9496x"), (">= 0.95x", 0.95, "0.95x")],
+)
+def test_a_target_missed_by_little_does_not_look_met(wanted: str, got: float, shown: str) -> None:
+    assert report.target("speed", wanted, got).measured == shown

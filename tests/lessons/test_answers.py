@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 import symtable
 
@@ -11,9 +10,9 @@ import pytest
 
 from course_lib.teaching import mistakes
 from course_lib.teaching.catalogue import all_exercises, find
-from course_lib.teaching.checking import check
-from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source
+from course_lib.teaching.lessons import NOTEBOOKS, exercise_cell, read_source, sources
 from course_lib.teaching.solution_marks import blanked, unmarked
+from tools.mutants.trials import kind_of, told
 
 # Exercise id -> style or mistake -> code.
 RIGHT_ANSWERS: dict[str, dict[str, str]] = {}
@@ -23,50 +22,32 @@ for path in sorted(NOTEBOOKS.glob("lesson_*/mistakes.md")):
     WRONG_ANSWERS |= mistakes.read(path).wrong
 
 
-def told(cluster, capsys, id: str, code: str) -> str:
-    """Return what ``check`` prints when the learner's cell holds ``code``."""
-    code = code.removeprefix("%%px\n")
-    capsys.readouterr()
-    exercise = find(id)
-    if exercise.where == "engines":
-        cluster.view.execute(code, silent=True)
-        check(id)
-    else:
-        cell: dict = {}
-        linecache.cache["<cell>"] = len(code), None, code.splitlines(keepends=True), "<cell>"
-        exec(compile(code, "<cell>", "exec"), cell)
-        check(id, cell[exercise.function])
-    return capsys.readouterr().out.strip()
-
-
 @pytest.mark.parametrize("id", all_exercises())
-def test_the_solution_is_right(cluster, capsys, id: str) -> None:
-    said = told(cluster, capsys, id, unmarked(exercise_cell(id)))
+def test_the_solution_is_right(cluster, id: str) -> None:
+    said = told(id, unmarked(exercise_cell(id)), cluster)
     assert said.startswith(f"{id}: right."), said
 
 
 @pytest.mark.parametrize("id", all_exercises())
-def test_the_stub_is_not_attempted_yet(cluster, capsys, id: str) -> None:
-    assert told(cluster, capsys, id, blanked(exercise_cell(id))) == f"{id}: not attempted yet."
+def test_the_stub_is_not_attempted_yet(cluster, id: str) -> None:
+    assert told(id, blanked(exercise_cell(id)), cluster) == f"{id}: not attempted yet."
 
 
 @pytest.mark.parametrize(
     ("id", "style"), [(id, style) for id, styles in RIGHT_ANSWERS.items() for style in styles]
 )
-def test_a_right_answer_in_another_style_is_right(cluster, capsys, id: str, style: str) -> None:
-    said = told(cluster, capsys, id, RIGHT_ANSWERS[id][style])
+def test_a_right_answer_in_another_style_is_right(cluster, id: str, style: str) -> None:
+    said = told(id, RIGHT_ANSWERS[id][style], cluster)
     assert said.startswith(f"{id}: right."), said
 
 
 @pytest.mark.parametrize(
     ("id", "mistake"), [(id, name) for id, names in WRONG_ANSWERS.items() for name in names]
 )
-def test_a_wrong_answer_is_recognised(cluster, capsys, id: str, mistake: str) -> None:
-    said = told(cluster, capsys, id, WRONG_ANSWERS[id][mistake])
+def test_a_wrong_answer_is_recognised(cluster, id: str, mistake: str) -> None:
+    said = told(id, WRONG_ANSWERS[id][mistake], cluster)
     assert said.startswith(f"{id}: not yet: "), said
-    assert (
-        re.search(r"\(([a-z0-9-]+)\)$", said.splitlines()[0]).group(1) == mistake.partition(":")[0]
-    ), said
+    assert kind_of(id, said) == mistake.partition(":")[0], said
 
 
 def test_every_exercise_has_wrong_answers() -> None:
@@ -101,6 +82,23 @@ def test_no_other_cell_needs_what_a_solution_defines(id: str) -> None:
     for code in other_cells(id):
         asks = f'check("{id}"' in code
         assert asks or not solved & names_needed(code), code
+
+
+def test_a_learner_s_function_is_asked_for_where_it_is() -> None:
+    """Else `yours_or_solution` would find none, and take the solution without need."""
+    found = {}
+    for source in sources():
+        for cell in read_source(source).cells:
+            for id in re.findall(r"yours_or_solution\(\"(.+?)\"\)", cell.source):
+                if cell.cell_type == "code":
+                    found[id] = "engines" if cell.source.startswith("%%px") else "notebook"
+    assert found == {id: find(id).where for id in found}
+    assert {"10.order", "10b.row_linear"} <= found.keys()
+
+
+def test_no_lesson_takes_an_answer_from_its_judge() -> None:
+    for source in sources():
+        assert not re.search(r"import .*\bexpected\b", source.read_text()), source.name
 
 
 def without_magics(code: str) -> str:

@@ -6,6 +6,8 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from torch.distributed.pipelining import ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
 from course_lib.parallel.pipeline_schedules import (
     Task,
@@ -14,6 +16,7 @@ from course_lib.parallel.pipeline_schedules import (
     in_flight,
     interleaved,
     one_f_one_b,
+    seconds_of,
     times,
     zero_bubble,
 )
@@ -50,16 +53,81 @@ def test_interleaving_divides_the_bubble(ranks, micro_batches, chunks):
     assert bubble(placed) == pytest.approx(wanted, abs=1e-12)
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 2), (2, 8), (4, 4), (4, 16)])
-def test_weights_last_fill_all_but_a_third_of_the_bubble(stages, micro_batches):
-    schedule = zero_bubble(stages, micro_batches)
-    placed = times(schedule, {"F": 1, "B": 1, "W": 1})
-    assert max(one.end for tasks in placed for one in tasks) == 3 * micro_batches + stages - 1
+ENOUGH = [(1, 1), (2, 2), (2, 8), (3, 5), (4, 4), (4, 8), (4, 16), (8, 8), (8, 32)]  # M >= K
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), ENOUGH)
+def test_weights_last_fill_two_thirds_of_the_bubble(stages, micro_batches):
+    placed = times(zero_bubble(stages, micro_batches), {"F": 1, "B": 1, "W": 1})
+    assert seconds_of(placed) == 3 * micro_batches + stages - 1
     flushed = times(one_f_one_b(stages, micro_batches), {"F": 1, "B": 2})
-    assert max(one.end for tasks in flushed for one in tasks) == 3 * (micro_batches + stages - 1)
-    assert [in_flight(tasks) for tasks in schedule] == [
-        in_flight(tasks) for tasks in one_f_one_b(stages, micro_batches)
-    ]
+    assert seconds_of(flushed) == 3 * (micro_batches + stages - 1)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), SIZES + ENOUGH)
+def test_zero_bubble_holds_as_many_micro_batches_as_stages_until_their_weights(
+    stages, micro_batches
+):
+    schedule = zero_bubble(stages, micro_batches)
+    assert [in_flight(tasks) for tasks in schedule] == [min(stages, micro_batches)] * stages
+    for rank, tasks in enumerate(schedule):
+        assert Counter(tasks) == Counter(Task(k, m) for k in "FBW" for m in range(micro_batches))
+        apart = [task for task in tasks if task.kind != "W"]
+        assert apart == one_f_one_b(stages, micro_batches)[rank]
+        for m in range(micro_batches):
+            assert tasks.index(Task("B", m)) < tasks.index(Task("W", m))
+
+
+@pytest.mark.parametrize(
+    ("micro_batches", "units", "first", "last"),
+    [
+        (8, 27, "F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2", "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1"),
+        (16, 51, "F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2", "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1"),
+    ],
+)
+def test_zero_bubble_is_the_published_one(micro_batches, units, first, last):
+    """Figure 3 of the paper, above."""
+    schedule = zero_bubble(4, micro_batches)
+    orders = [" ".join(f"{task.kind}{task.micro_batch}" for task in one) for one in schedule]
+    assert orders[0].startswith(first)
+    assert orders[3].startswith(last)
+    assert seconds_of(times(schedule, {"F": 1, "B": 1, "W": 1})) == units
+
+
+def test_weights_at_the_very_end_would_hold_all_micro_batches():
+    tasks = [Task(kind, m) for m in range(8) for kind in "FB"] + [Task("W", m) for m in range(8)]
+    assert in_flight(tasks) == 8
+    assert in_flight([task for task in tasks if task.kind != "W"]) == 1
+
+
+def order_of_torch(cls: type, ranks: int, chunks: int, micro_batches: int) -> list[list[Task]]:
+    """Return what a schedule of torch.distributed.pipelining has each rank do.
+
+    Without its constructor, which wants stages on a device and a process group.
+    """
+    schedule = object.__new__(cls)
+    schedule.pp_group_size, schedule.n_local_stages = ranks, chunks
+    schedule._n_microbatches = micro_batches
+    schedule.microbatches_per_round = ranks
+    kinds = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "B", "BACKWARD_WEIGHT": "W"}
+    found = []
+    for rank in range(ranks):
+        actions = filter(None, schedule._calculate_single_rank_operations(rank))  # None: it waits
+        found.append([Task(kinds[kind.name], m, stage // ranks) for stage, kind, m, _ in actions])
+    return found
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), ENOUGH)
+def test_zero_bubble_is_that_of_torch(stages, micro_batches):
+    found = order_of_torch(ScheduleInterleavedZeroBubble, stages, 1, micro_batches)
+    assert found == zero_bubble(stages, micro_batches)
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 2), (2, 8), (4, 4), (4, 16), (8, 16)])
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_interleaved_is_that_of_torch(ranks, micro_batches, chunks):
+    found = order_of_torch(ScheduleInterleaved1F1B, ranks, chunks, micro_batches)
+    assert found == interleaved(ranks, chunks, micro_batches)
 
 
 def test_no_task_begins_before_what_it_needs_is_there():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,10 @@ def test_after_a_death_it_goes_on_from_the_checkpoint(root: Path, tmp_path: Path
     assert (whole["restarts"], whole["began_with_step"]) == (0, 0)
     assert (died["restarts"], died["began_with_step"]) == (1, 10)
     assert died["checksum"] == whole["checksum"]
+
+
+def test_a_notebook_can_run_its_functions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As lesson 12 does, where the programs' folder is not on the path."""
+    monkeypatch.delitem(sys.modules, "reporting", raising=False)  # another test's
+    assert str(root / "scripts") not in sys.path
+    assert callable(runpy.run_path(str(root / "scripts" / "elastic.py"))["train"])

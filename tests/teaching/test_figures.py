@@ -223,3 +223,15 @@ def test_a_figure_is_saved_as_it_is(tmp_path, drawn):
 def test_a_bad_argument_is_named(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
+
+
+def test_few_points_have_a_tick_each_and_times_have_one_unit():
+    drawn = figures.measured_and_predicted(
+        [1, 2, 4, 8], [0.01, 0.02, 0.02, 0.03], xlabel="threads", ylabel="time (seconds)"
+    )
+    words = re.findall("<!-- (.*?) -->", drawn.svg)  # above each text, which is drawn as paths
+    assert words[: words.index("threads")] == ["1", "2", "4", "8"]
+    assert "20 ms" in words
+    assert "time" in words
+    assert "time (seconds)" not in words
+    assert "time (seconds) over threads" in drawn.alt

@@ -67,6 +67,18 @@ How a teacher does it.
 def mean(comm, value):
     return 1
 ```
+
+### Equivalent changes
+
+All ranks have one value,
+so the largest is the mean.
+
+```diff
+-    return 1
++    return 1.0
+
+-barrier()
+```
 """
 
 
@@ -93,6 +105,15 @@ def test_a_page_is_read_as_it_is_written(tmp_path: Path) -> None:
     )
     assert answers["only-the-sum: in a loop"].count("```") == 1
     assert list(found.right["99.mean"]) == ["by reduce"]
+    assert found.equivalent == {
+        "99.mean": {
+            (
+                ("return 1",),
+                ("return 1.0",),
+            ): "All ranks have one value, so the largest is the mean.",
+            (("barrier()",), ()): "All ranks have one value, so the largest is the mean.",
+        }
+    }
 
 
 def test_a_page_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
@@ -122,6 +143,11 @@ def test_a_page_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         ("#### by reduce\n", "\n", 44, 'expected "#### ..." before the answer: its style'),
         ("````\n\n", "```\n\n", 26, "the code that begins here never ends: expected ````"),
         ("```python\ndef", "```\ndef", 18, 'expected "```python", not "```"'),
+        ("```diff", "```python", 60, 'expected "```diff", not "```python"'),
+        ("+    return 1.0", "    return 1.0", 62, 'expected a line with "-" or "+" before it'),
+        ("-barrier()", "-    return 1\n+    return 1.0", 65, "this change is there twice"),
+        ("All ranks have one value,\nso the largest is the mean.\n", "", 58, "expected above"),
+        ("-barrier()\n```", "-barrier()\n```\n\nAnd more.", 67, "changes below their reason"),
         ("{found:.1f}", "{}", 15, "expected a field such as {rank} or {seconds:.3g}, not {}"),
         ("{found:.1f}", "{found[0]}", 15, "not {found[0]}"),
         ("{found:.1f}", "{found.x}", 15, "not {found.x}"),

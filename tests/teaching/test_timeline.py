@@ -43,6 +43,12 @@ def test_spans_are_to_scale_and_the_rest_is_hatched():
             assert bar[0] + bar[2] == pytest.approx(following[0], abs=0.11)
 
 
+def test_a_lane_that_ends_is_not_idle_afterwards():
+    drawn = bars(timeline(LANES, ends={1: 0.006}))
+    below = [bar for bar in drawn if bar[1] == max(bar[1] for bar in drawn)]
+    assert [bar[3].startswith("url(#hatch") for bar in below] == [True, False]
+
+
 def test_a_rank_keeps_its_colour_and_what_moves_data_is_paler():
     drawn = bars(timeline({2: [("a", 0, 1)], 0: [("b", 0, 1)]}))
     assert [bar[3] for bar in drawn] == [figures.rank_colour(2), figures.rank_colour(0)]

@@ -19,7 +19,14 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+)
 
 from .figure import WIDTH, Figure
 from .palette import INK, PAPER, RANK_COLOURS, RULE, SOFT_INK
@@ -27,6 +34,7 @@ from .traffic import spelled
 
 # Yellow is left out: it is too pale for a thin line on white.
 LINE_COLOURS = tuple(colour for colour in RANK_COLOURS if colour != "#F0E442")
+_FEW = 6  # x of which each gets a tick
 _MOST_IN_AXES = 3  # a legend of more would lie on the points
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 AXIS_LABELS = {
@@ -92,9 +100,12 @@ def measured_and_predicted(
         if spread is not None:
             label = "the middle half of all rounds"
             axes.vlines(x, *zip(*spread, strict=True), color=INK, linewidth=1.6, label=label)
-        axes.set(xscale=scale, yscale=scale, xlabel=xlabel, ylabel=ylabel, title=title)
+        axes.set(xscale=scale, yscale=scale, title=title)
+        axes.set(xlabel=_unit_on_ticks(xlabel), ylabel=_unit_on_ticks(ylabel))
         if scale == "log":
             log_ticks(axes.xaxis, xlabel)
+            if len(x) <= _FEW and "bytes" not in xlabel:
+                axes.xaxis.set_major_locator(FixedLocator(x.tolist()))
             log_ticks(axes.yaxis, ylabel)
         else:
             axes.set(xlim=(0, None), ylim=(0, None), xticks=x)
@@ -112,6 +123,11 @@ def measured_and_predicted(
         "; lines: predicted." if predicted else "."
     )
     return draw(plot, alt, height=4.6 if crowded else 3.4)
+
+
+def _unit_on_ticks(label: str) -> str:
+    """The label without "(seconds)", where each tick has its own unit, such as ms."""
+    return label.replace(" (seconds)", "")
 
 
 def _legend_below(canvas: Canvas, labels: Iterable[str], with_lines: bool) -> None:

@@ -40,6 +40,7 @@ def timeline(
     start: float | None = None,
     end: float | None = None,
     marks: Mapping[str, float] | None = None,
+    ends: Mapping[Any, float] | None = None,
     title: str = "",
     alt: str = "",
 ) -> Figure:
@@ -51,7 +52,8 @@ def timeline(
     ``(label, start, end)``, in seconds on any clock; the picture starts at ``start``, by default
     the first start, and ends at ``end``. A span whose label is in ``moves`` moves data. ``unit``:
     of the axis, "s", "ms" or "us"; for anything else, as "steps", times are not converted.
-    ``marks``: named moments, drawn across all lanes.
+    ``marks``: named moments, drawn across all lanes. ``ends``: for a lane that ends before the
+    picture, such as that of a process that dies, when it does; it is not idle afterwards.
 
     A label that does not fit into its span becomes a number, explained below. Spans of a lane may
     touch; where two overlap, the later one is drawn over the earlier one.
@@ -76,7 +78,7 @@ def timeline(
     for span in everything:
         if span.start < first or span.end > last:
             raise ValueError(f"{span} is outside the picture, which goes from {first} to {last}")
-    return _Timeline(rows, first, last, unit, marks or {}, title).draw(alt)
+    return _Timeline(rows, first, last, unit, marks or {}, ends or {}, title).draw(alt)
 
 
 def idle_share(spans: Iterable[Busy | tuple], start: float, end: float) -> float:
@@ -111,10 +113,11 @@ class _Timeline:
         last: float,
         unit: str,
         marks: Mapping[str, float],
+        ends: Mapping[Any, float],
         title: str,
     ) -> None:
         self.rows, self.first, self.last, self.unit = rows, first, last, unit
-        self.marks, self.title = marks, title
+        self.marks, self.ends, self.title = marks, ends, title
         self.top = (36 if title else 12) + (20 if marks else 0)
         names = [name for name, _ in rows if not isinstance(name, int)]
         label = max([LABEL, *(20 + LETTER * len(name) for name in names)])
@@ -157,7 +160,7 @@ class _Timeline:
         else:
             self.drawing.rectangle(MARGIN, y - 13, 6, 26, fill=colour, radius=2)
             self.drawing.text(MARGIN + 12, y, name, size=SIZE, anchor="start")
-        for begin, end in _gaps(spans, self.first, self.last):
+        for begin, end in _gaps(spans, self.first, self._end(name)):
             self._bar(begin, end, y, self.drawing.hatch(RULE), RULE)
         for span in sorted(spans, key=lambda span: span.start):
             fill = blend(colour, PAPER, PALE) if span.moves else colour
@@ -172,6 +175,9 @@ class _Timeline:
         shown = max(width, 1.0)  # however short, it is there
         self.drawing.rectangle(x, y - BAR / 2, shown, BAR, fill=fill, stroke=stroke, radius=0)
         return x, width
+
+    def _end(self, name: int | str) -> float:
+        return min(self.last, self.ends.get(name, self.last))
 
     def _colour(self, row: int, name: int | str) -> str:
         return rank_colour(name if isinstance(name, int) else row)

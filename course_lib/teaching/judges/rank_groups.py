@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
 from ..deadlock import ended_early
-from ..distributed_log import of_group_first, without_world_collectives
+from ..distributed_log import reorder_to_group_ranks, without_world_collectives
 from ..exercise import WrongAnswer, as_mistake
 from ..message_log import portable
 from .failures import judge_failures
@@ -51,7 +52,7 @@ def on_each_rank(
             found = {"error": portable(error)}
         found["rank"] = dist.get_rank()
         dist.destroy_process_group(group)
-    return of_group_first(world().allgather(found), ranks)
+    return reorder_to_group_ranks(world().allgather(found), ranks)
 
 
 def judge_findings(everyone: Findings) -> None:
@@ -96,8 +97,7 @@ def with_fewer_ranks(comm: GuardedComm, judge: Callable[[GuardedComm], None]) ->
         raise mistake
 
 
-@contextmanager
-def _without_process_group() -> Iterator[None]:
+def _without_process_group() -> AbstractContextManager[Any]:
     """Raise WrongAnswer where a function that is given a communicator asks all ranks by ``dist``.
 
     Some of them are not there to answer, and the world's group would be lost.
@@ -106,8 +106,6 @@ def _without_process_group() -> Iterator[None]:
     def refuse(name: str, *args: Any, **kwargs: Any) -> None:
         raise WrongAnswer("forgets-the-comm: by dist", call=name)
 
-    with ExitStack() as stack:
-        for name in ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier"):
-            stack.callback(setattr, dist, name, getattr(dist, name))
-            setattr(dist, name, partial(refuse, name))
-        yield
+    names = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "barrier")
+    refusals: dict[str, Any] = {name: partial(refuse, name) for name in names}
+    return patch.multiple(dist, **refusals)

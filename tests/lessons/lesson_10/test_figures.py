@@ -14,7 +14,10 @@ def test_it_is_a_picture_with_words_the_same_each_time() -> None:
     assert "GPipe: 27% idle" in words
     assert "forward" in words
     assert "backward" in words
-    assert "weights' half" not in words
+    assert "weights" not in words
+    assert "time (units)" in words
+    assert "35" not in words
+    assert "33 units" in figure.alt
     assert "27% is idle" in figure.alt
     assert "F0 F1 F2 F3" in figure.alt
     assert pipeline(GPIPE, "GPipe").svg == figure.svg
@@ -26,12 +29,26 @@ def test_each_task_is_a_box() -> None:
     assert counts[0] - counts[1] == 4 * 2
 
 
-def test_weights_are_apart_where_the_schedule_has_them_apart() -> None:
+def test_two_halves_show_both_lengths_and_what_each_rank_holds() -> None:
     placed = schedules.times(schedules.zero_bubble(4, 8), {"F": 1, "B": 1, "W": 1})
-    assert "weights' half" in pipeline(placed, "Zero bubble").svg.replace("&#x27;", "'")
+    figure = pipeline(placed, "ZB-H1", holds=True, against=("1F1B", GPIPE))
+    texts = [text.text for text in ElementTree.fromstring(figure.svg).iter() if text.text]
+    assert {"W: backward, weights", "27", "1F1B: 33", "holds"} <= set(texts)
+    assert "1F1B takes 33 units. The ranks hold 4, 4, 4, 4 micro-batches at most." in figure.alt
+    assert "over 27 units" in figure.alt
+    alone = pipeline(placed, "ZB-H1")
+    assert "holds" not in alone.svg
+    assert "1F1B" not in alone.svg
+
+
+def test_what_a_rank_holds_is_its_own() -> None:
+    placed = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
+    assert "hold 4, 3, 2, 1 micro-batches" in pipeline(placed, "1F1B", holds=True).alt
 
 
 def test_measured_times_have_words_of_their_own() -> None:
     figure = pipeline(GPIPE, "GPipe", measured=True, alt="what was seen")
     assert figure.alt == "what was seen"
     assert "(measured here)" in figure.svg
+    assert "time (ms)" in figure.svg
+    assert ">5000<" in figure.svg

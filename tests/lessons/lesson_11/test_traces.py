@@ -112,10 +112,22 @@ def both(real: Profile) -> tuple[Timeline, list[Profile]]:
 def test_profiles_move_to_the_timeline_s_clock(real: Profile) -> None:
     timeline, profiles = both(real)
     moved = [moved_to(*pair) for pair in zip(timeline.lanes, profiles, strict=True)]
-    for profile_, spread in moved:
-        assert spread < 1e-6
+    for profile_, apart in moved:
+        assert len(apart) == 2
+        assert max(apart) < 1e-6
         assert profile_.sections[0].start == pytest.approx(0.0, abs=1e-6)
     assert moved[0][0].sections[1].start == pytest.approx(moved[1][0].sections[1].start, abs=1e-6)
+
+
+def test_a_section_that_was_interrupted_between_the_two_logs_moves_nothing(real: Profile) -> None:
+    three = real._replace(sections=[*real.sections, real.sections[1]._replace(name="update")])
+    timeline, _ = both(three)
+    late = three.sections[1]._replace(start=three.sections[1].start + 0.04)
+    moved, apart = moved_to(
+        timeline.lanes[0], three._replace(sections=[three.sections[0], late, three.sections[2]])
+    )
+    assert apart == pytest.approx([0.0, 0.04, 0.0], abs=1e-6)
+    assert moved.sections[0].start == pytest.approx(0.0, abs=1e-6)
 
 
 def test_other_sections_than_the_timeline_s_are_refused(real: Profile) -> None:

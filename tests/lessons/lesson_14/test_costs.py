@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from torch_mpi4py.emulation.collective_costs import collective_seconds
 
+from course_lib.teaching import cost
 from notebooks.lesson_14 import costs
 from notebooks.lesson_14.costs import Run
 
@@ -21,7 +22,23 @@ def test_synchronising_takes_what_the_emulated_link_takes(ranks: int, size: int)
 
 def test_the_lesson_s_numbers() -> None:
     assert costs.sync_seconds([38_440], 4, 0.005, 100) == pytest.approx(0.01615, rel=1e-3)
-    assert costs.sync_seconds([340_008], 4, 0.030, 25) == pytest.approx(0.2776, rel=1e-3)
+    assert costs.sync_seconds([307_240], 4, 0.020, 50) == pytest.approx(0.1383, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("latency", "megabits", "size"),
+    [(0.005, 100, 38_440), (0.020, 50, 307_240), (0.010, 50, 106_024)],
+)
+def test_a_third_algorithm_would_not_be_faster_for_these_models(latency, megabits, size) -> None:
+    link = cost.Link(latency, megabits * 1e6 / 8)
+    times = {name: cost.cost(name, 4, size).seconds(link) for name in cost.ALGORITHMS}
+    assert min(times.values()) == times["recursive doubling"]
+    assert times["Rabenseifner"] < times["ring"]
+    assert costs.sync_seconds([size], 4, latency, megabits) == pytest.approx(min(times.values()))
+    pays_from = round(4 * latency * megabits * 1e6 / 8)  # bytes; 4 alpha / beta
+    above, below = (cost.cost("Rabenseifner", 4, pays_from + d).seconds(link) for d in (1, -1))
+    assert above < costs.sync_seconds([pays_from + 1], 4, latency, megabits)
+    assert below > costs.sync_seconds([pays_from - 1], 4, latency, megabits)
 
 
 def test_a_speed_up_by_hand() -> None:

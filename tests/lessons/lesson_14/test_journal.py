@@ -11,7 +11,7 @@ import pytest
 
 from notebooks.lesson_14 import journal as journal_module
 from notebooks.lesson_14.journal import Journal, own_folder
-from notebooks.lesson_14.tasks import TASKS, Plan
+from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan, best_rate
 
 PLAN = Plan("flattened", 16, 0.4)
 OTHER = Plan("local SGD", 16, 0.4, {"every": 4})
@@ -134,6 +134,18 @@ def test_in_the_workspace_it_is_the_learner_s(tmp_path: Path, monkeypatch) -> No
     assert json.loads(lines_of(Journal())[0].rpartition(" ")[0])[0] == "prediction"
 
 
+def test_a_learner_s_own_strategy_has_the_options_that_it_likes(monkeypatch) -> None:
+    monkeypatch.setitem(STRATEGIES, "mine", "a try")
+    assert Plan("mine", 16, 0.4, {"share": 0.5}).options == {"share": 0.5}
+
+
+def test_the_best_rate_is_the_one_with_the_fewest_steps() -> None:
+    assert best_rate({0.1: 300, 0.2: 208, 0.4: 128, 0.8: 128}) == (0.4, 128)
+    assert best_rate({0.1: None, 0.2: 208}) == (0.2, 208)
+    with pytest.raises(ValueError, match=r"none of the rates 0\.1, 0\.2 reached the target"):
+        best_rate({0.1: None, 0.2: None})
+
+
 def test_plans_and_tasks_say_what_they_are() -> None:
     assert OTHER.in_words() == "local SGD, batch 16, rate 0.4, every 4"
     assert Plan("local SGD", 16, 0.4).options == {"every": 8}
@@ -143,6 +155,11 @@ def test_plans_and_tasks_say_what_they_are() -> None:
         Plan("flattened", 0, 0.4)
     with pytest.raises(ValueError, match="rate must be"):
         Plan("flattened", 1, 0.0)
+    with pytest.raises(ValueError, match=r"no strategy is called 'flatened'; there are alone, per"):
+        Plan("flatened", 16, 0.4)
+    for wrong in (0, 2.5, "8", True):
+        with pytest.raises(ValueError, match="every must be a whole number"):
+            Plan("local SGD", 16, 0.4, {"every": wrong})
     for task in TASKS.values():
         assert "digits" in task.targets, "there without a download"
         assert task.latency >= 0.005, "shorter ones drown in what a busy machine adds"

@@ -27,7 +27,16 @@ def event(number: int, kind: str, start: float, end: float) -> Event:
     )  # fmt: skip
 
 
-def measured(plan: Plan, step: float, accuracies: Sequence[float], ranks=2, rank=0) -> Measured:
+def measured(
+    plan: Plan,
+    step: float,
+    accuracies: Sequence[float],
+    ranks=2,
+    rank=0,
+    task="A",
+    calls=20,
+    seeds=(),
+) -> Measured:
     looks = [
         Look(10 * n, 160 * ranks * n, 10 * n * step, accuracy)
         for n, accuracy in enumerate(accuracies, 1)
@@ -42,14 +51,26 @@ def measured(plan: Plan, step: float, accuracies: Sequence[float], ranks=2, rank
     ]
     shown = (rank, events, 0.0, 0.0)
     tensors = (32_768, 512, 5_120, 40)
+    handed = 2**20 if calls else 0
+    steps = next((look.steps for look in looks if look.accuracy >= 0.9), None)
     return Measured(
-        plan, "digits", ranks, 0.9, looks, 20, 2**20, 0, 0, shown, "abc", tensors, moment()
+        task, plan, "digits", ranks, 0.9, looks, calls, handed, 0, 0, shown, "abc", tensors,
+        moment(), seeds or (steps,),
+    )  # fmt: skip
+
+
+def one_rank(**changed) -> Measured:
+    return measured(
+        Plan("alone", 16, 0.2), 0.03, (0.3, 0.5, 0.7, 0.85, 0.93), ranks=1, calls=0, **changed
     )
 
 
+def runs_of(plan: Plan, accuracies: Sequence[float] = (0.5, 0.95), **changed) -> list[Measured]:
+    return [measured(plan, 0.05, accuracies, rank=r, **changed) for r in range(2)]
+
+
 def result(accuracies: Sequence[float] = (0.5, 0.95)) -> Result:
-    alone = measured(Plan("alone", 16, 0.1), 0.03, (0.3, 0.5, 0.7, 0.85, 0.93), ranks=1)
-    return Result.of("A", alone, [measured(PLAN, 0.05, accuracies, rank=r) for r in range(2)])
+    return Result.of("A", PLAN, one_rank(), runs_of(PLAN, accuracies))
 
 
 @pytest.fixture
@@ -81,6 +102,18 @@ def test_speed_up_and_its_two_parts() -> None:
     assert result((0.5, 0.6)).parts is None
 
 
+def test_the_median_of_all_seeds_counts(journal: Journal) -> None:
+    runs = runs_of(PLAN, seeds=(20, 50, 30, None, 30))
+    lucky = Result.of("A", PLAN, one_rank(seeds=(50, 40, 60)), runs)
+    assert lucky.parts == (pytest.approx(50 / 30), pytest.approx(0.6))
+    assert lucky.speed_up == pytest.approx(1.0)
+    seeds = dict(write_report(journal, lucky).rows)["seeds"]
+    assert seeds.startswith("steps of one rank 50, 40, 60; of the plan 20, 50, 30, never, 30;")
+    unlucky = Result.of("A", PLAN, one_rank(), runs_of(PLAN, seeds=(20, None, None)))
+    assert unlucky.speed_up is None
+    assert "the plan did not reach" in dict(write_report(journal, unlucky).rows)["measured"]
+
+
 def test_a_report_has_all_its_parts(journal: Journal) -> None:
     journal.predict("A", PLAN, 2.0, why="a guess <of mine>")
     report = write_report(journal, result(), learned="Too hopeful & late.", author="M. Muster")
@@ -90,7 +123,7 @@ def test_a_report_has_all_its_parts(journal: Journal) -> None:
     assert words["measured"].startswith("1.50 times as fast: 1.00 s (20 steps of 50 ms)")
     assert "2.50 times fewer steps, each 0.60 times as fast" in words["made of"]
     assert "+33%" in words["made of"]
-    assert words["reading"].startswith("as by the formula with the measured steps, 1.94;")
+    assert words["reading"].startswith("as by the formula with the measured steps, 2.08;")
     assert words["traffic"] == "20 collectives, to which all ranks together handed 2.00 MiB"
     assert report.warnings == []
     text = report.html.read_text()
@@ -149,10 +182,41 @@ def test_a_prediction_made_after_the_run_had_begun_does_not_count(journal: Journ
     assert "Predicted after a run had been seen" in report.warnings[1]
 
 
-def test_runs_of_two_plans_are_no_result() -> None:
-    runs = [measured(PLAN, 0.05, (0.9,)), measured(Plan("flattened", 8, 0.4), 0.05, (0.9,))]
-    with pytest.raises(ValueError, match="different plans"):
-        Result.of("A", runs[0], runs)
+OTHER = Plan("flattened", 8, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "alone", "runs", "told"),
+    [
+        (OTHER, one_rank(), runs_of(PLAN), r"a run of flattened, batch 16.*not of.*batch 8"),
+        (PLAN, one_rank(), [*runs_of(PLAN)[:1], *runs_of(OTHER)[1:]], "run of flattened, batch 8"),
+        (PLAN, one_rank(), [None, None], "no run of this plan, because training failed"),
+        (PLAN, None, runs_of(PLAN), "no run of this plan"),
+        (PLAN, one_rank(), [], "no run of this plan"),
+        (None, one_rank(), runs_of(PLAN), "there is no plan, but None: run the cell that makes it"),
+        (PLAN, one_rank(task="C"), runs_of(PLAN), "a run of task C, not A"),
+        (PLAN, one_rank(), runs_of(PLAN, task="B"), "a run of task B, not A"),
+        (PLAN, runs_of(PLAN)[0], runs_of(PLAN), "the baseline is one rank with batch 16"),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_not_of_the_plan_is_no_result(plan, alone, runs, told) -> None:
+    with pytest.raises(ValueError, match=told):
+        Result.of("A", plan, alone, runs)
+
+
+def test_the_rate_of_the_baseline_is_told(journal: Journal) -> None:
+    assert dict(write_report(journal, result()).rows)["one rank"] == "batch 16, rate 0.2"
+
+
+def test_ranks_that_never_speak_are_told_what_they_are(journal: Journal) -> None:
+    plan = Plan("alone", 16, 0.4)
+    silent = Result.of("A", plan, one_rank(), runs_of(plan, calls=0))
+    words = dict(write_report(journal, silent).rows)
+    assert words["what it is"].startswith("one rank by itself. No rank has sent anything")
+    assert "work of the other 1" in words["what it is"]
+    assert words["traffic"] == "none"
+    assert words["measured"].startswith("1.50 times as fast"), "and what came of it"
+    assert "what it is" not in dict(write_report(journal, result()).rows)
 
 
 def test_a_long_report_fits_its_page(journal: Journal) -> None:

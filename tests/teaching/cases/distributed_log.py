@@ -25,6 +25,35 @@ def case_collectives_and_whether_somebody_waits(rank, size):
     dist.destroy_process_group(group)
 
 
+def case_the_phases_in_which_calls_are_made_and_waited_for(rank, size):
+    group, phase = dist.new_group(), "forward"
+    with recorded(group, lambda: phase, ("all_reduce",)) as log:
+        dist.all_reduce(torch.ones(3), group=group)
+        asked, told, awaited = (
+            dist.all_reduce(torch.ones(2), group=group, async_op=True) for _ in range(3)
+        )
+        future = told.get_future()
+        dist.barrier(group)  # which is not written down
+        phase = "backward"
+        awaited.wait()
+        assert asked.is_completed()  # as collectives of a group end in their order
+        phase = "after"
+        future.wait()
+        awaited.wait()
+        left = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+    assert [event.sent for event in log] == ["forward"] * 4 + ["after"]
+    assert [event.waits for event in log] == [
+        ["forward"],
+        [],
+        ["after"],
+        ["backward", "after"],
+        [],
+    ]
+    assert [event.waited for event in log] == [True, True, True, True, False]
+    assert left.is_completed()
+    dist.destroy_process_group(group)
+
+
 def case_messages_of_a_batch(rank, size):
     """They count as calls, though neither whom they go to nor what they hold is told."""
     if rank > 1:

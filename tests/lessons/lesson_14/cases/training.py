@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 
 import torch
@@ -10,13 +12,14 @@ from torch_mpi4py import Traffic, emulated_link
 
 from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
 from course_lib.training import models
+from course_lib.training.loops import accuracy
 from notebooks.lesson_14 import costs, strategies, training
-from notebooks.lesson_14.tasks import TASKS, Plan
+from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan
 from tests.parallel.cases.toys import error_on_all_ranks, from_all_ranks
 
 STEPS, BATCH, RATE = 5, 8, 0.2
-TASK = dataclasses.replace(TASKS["B"], most_samples=1_600, look_every=160)
-MODEL_BYTES = 340_008
+TASK = dataclasses.replace(TASKS["B"], most_steps=40)
+MODEL_BYTES = 307_240
 
 
 def worker_of(rank: int, size: int, paced: bool = False) -> training.Worker:
@@ -52,7 +55,7 @@ def alone(size: int) -> torch.nn.Module:
 def case_synchronous_strategies_are_one_process_with_the_whole_batch(rank, size):
     serial = alone(size)
     for name, options, calls in (
-        ("per layer", {}, 6 * STEPS),
+        ("per layer", {}, 4 * STEPS),
         ("flattened", {}, STEPS),
         ("overlapped", {"bucket_bytes": 100_000}, None),
     ):
@@ -98,16 +101,20 @@ def case_a_pipeline_trains_each_stage_on_its_rank(rank, size):
 
 
 def case_a_rehearsal_takes_as_many_steps_as_the_run(rank, size):
-    task = dataclasses.replace(TASK, targets={"digits": 0.6}, latency=0.01, megabits=400)
+    task = dataclasses.replace(TASK, targets={"digits": 0.8}, latency=0.01, megabits=400)
     plan = Plan("flattened", batch=16, rate=0.4)
     rehearsed, run = training.rehearse(task, plan), training.train(task, plan)
     assert rehearsed.reached is not None
     assert run.reached is not None
-    assert rehearsed.reached.steps == run.reached.steps
+    assert rehearsed.seeds == run.seeds
+    assert len(set(run.seeds)) > 1, "seeds differ"
+    assert run.seeds[0] == run.reached.steps
     assert rehearsed.checksum == run.checksum
-    pilot = training.train_alone(task, Plan("alone", 16 * size, 0.4), paced=False)
-    assert pilot.reached is not None
-    assert abs(pilot.reached.steps - run.reached.steps) <= 4  # roundings
+    one_rate = dataclasses.replace(task, rates=(0.4,))
+    assert training.rehearse_rates(one_rate, plan) == {0.4: run.steps}
+    (steps,) = training.pilot(one_rate, 16 * size).values()
+    assert steps is not None
+    assert abs(steps - run.steps) <= 4  # roundings
     least = task.baseline_step + costs.sync_seconds([MODEL_BYTES], size, 0.01, 400)
     assert run.step_seconds >= least
     assert run.calls == run.looks[-1].steps
@@ -119,18 +126,24 @@ def case_a_rehearsal_takes_as_many_steps_as_the_run(rank, size):
 
 
 def case_the_device_takes_its_time(rank, size):
-    worker = worker_of(rank, size, paced=True)
-    run = training.train_alone(dataclasses.replace(TASK, most_samples=160))
-    assert run.looks[-1].steps == 10
+    plan = Plan("alone", TASK.batch, 0.1)
+    run = training.train_alone(dataclasses.replace(TASK, most_steps=8), plan)
+    assert run.looks[-1].steps == 8
     assert run.step_seconds >= TASK.baseline_step
-    assert worker.ranks == size
+
+
+def case_each_stage_takes_its_share_of_the_device(rank, size):
+    task = dataclasses.replace(TASK, most_steps=4, latency=0.0, megabits=1e6)
+    pipe = training.train(task, Plan("pipeline", 64, 0.1, {"micro_batches": 4}))
+    # Each rank computes 64 samples on its stage, and pays what a step takes besides, once.
+    assert pipe.step_seconds >= task.fixed_seconds + 64 * task.sample_seconds / size
 
 
 def case_a_server_serves_and_looks_are_everybody_s(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 0.3})
     run = training.rehearse(task, Plan("asynchronous", batch=16, rate=0.1))
     assert run.reached is run.looks[-1], "it stops at the target"
-    assert [look.steps for look in run.looks] == [*range(10, run.looks[-1].steps + 1, 10)]
+    assert [look.steps for look in run.looks] == [*range(4, run.looks[-1].steps + 1, 4)]
     assert from_all_ranks(run.looks) == [run.looks] * size
     sent = from_all_ranks(run.sent)
     exact = costs.bytes_on_links("server", run.looks[-1].steps, size, MODEL_BYTES)
@@ -139,30 +152,84 @@ def case_a_server_serves_and_looks_are_everybody_s(rank, size):
     )  # greetings, and gradients that came too late
 
 
-def case_what_is_measured_ends_at_the_sample_limit(rank, size):
+def case_what_is_measured_ends_at_the_limit_of_steps(rank, size):
     task = dataclasses.replace(TASK, targets={"digits": 1.1})
     run = training.rehearse(task, Plan("local SGD", batch=8, rate=0.01, options={"every": 4}))
     assert run.reached is None
-    assert run.looks[-1].samples == 1_600
+    assert run.looks[-1].steps == 40
+    assert run.looks[-1].samples == 40 * 8 * size
     assert run.calls == run.looks[-1].steps // 4
 
 
-def case_a_strategy_of_one_s_own_and_one_that_is_not_there(rank, size):
-    message = error_on_all_ranks(ValueError, training.rehearse, TASK, Plan("mine", 8, 0.1))
-    assert "no strategy is called 'mine'" in message
-    strategies.READY["mine"] = strategies.READY["flattened"]
+def case_one_replica_is_looked_at_and_never_a_mean(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 1.1})
+    test = training.load(task)[1]
+    models_of = {}
+
+    def keeps(worker):
+        models_of["mine"] = worker.model
+        return strategies.alone(worker)
+
+    with added("keeps", keeps):
+        run = training.rehearse(task, Plan("keeps", 16, 0.4))
+    own = from_all_ranks(accuracy(models_of["mine"], test))
+    assert len(set(own)) > 1, "replicas differ"
+    assert run.looks[-1].accuracy == own[0]
+    assert (run.calls, run.messages) == (0, 0)
+    mean = copy.deepcopy(models_of["mine"])
+    strategies.average_weights(mean)
+    assert accuracy(mean, test) != own[0], "a mean would have told something else"
+
+
+def case_ranks_that_never_speak_take_as_long_as_one(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8, latency=1.0)
+    run = training.train(task, Plan("local SGD", 16, 0.4, {"every": 100_000}))
+    assert (run.calls, run.messages) == (0, 0)
+    assert task.baseline_step <= run.step_seconds < task.latency, "no look went over the link"
+    assert run.shown is not None
+
+
+def case_an_average_costs_time_on_the_link(rank, size):
+    task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8)
+    run = training.train(task, Plan("local SGD", 16, 0.4, {"every": 8}))
+    once = costs.sync_seconds([MODEL_BYTES], size, task.latency, task.megabits)
+    assert run.calls == 1
+    assert run.looks[-1].seconds >= 8 * task.baseline_step + once
+    assert "all_reduce" in {event.kind for event in run.shown[1]}, "the timeline shows it"
+
+
+@contextlib.contextmanager
+def added(name, strategy):
+    """A strategy of a learner's own."""
+    STRATEGIES[name], strategies.READY[name] = "mine", strategy
     try:
-        mine = training.rehearse(TASK, Plan("mine", 8, 0.1))
+        yield
     finally:
+        del STRATEGIES[name], strategies.READY[name]
+
+
+def case_a_strategy_of_one_s_own_and_one_that_is_not_there(rank, size):
+    with added("mine", strategies.READY["flattened"]):
+        mine = training.rehearse(TASK, Plan("mine", 8, 0.1))
         del strategies.READY["mine"]
+        message = error_on_all_ranks(ValueError, training.rehearse, TASK, Plan("mine", 8, 0.1))
+        strategies.READY["mine"] = strategies.alone
+    assert "the ranks have no strategy 'mine', only alone, per layer" in message
     assert mine.checksum == training.rehearse(TASK, Plan("flattened", 8, 0.1)).checksum
 
 
+def case_a_strategy_without_a_step_is_named(rank, size):
+    with added("forgetful", lambda worker: None):
+        message = error_on_all_ranks(TypeError, training.rehearse, TASK, Plan("forgetful", 8, 0.1))
+    assert "the strategy 'forgetful' returned None" in message
+    assert "the function of one step" in message
+
+
 def case_looks_are_off_the_clock(rank, size):
-    task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_samples=320)
+    task = dataclasses.replace(TASK, targets={"digits": 1.1}, most_steps=8)
     plan = Plan("flattened", batch=8, rate=0.1)
     with emulated_link(0.1):
         run = training.rehearse(task, plan)
-    # Two latencies a step. A look after five steps takes eight collectives: 1.5 s on this link.
+    # Two latencies a step. A look after four steps takes three collectives: 0.6 s on this link.
     assert 0.2 <= run.step_seconds < 0.35
-    assert run.calls == run.looks[-1].steps == 10
+    assert run.calls == run.looks[-1].steps == 8

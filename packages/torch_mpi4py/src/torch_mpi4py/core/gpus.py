@@ -37,8 +37,8 @@ def device_name(local_rank: int, gpus: int) -> str:
 def identity(device: str) -> str:
     """Return what two ranks have in common if, and only if, they share a GPU; empty for a CPU.
 
-    It is host and bus address, as NCCL compares them: numbers tell nothing where each rank is
-    shown its own GPU only, and parts of one GPU (MIG) have several numbers.
+    It is host and bus address, as NCCL up to 2.29 compares them: numbers tell nothing where each
+    rank is shown its own GPU only, and parts of one GPU (MIG) have several numbers.
     """
     import torch
 
@@ -51,7 +51,7 @@ def identity(device: str) -> str:
 
 
 def own_gpu_each(identities: Sequence[str]) -> bool:
-    """Return whether each rank has a GPU for itself, as NCCL demands."""
+    """Return whether each rank has a GPU for itself, as NCCL demands by default."""
     return all(identities) and len(set(identities)) == len(identities)
 
 
