@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from torch_mpi4py.board.rank_states import rank_list
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from ipyranks.cells import Cell
 
 _LAST_LINES = 8  # of what each rank printed
+_LAST_CHARACTERS = 20_000
 _SAYS_SO_AFTER_S = 1.5
+_STOPS_AGAIN_AFTER_S = 0.5  # a function that has caught what was to end it
+
+_checked = ""  # the exercise whose check is running
 
 
 class CheckError(RuntimeError):
@@ -45,10 +50,23 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
         UnknownExerciseError: if there is no such exercise.
         CheckError: if the exercise runs on the ranks and no cluster is running.
     """
+    global _checked
     exercise = find(id)
     if deadline is not None:
         exercise = exercise._replace(deadline=deadline)
-    here = sys._getframe(1).f_globals.get(exercise.function)
+    if _checked:
+        raise CheckError(
+            f"the check of {_checked} is running and has called a function that calls check: put "
+            "check into a cell of its own"
+        )
+    _checked = exercise.id
+    try:
+        _check(exercise, function, sys._getframe(1).f_globals.get(exercise.function))
+    finally:
+        _checked = ""
+
+
+def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
     lost = ""
     with _says_that_it_runs(exercise):
         if exercise.where == "engines":
@@ -71,6 +89,8 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
         raise CheckError(
             f"the check of {exercise.id} itself failed, please report:\n{verdict.text}"
         )
+    if verdict.kind == "impossible":
+        raise CheckError(f"{exercise.id} cannot be checked: {verdict.text}")
     if verdict.kind == "right":
         return f"{exercise.id}: right. {verdict.text}".rstrip()
     if verdict.kind == "undefined":
@@ -81,7 +101,8 @@ def sentence(exercise: Exercise, verdict: CheckResult) -> str:
         return f"{exercise.id}: not attempted yet."
     text = verdict.text if verdict.wrong is None else _explained(exercise, verdict.wrong)
     if verdict.line:
-        text = f"{text.rstrip('.')}. It happened in {verdict.line}"
+        what = "It was in" if verdict.kind == "out of time" else "It happened in"
+        text = f"{text.rstrip('.')}. {what} {verdict.line}"
     return f"{exercise.id}: not yet: {text} ({verdict.mistake})"
 
 
@@ -98,7 +119,7 @@ def _says_that_it_runs(exercise: Exercise) -> Iterator[None]:
     if os.environ.get("IPP_NONINTERACTIVE", "0") not in ("", "0"):
         yield
         return
-    text = f"{exercise.id}: the check runs, for {exercise.deadline:g} s at most"
+    text = f"{exercise.id}: the check runs; your function is stopped after {exercise.deadline:g} s"
     stream, shown = sys.stdout, threading.Event()
 
     def show() -> None:
@@ -142,7 +163,9 @@ def _misplaced(exercise: Exercise, here: object) -> str:
 
 def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, str]:
     """Return the verdict, and the last lines that the learner's function printed."""
-    printed = io.StringIO()
+    from ipyranks.stop_button import interruption
+
+    printed = _LastPrinted()
     try:
         with _time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
             verdict = run_check.run(exercise.module, exercise.checker, function)
@@ -150,9 +173,9 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
         verdict = CheckResult("out of time")
     except KeyboardInterrupt:
         record.note(exercise.id, "out of time")
-        raise
+        raise interruption(f"the check of {exercise.id} was interrupted") from None
     if verdict.kind == "out of time":
-        verdict = _too_long(exercise, [])
+        verdict = _too_long(exercise, [], verdict.line)
     elif verdict.kind == "raised":
         verdict.text = f"your function raised {verdict.text}"
     return verdict, "".join(printed.getvalue().splitlines(keepends=True)[-_LAST_LINES:])
@@ -168,17 +191,54 @@ def _time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def ring(signum: int, frame: object) -> None:
+    rung, traced = False, sys.gettrace()
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        nonlocal rung
+        if rung:  # and was caught, by a bare except
+            _raise_in_each_line(frame)
+        rung = True
         raise OutOfTimeError
 
     handler = signal.signal(signal.SIGALRM, ring)
-    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, _STOPS_AGAIN_AFTER_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.settrace(traced)
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, *timer)  # whoever else set an alarm still wants it
+
+
+def _raise_in_each_line(frame: FrameType | None) -> None:
+    """Raise OutOfTimeError in the line that comes next, of ``frame`` or of one around it.
+
+    Python stops tracing when a trace function raises. That is enough: the line after the one that
+    was struck is that of the handler, and what is raised there leaves the ``try``.
+    """
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            raise OutOfTimeError
+        return trace
+
+    while frame is not None and frame.f_globals.get("__name__") != run_check.__name__:
+        frame.f_trace = trace
+        frame = frame.f_back
+    sys.settrace(lambda frame, event, arg: None)
+
+
+class _LastPrinted(io.StringIO):
+    """Keeps the end of what is printed into it: a loop may print without an end."""
+
+    def write(self, text: str, /) -> int:
+        if self.tell() > _LAST_CHARACTERS:
+            kept = self.getvalue()[-_LAST_CHARACTERS // 2 :]
+            self.seek(0)
+            self.truncate()
+            super().write(kept)
+        return super().write(text[-_LAST_CHARACTERS:]) and len(text)
 
 
 # ---- on the ranks -----------------------------------------------------------------------------
@@ -233,8 +293,9 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
     failures = [failure for failure in failures if failure.rank not in cell.late]
     if failures:
         raise RemoteCellError(failures, report=cell.report or cluster.report())
-    late = _too_long(exercise, cell.late)
     answers: dict[int, Any] = cell.answers()
+    lines = [answers[rank].line for rank in cell.late if rank in answers]
+    late = _too_long(exercise, cell.late, next(filter(None, lines), ""))
     return [
         late if rank in cell.late and answer.kind != "raised" else answer
         for rank, answer in answers.items()
@@ -243,8 +304,8 @@ def _verdicts(exercise: Exercise, cluster: Cluster, cell: Cell) -> list[CheckRes
 
 def together(verdicts: list[CheckResult]) -> CheckResult:
     """Return the one verdict of all ranks: the first in the order in which causes go."""
-    causes = ("undefined", "not attempted", "raised", "broken", "wrong", "out of time", "freed")
-    for kind in causes:
+    missing = ("undefined", "not attempted", "impossible")
+    for kind in (*missing, "raised", "broken", "wrong", "out of time", "freed"):
         for rank, verdict in enumerate(verdicts):
             if verdict.kind == kind:
                 return _of_rank(rank, verdict, verdicts)
@@ -264,7 +325,7 @@ def _of_rank(rank: int, verdict: CheckResult, verdicts: list[CheckResult]) -> Ch
     return verdict
 
 
-def _too_long(exercise: Exercise, late: list[int]) -> CheckResult:
+def _too_long(exercise: Exercise, late: list[int], line: str = "") -> CheckResult:
     where = f" on {rank_list(late)}" if late else ""
     text = f"your function did not finish within {exercise.deadline:g} s{where}"
-    return CheckResult("out of time", text, "does-not-finish", reset=True)
+    return CheckResult("out of time", text, "does-not-finish", line, reset=True)

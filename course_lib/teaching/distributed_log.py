@@ -24,7 +24,7 @@ from torch_mpi4py.comm.call_arguments import is_receive, is_send
 from torch_mpi4py.comm.guarded_comm import BLOCKING
 
 from .deadlock import ended_early
-from .exercise import WrongAnswer
+from .exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer
 from .message_log import PROBES, LoggedCall, Observation, attempt, tell_all
 
 MESSAGES = ("send", "isend", "recv", "irecv")
@@ -90,6 +90,8 @@ def observe_distributed(
     and harms no other group. ``recorder`` makes what writes the calls down. What happened is told
     by rank in the group; ranks outside come last, with results and errors of None.
     """
+    if not dist.is_initialized():
+        raise CheckImpossibleError(NEEDS_PROCESS_GROUP)
     group: Any = dist.new_group(ranks, timeout=timedelta(seconds=timeout))
     result, error, log = None, None, []
     if ranks is None or dist.get_rank() in ranks:
@@ -236,7 +238,10 @@ class _LoggedWork:
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         self._note_wait()
-        return self._work.wait(*args, **kwargs)
+        self._finish(False)
+        answer = self._work.wait(*args, **kwargs)
+        self._finish(True)
+        return answer
 
     def get_future(self) -> Any:
         self._note(True)
@@ -265,6 +270,10 @@ class _LoggedWork:
     def _note(self, waited: bool) -> None:
         for event in self._events:
             event.waited = waited
+
+    def _finish(self, finished: bool) -> None:
+        for event in self._events:
+            event.finished = finished
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

@@ -63,8 +63,25 @@ def _as_it_is_told(value: Any) -> Any:
     return value if isinstance(value, (str, Number, WrongAnswer)) else f"{value}"
 
 
+NEEDS_PROCESS_GROUP = (
+    "there is no process group: run the lesson's first cell with dist.init_process_group, and "
+    "then this one"
+)
+
+
+class CheckImpossibleError(RuntimeError):
+    """Something is missing that a check needs, such as ranks; the message says what to run."""
+
+
 class Staged(Exception):
     """What a check itself raises inside a learner's function, to see what becomes of it."""
+
+
+def staged(error: BaseException | None) -> bool:
+    """Tell whether a check has raised it, or what ``raise ... from`` names as its cause."""
+    while error is not None and not isinstance(error, Staged):
+        error = error.__cause__
+    return error is not None
 
 
 @contextmanager

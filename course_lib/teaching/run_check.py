@@ -13,14 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .exercise import WrongAnswer
+from .exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer
 from .judges.failures import is_own, was_kept_waiting
+from .judges.trials import named
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
 
 # On the ranks, no single wait of a check may take longer than this.
 WAIT_SECONDS = 20.0
+# What PyTorch says where there is none.
+_NO_PROCESS_GROUP = "Default process group has not been initialized"
 _NOT_THE_LEARNERS = ("course_lib", "notebooks", "torch", "torch_mpi4py")
 
 
@@ -36,10 +39,12 @@ class CheckResult:
         kind: "right", "wrong", "not attempted", "undefined" (there is no such function, or none of
             the learner's), "raised"
             (the learner's function did), "freed" (only because another rank had given up),
-            "out of time", or "broken" (the check itself failed).
+            "out of time", "impossible" (something is missing, such as ranks), or "broken" (the
+            check itself failed).
         text: for the learner; of a broken check the traceback.
         mistake: the mistake's name.
-        line: where the learner's function raised, as ``line 3: `x = 1 / 0```; empty if it did not.
+        line: where the learner's function raised, or was when its time was over, as
+            ``line 3: `x = 1 / 0```; empty if it did not.
         reset: whether communication must be made anew.
         wrong: what the check recognised; what is told of it, the notebook finds out.
     """
@@ -95,15 +100,19 @@ def _result(
         return CheckResult("right", check(tried) or "")
     except NotImplementedError:
         return CheckResult("not attempted")
+    except CheckImpossibleError as missing:
+        return CheckResult("impossible", str(missing))
     except WrongAnswer as wrong:
         if tried.error is not None and wrong.__cause__ is None:
             return tried.raised(tried.error)
         return CheckResult("wrong", str(wrong), wrong.mistake, tried.line, wrong=wrong)
-    except out_of_time:
+    except out_of_time as error:
         if tried.error is not None:
             return tried.raised(tried.error)
-        return CheckResult("out of time")
+        return CheckResult("out of time", line=tried.line_of(error))
     except Exception as error:
+        if _NO_PROCESS_GROUP in f"{error}":
+            return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         if tried.error is not None:
             return tried.raised(tried.error)
         if was_kept_waiting(error):
@@ -127,6 +136,7 @@ class _Tried:
     Attributes:
         error: the first exception that is its own, and no consequence of another rank's.
         last: the last exception of any kind.
+        asked: what the function was called with when it raised ``error``; empty if it shows little.
     """
 
     def __init__(self, function: Callable):
@@ -134,8 +144,11 @@ class _Tried:
         self.function = function
         self.error: BaseException | None = None
         self.last: BaseException | None = None
+        self.asked = self._asks = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Before the call, which may change them.
+        self._asks = named(self.function, args)
         return self.call(self.function, *args, **kwargs)
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -145,29 +158,39 @@ class _Tried:
         except NotImplementedError as error:
             if self._lines(error)[-1:] == traceback.extract_tb(error.__traceback__)[-1:]:
                 raise  # the stub
-            self.error = self.last = error  # PyTorch or MPI: there was an attempt
+            self.last = error  # PyTorch or MPI: there was an attempt
+            self._note(error)
             raise RuntimeError(f"NotImplementedError: {error}") from error
         except SystemExit as error:  # by sys.exit(): it would end the check, and its cell
             self.last = error
-            self.error = self.error or error
+            self._note(error)
             raise RuntimeError(f"SystemExit: {error}") from error
         except Exception as error:
             self.last = error
-            if self.error is None and is_own(error):
-                self.error = error
+            if is_own(error):
+                self._note(error)
             raise
+
+    def _note(self, error: BaseException) -> None:
+        if self.error is None:
+            self.error, self.asked = error, self._asks
 
     def raised(self, error: BaseException) -> CheckResult:
         """Return the result of a function that raised ``error``."""
+        if _NO_PROCESS_GROUP in f"{error}":
+            return CheckResult("impossible", NEEDS_PROCESS_GROUP)
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        return CheckResult("raised", text, "it-raises", self._line(error))
+        if error is self.error and self.asked:
+            text += f", called with {self.asked}"
+        return CheckResult("raised", text, "it-raises", self.line_of(error))
 
     @property
     def line(self) -> str:
         """Where the first exception of its own was raised; empty if there was none."""
-        return "" if self.error is None else self._line(self.error)
+        return "" if self.error is None else self.line_of(self.error)
 
-    def _line(self, error: BaseException) -> str:
+    def line_of(self, error: BaseException) -> str:
+        """Return the learner's line in which ``error`` was raised; empty if it was in none."""
         own = self._lines(error)  # the deepest line that is the learner's
         if not own:
             return ""
@@ -186,15 +209,35 @@ def run_on_rank(module: str, checker: str, name: str) -> CheckResult:
 
     comm = world()
     before, comm.timeout = comm.timeout, WAIT_SECONDS
+    function = get_ipython().user_ns.get(name)
     try:
-        # The notebook interrupts its ranks when the deadline has passed.
-        verdict = run(module, checker, get_ipython().user_ns.get(name), (KeyboardInterrupt,))
+        verdict = _missing_on_some(comm, function)
+        if verdict is None:
+            # The notebook interrupts its ranks when the deadline has passed.
+            verdict = run(module, checker, function, (KeyboardInterrupt,))
     except KeyboardInterrupt:  # between two steps of ours
         verdict = CheckResult("out of time")
     finally:
         comm.timeout = before
     verdict.reset |= verdict.kind == "out of time" or _is_spoiled(comm)
     return verdict
+
+
+def _missing_on_some(comm: GuardedComm, function: object) -> CheckResult | None:
+    """Return a result if some ranks have the function and others not: they would be waited for."""
+    from torch_mpi4py.board.rank_states import rank_list
+
+    try:
+        have = comm.allgather(callable(function))
+    except Exception as error:
+        if not was_kept_waiting(error):
+            raise
+        return CheckResult("freed", str(error), reset=True)
+    if all(have) or not any(have):
+        return None
+    there = rank_list([rank for rank, has in enumerate(have) if has])
+    missing = rank_list([rank for rank, has in enumerate(have) if not has])
+    return CheckResult("undefined", f"is on {there} alone, and not on {missing}")
 
 
 def _is_spoiled(comm: GuardedComm) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake, exercise
@@ -103,17 +103,19 @@ def check_my_share(my_share: Callable) -> str:
 def _judge_shares(my_share: Callable, samples: int, world_size: int) -> None:
     asked = f"{samples} samples on {world_size} ranks"
 
-    def ask() -> list:
-        return [
-            _called(my_share, (samples, rank, world_size), f"for rank {rank}, with {asked},")
-            for rank in range(world_size)
-        ]
+    def ask(ranks: Iterable[int]) -> list:
+        shares = {
+            rank: _called(my_share, (samples, rank, world_size), f"for rank {rank}, with {asked},")
+            for rank in ranks
+        }
+        return [shares[rank] for rank in range(world_size)]
 
-    shares = ask()
+    shares = ask(range(world_size))
     for rank, share in enumerate(shares):
         if not _is_list_of_numbers(share):
             raise WrongAnswer("not-a-list", asked=asked, rank=rank, share=repr(share))
-    if list(map(sorted, ask())) != list(map(sorted, shares)):
+    # In another order: ranks are asked by nobody in turn.
+    if list(map(sorted, ask(reversed(range(world_size))))) != list(map(sorted, shares)):
         raise WrongAnswer("another-share-each-time", asked=asked)
     sizes = [len(share) for share in shares]
     wanted = Counter(range(samples))
@@ -185,6 +187,11 @@ def check_global_accuracy(global_accuracy: Callable) -> str:
         # No two sums or means of these are equal, for any number of ranks from 2 on.
         papers = [(3 * rank + 1, 10 * rank * rank + 7) for rank in range(comm.size)]
         _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
+        if comm.size == 1:
+            return
+        with as_mistake("an-empty-share", last=comm.size - 1):
+            papers[-1] = (0, 0)
+            _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
 
     with_fewer_ranks(world(), judge)
     return "Right on every rank, though the shares differ in size."
@@ -210,6 +217,8 @@ def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
     accuracy = right / total
     if _all_close(given, [accuracy] * p):
         return
+    if any(total == 0 for _, total in papers):
+        raise WrongAnswer("wrong-value", given=", ".join(map(str, given)), accuracy=accuracy)
     mistakes = {
         "mean-of-accuracies": [sum(r / t for r, t in papers) / p] * p,
         "sum-of-accuracies": [sum(r / t for r, t in papers)] * p,

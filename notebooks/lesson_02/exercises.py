@@ -70,7 +70,12 @@ def check_scatter(scatter) -> str:
 
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
 
-    from .judge_collectives import judge_scatter, observe_scatter
+    from .judge_collectives import (
+        judge_scatter,
+        judge_scatter_of_nothing,
+        observe_scatter,
+        observe_scatter_of_nothing,
+    )
 
     comm = world()
     last = comm.size - 1
@@ -81,6 +86,7 @@ def check_scatter(scatter) -> str:
     with_fewer_ranks(comm, judge)
     with as_mistake("root-is-fixed", last=last):
         judge(comm, root=last)
+    judge_scatter_of_nothing(observe_scatter_of_nothing(scatter, comm))
     return "Every rank has its part, and nobody was sent more than that."
 
 

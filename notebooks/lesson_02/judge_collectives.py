@@ -43,6 +43,34 @@ def observe_scatter(scatter, comm, root: int) -> Observation:
     return observe(scatter, comm, parts if comm.rank == root else None, root)
 
 
+def observe_scatter_of_nothing(scatter, comm) -> Observation:
+    """Parts that count as false: 0, an empty text, an empty list and so on, of rank 0."""
+
+    def call(comm):
+        own = _false_parts(comm.size) if comm.rank == 0 else None
+        result = scatter(comm, own, 0)
+        return result, own in (None, _false_parts(comm.size))
+
+    return observe(call, comm)
+
+
+def _false_parts(p: int) -> list:
+    return [("", 0, [], {}, False)[rank % 5] for rank in range(p)]
+
+
+def judge_scatter_of_nothing(seen: Observation) -> None:
+    """Raise if a part is not sent because it is empty, or if the list of parts has changed."""
+    judge_errors(seen.errors)
+    if seen.hung:
+        raise WrongAnswer("empty-part: and it hangs")
+    for rank, wanted in enumerate(_false_parts(len(seen.results))):
+        result, unchanged = seen.results[rank]
+        if result != wanted:
+            raise WrongAnswer("empty-part", rank=rank, result=repr(result), wanted=repr(wanted))
+        if not unchanged:
+            raise WrongAnswer("changes-its-input", rank=rank)
+
+
 def judge_broadcast(seen: Observation, root: int) -> None:
     _judge_messages(seen, root)
     for rank, result in enumerate(seen.results):
@@ -267,7 +295,7 @@ BLOCK = 2  # rows per rank
 
 def _matrix(p: int) -> torch.Tensor:
     n = BLOCK * p
-    return torch.arange(n * n).reshape(n, n)
+    return torch.arange(n * n).reshape(n, n) + 2**40  # more digits than float32 has
 
 
 def _rows_of(matrix: torch.Tensor, rank: int) -> torch.Tensor:
@@ -276,7 +304,9 @@ def _rows_of(matrix: torch.Tensor, rank: int) -> torch.Tensor:
 
 def observe_transpose(transpose, ranks: list[int] | None, p: int) -> Observation:
     def call(group):
-        return transpose(_rows_of(_matrix(p), dist.get_rank(group)), group)
+        rows = _rows_of(_matrix(p), dist.get_rank(group))
+        result = transpose(rows, group)
+        return result, torch.equal(rows, _rows_of(_matrix(p), dist.get_rank(group)))
 
     return observe_distributed(call, ranks=ranks)
 
@@ -289,7 +319,7 @@ def judge_transpose(seen: Observation, p: int) -> None:
         raise WrongAnswer("gathers-everything", call=called[0], whole=whole)
     if len(called) != 1:
         raise WrongAnswer("too-many-collectives", count=len(called))
-    for rank, result in enumerate(seen.results[:p]):
+    for rank, (result, unchanged) in enumerate(seen.results[:p]):
         expected = _rows_of(_matrix(p).T.contiguous(), rank)
         if not isinstance(result, torch.Tensor):
             kind = type(result).__name__
@@ -298,9 +328,15 @@ def judge_transpose(seen: Observation, p: int) -> None:
             raise WrongAnswer(
                 "wrong-shape", rank=rank, shape=tuple(result.shape), wanted=tuple(expected.shape)
             )
+        if result.dtype != expected.dtype:
+            raise WrongAnswer("other-dtype", rank=rank, dtype=result.dtype, wanted=expected.dtype)
         if torch.equal(result, expected):
+            if not unchanged:
+                raise WrongAnswer("changes-its-input", rank=rank)
             continue
         all_waited(seen)
+        if torch.equal(result, expected.float().to(expected.dtype)):
+            raise WrongAnswer("loses-digits", rank=rank)
         _judge_what_was_sent(seen, rank, p)
         pieces = expected.reshape(BLOCK, p, BLOCK)
         if torch.equal(result, pieces.transpose(0, 2).reshape(BLOCK, p * BLOCK)):
@@ -309,6 +345,10 @@ def judge_transpose(seen: Observation, p: int) -> None:
             raise WrongAnswer("pieces-misplaced", rank=rank)
         raise WrongAnswer("wrong-pieces", rank=rank)
     all_waited(seen)
+    own = _rows_of(_matrix(p), 0).nbytes
+    for rank, log in enumerate(seen.logs[:p]):
+        if log[0].nbytes is not None and log[0].nbytes > own:
+            raise WrongAnswer("sends-too-much", rank=rank, nbytes=log[0].nbytes, needed=own)
 
 
 def _judge_what_was_sent(seen: Observation, rank: int, p: int) -> None:

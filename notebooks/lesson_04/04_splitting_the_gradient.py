@@ -472,7 +472,7 @@ assert ratios == [4.0, 1.0]
 #
 # ### Exercise 2: the mean over uneven shards
 #
-# Write `mean_gradient(gradient, samples, group)`. On each rank `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is how many samples that shard has. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** collective, and no rank knows the other ranks' numbers of samples beforehand.
+# Write `mean_gradient(gradient, samples, group)`. On each rank `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is how many samples that shard has. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** all-reduce, and no rank knows the other ranks' numbers of samples beforehand.
 
 
 # %% tags=["exercise"] exercise="04.mean_gradient"
@@ -520,7 +520,7 @@ check("04.accumulate_gradient")
 #
 # *Clipping* by the norm keeps a step from becoming too long: if the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does it in one process. It is not a sum over samples, so it cannot be split as freely as the gradient.
 #
-# Write `clipped_mean(gradient, largest, group)`: `gradient` is that of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One collective again.
+# Write `clipped_mean(gradient, largest, group)`: `gradient` is that of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One all-reduce again.
 
 
 # %% tags=["exercise"] exercise="04.clipped_mean"

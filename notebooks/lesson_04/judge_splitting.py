@@ -113,12 +113,14 @@ def judge_mean_gradient(seen: Observation, p: int) -> None:
 # ---- clipping ---------------------------------------------------------------------------------
 
 # The largest norm allowed, by case: one where clipping shortens the mean, one where the ranks'
-# own gradients are long but cancel, one where everything is short.
-CLIPPING_CASES = {"long": 2.0, "cancelling": 11.0, "short": 50.0}
+# own gradients are long but cancel, one where everything is short, and one where all are zero.
+CLIPPING_CASES = {"long": 2.0, "cancelling": 11.0, "short": 50.0, "zero": 1.0}
 
 
 def _gradients(case: str, p: int) -> list[torch.Tensor]:
     base = torch.tensor([3.0, 0.0, 0.0, 4.0, 0.0, 0.0]).double()  # of norm 5
+    if case == "zero":
+        return [0.0 * base] * p
     if case != "cancelling":
         return [base * (r + 1) for r in range(p)]
     side = torch.tensor([0.0, 12.0, 0.0, 0.0, 0.0, 0.0]).double()
@@ -128,8 +130,9 @@ def _gradients(case: str, p: int) -> list[torch.Tensor]:
     return [0.5 * base + t * side for t in times]
 
 
-def _shortened(vector: torch.Tensor, largest: float) -> torch.Tensor:
-    return vector * min(1.0, largest / vector.norm().item())
+def _shortened(vector: torch.Tensor, largest: float, added: float = 0.0) -> torch.Tensor:
+    norm = vector.norm().item() + added
+    return vector * largest / norm if norm > largest else vector
 
 
 def observe_clipped_mean(clipped_mean, case: str, ranks: list[int] | None) -> Observation:
@@ -153,15 +156,21 @@ def judge_clipped_mean(seen: Observation, case: str, p: int) -> None:
         )
     vectors = _results(seen, p)
     total, mean = sum(gradients), sum(gradients) / p
-    # `clip_grad_norm_` adds 1e-6 to the norm that it divides by.
-    if _all(vectors, _shortened(mean, largest), rtol=1e-6):
+    # `clip_grad_norm_` adds 1e-6 to the norm that it divides by, and `renorm` 1e-7.
+    if any(_all(vectors, _shortened(mean, largest, added)) for added in (0.0, 1e-6, 1e-7)):
         return _need_one_all_reduce(seen, p)
-    mean_norm = sum(norms) / p
+    if case == "zero":
+        raise WrongAnswer("divides-by-the-norm-of-zero", given=vectors[0].tolist())
     told = {
         "norms": [round(n, 1) for n in norms],
         "mean_norm": mean.norm().item(),
         "largest": largest,
     }
+    if _all(vectors, sum(_shortened(gradient, largest, 1e-6) for gradient in gradients) / p):
+        raise WrongAnswer("clips-before-averaging", **told)
+    if _all(vectors, _shortened(mean, largest), rtol=1e-6):
+        raise WrongAnswer("loses-digits")
+    mean_norm = sum(norms) / p
     by_own_norm = [mean * min(1.0, largest / norm) for norm in norms]
     mistakes = {
         "clips-before-averaging": sum(_shortened(gradient, largest) for gradient in gradients) / p,

@@ -327,13 +327,13 @@ print("four ranks = one process with the four-fold batch, over 60 steps")
 #
 # Our `average_gradients` calls `all_reduce` once per parameter, ten times in every step. Each call costs a latency (lesson 01), however small the tensor: LeNet's smallest has 6 numbers.
 #
-# Write `sync_gradients(model, group)`: it replaces each gradient by the mean over the ranks of `group`, with **one** collective. Parameters without a gradient (`parameter.grad is None`: frozen ones, here the same on all ranks) are left alone.
+# Write `sync_gradients(model, group)`: it replaces each gradient by the mean over the ranks of `group`, with **one** all-reduce. Parameters without a gradient (`parameter.grad is None`: frozen ones, here the same on all ranks) are left alone.
 
 
 # %% tags=["exercise"] exercise="05.sync_gradients"
 # %%px
 def sync_gradients(model, group):
-    """Replace every gradient by its mean over the ranks, with one collective."""
+    """Replace every gradient by its mean over the ranks, with one all-reduce."""
     ### BEGIN SOLUTION
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.teaching.exercise import exercise
+from course_lib.teaching.exercise import as_mistake, exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -81,12 +81,20 @@ BUCKETS_HINTS = [
 
 @exercise("06.bucketed_sync", function="bucketed_sync", where="engines", hints=BUCKETS_HINTS)
 def check_bucketed_sync(bucketed_sync: Callable) -> str:
+    import torch
+
     from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
-    from .judge_buckets import judge_buckets, try_buckets
+    from .judge_buckets import judge_buckets, judge_wide_buckets, try_buckets
+
+    def wide(group) -> dict:
+        return try_buckets(bucketed_sync, group, torch.float64)
 
     def judge(ranks: list[int] | None, p: int) -> None:
         judge_buckets(on_each_rank(lambda group: try_buckets(bucketed_sync, group), ranks), p)
+        if ranks is None:
+            with as_mistake("four-bytes-each"):
+                judge_wide_buckets(on_each_rank(wide), p)
 
     with_smaller_group(judge)
     return "Three messages for five parameters, two of them on their way before backward has ended."

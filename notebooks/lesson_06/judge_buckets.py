@@ -17,7 +17,7 @@ from course_lib.teaching.exercise import WrongAnswer, as_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 from course_lib.teaching.message_log import LoggedCall
 
-__all__ = ["BUCKET_BYTES", "judge_buckets", "try_buckets"]
+__all__ = ["BUCKET_BYTES", "judge_buckets", "judge_wide_buckets", "try_buckets"]
 
 # The parameters in the order of forward. Backward reaches them from the last: 10 elements
 # (40 bytes), 6 + 4 (40 bytes), and 8 + 1 (36 bytes), which nothing but `finish` can send.
@@ -26,21 +26,24 @@ ELEMENTS = [torch.Size(shape).numel() for shape in SHAPES]
 BUCKET_BYTES = 40
 BUCKETS = [40, 40, 36]
 FORWARD_BUCKETS = [52, 64]
+WIDE_BUCKETS = [80, 48, 96, 8]  # of the same parameters in float64, which fill no bucket exactly
 STEPS = 2
 
 
-def gradients_of(rank: int, step: int) -> list[torch.Tensor]:
+def gradients_of(rank: int, step: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     """Return whole numbers, of which no rank's own is a mean or a largest one over p."""
     scale = 12.0 * (2 * rank + 5) * (step + 1)
     return [
-        scale * (torch.arange(float(n)) % 3 + 1 + i).view(shape)
+        scale * (torch.arange(n, dtype=dtype) % 3 + 1 + i).view(shape)
         for i, (n, shape) in enumerate(zip(ELEMENTS, SHAPES, strict=True))
     ]
 
 
-def try_buckets(bucketed_sync: Any, group: dist.ProcessGroup) -> dict[str, Any]:
+def try_buckets(
+    bucketed_sync: Any, group: dist.ProcessGroup, dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
     """Run two backward passes with the learner's hooks, and note what was sent and when."""
-    parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+    parameters = [nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in SHAPES]
     phase, found = "start", []
     rank = dist.get_rank(group)
     with recorded(group, lambda: phase, ("all_reduce",)) as calls:
@@ -48,8 +51,10 @@ def try_buckets(bucketed_sync: Any, group: dist.ProcessGroup) -> dict[str, Any]:
         if not callable(finish):
             return {"calls": [], "found": [], "returned": repr(finish)}
         for step in range(STEPS):
-            total = torch.zeros(())
-            for parameter, gradient in zip(parameters, gradients_of(rank, step), strict=True):
+            total = torch.zeros((), dtype=dtype)
+            for parameter, gradient in zip(
+                parameters, gradients_of(rank, step, dtype), strict=True
+            ):
                 parameter.grad = torch.zeros_like(parameter)
                 total = total + (parameter * gradient).sum()
             phase = ("backward", step)
@@ -78,6 +83,25 @@ def judge_buckets(everyone: Findings, p: int) -> None:
     _judge_waiting(first)
     _judge_values([found["found"][0] for found in everyone[:p]], p)
     _judge_second_step(everyone, calls, first, p)
+
+
+def judge_wide_buckets(everyone: Findings, p: int) -> None:
+    """The same in float64, where each number has 8 bytes."""
+    judge_findings(everyone)
+    first = [call for call in everyone[0]["calls"] if call.sent[1] == 0]
+    sizes = [call.nbytes for call in first]
+    if sizes != WIDE_BUCKETS:
+        told = {"sizes": sizes, "bucket_bytes": BUCKET_BYTES, "buckets": WIDE_BUCKETS}
+        raise WrongAnswer("wrong-buckets", **told)
+    mean = [
+        sum(column) / p
+        for column in zip(*(gradients_of(r, 0, torch.float64) for r in range(p)), strict=True)
+    ]
+    for rank, found in enumerate(everyone[:p]):
+        for number, (given, wanted) in enumerate(zip(found["found"][0], mean, strict=True)):
+            if not _same([given], [wanted]):
+                begins = {"given": _begins(given), "wanted": _begins(wanted)}
+                raise WrongAnswer("wrong-value", rank=rank, wrong=number, **begins)
 
 
 def _judge_messages(first: list[LoggedCall]) -> None:

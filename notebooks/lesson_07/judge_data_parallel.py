@@ -79,6 +79,8 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([1.0] * 3, [2.0] * 3, [6.0] * 2), "sizes 3, 3 and 2")
     _judge_loss(mean_loss, ([5.0, 3.0], [7.0, 1.0], []), "sizes 2, 2 and 0")
     _judge_loss(mean_loss, ([-1.0, -3.0], [0.0], [12.0]), "means -2, 0, 12 of sizes 2, 1, 1")
+    _judge_loss(mean_loss, ([6.0], [], [2.0, 4.0, 4.0]), "sizes 1, 0 and 3")
+    _judge_loss(mean_loss, ([2.0**30 + 1.0], [1.0, 1.0, 1.0]), "sizes 1 and 3, a large loss")
     return "It is the mean over all samples, and its gradient is that of the full batch."
 
 
@@ -102,6 +104,8 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     wanted = sum(values) / len(values)
     if found != found and 0 in sizes:
         raise WrongAnswer("an-empty-shard-spoils-it", asked=asked)
+    if found != wanted and abs(found - wanted) < 1e-6 * abs(wanted):
+        raise WrongAnswer("loses-digits", asked=asked, found=found, wanted=wanted)
     if found != wanted:
         _name_the_loss(found, wanted, values, means, losses, asked)
     if not given.requires_grad:

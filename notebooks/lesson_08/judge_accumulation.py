@@ -24,12 +24,13 @@ from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 MICRO_BATCHES, SAMPLES = 4, 2
+SECOND = 6  # micro-batches of the second step
 
 
 def micro_batches(rank: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return four micro-batches of two samples, small whole numbers in float64."""
+    """Return four or six micro-batches of two samples, small whole numbers in float64."""
     found = []
-    for index in range(MICRO_BATCHES):
+    for index in range(SECOND if step else MICRO_BATCHES):
         base = 1.0 + rank + 2 * index + step
         inputs = torch.tensor([[base, 1.0], [2.0, base]], dtype=torch.float64)
         found.append((inputs, torch.tensor([[base], [1.0]], dtype=torch.float64)))
@@ -132,6 +133,10 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("synchronises-too-early")
     gradient = sum(_gradient(micro_batches(rank, 0)) for rank in range(p)) / p
     got = -weights[0][0]
+    second = sum(_gradient(micro_batches(rank, 1)) for rank in range(p)) / p
+    second_got = weights[0][0] - weights[0][1]
+    if p > 1 and _equal(got, p * gradient) and _equal(second_got, p * second):
+        raise WrongAnswer("not-divided-by-ranks", p=p)
     if _equal(got, MICRO_BATCHES * gradient):
         raise WrongAnswer("gradient-too-large", micro_batches=MICRO_BATCHES)
     last = sum(_gradient(micro_batches(rank, 0)[-1:]) for rank in range(p)) / p
@@ -140,8 +145,12 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
     if not _equal(got, gradient):
         _name_the_step(got, gradient, p)
         raise WrongAnswer("wrong-value", given=got.tolist(), wanted=gradient.tolist())
-    second = sum(_gradient(micro_batches(rank, 1)) for rank in range(p)) / p
-    if not _equal(weights[0][0] - weights[0][1], second):
+    told = {"first": MICRO_BATCHES, "second": SECOND, "rounds": rounds[1]}
+    if rounds[1] != 1:
+        raise WrongAnswer("count-is-fixed: by rounds", **told)
+    if _equal(second_got * MICRO_BATCHES, second * SECOND):
+        raise WrongAnswer("count-is-fixed", **told)
+    if not _equal(second_got, second):
         raise WrongAnswer("never-zeroes")
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])

@@ -169,9 +169,9 @@ def _train(ddp, optimizer, steps: range) -> None:
         optimizer.step()
 
 
-def _replica(seed: int):
+def _replica(seed: int, rate: float):
     ddp = DistributedDataParallel(_Dropping(seed))
-    return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3, momentum=0.9)
+    return ddp, torch.optim.SGD(ddp.parameters(), lr=rate, momentum=0.9)
 
 
 SAVED_AT, GOES_ON = 3, 2
@@ -193,7 +193,7 @@ def _judged_restoring(resume) -> tuple[tuple, tuple]:
     rank = comm.rank
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "checkpoint.pt")  # a copy each: the ranks may be on several hosts
-        ddp, optimizer = _replica(seed=0)
+        ddp, optimizer = _replica(seed=0, rate=1e-3)
         torch.manual_seed(100 + rank)
         _train(ddp, optimizer, range(SAVED_AT))
         states = comm.allgather(torch.get_rng_state())
@@ -204,7 +204,8 @@ def _judged_restoring(resume) -> tuple[tuple, tuple]:
             "rng": states,
         }
         torch.save(saved, path)
-        fresh, fresh_optimizer = _replica(seed=7)
+        # A schedule has lowered the rate since; what is new begins with that of the first step.
+        fresh, fresh_optimizer = _replica(seed=7, rate=1e-2)
         torch.manual_seed(_UNSET)
         try:
             with _short_deadline():
@@ -241,6 +242,7 @@ def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
     return {
         "weights": weights,
         "momentum": momentum,
+        "rate": optimizer.param_groups[0]["lr"],
         "rng": whose[0] if whose else "untouched" if untouched else "another",
     }
 
@@ -289,6 +291,9 @@ def _judge_restored(everyone: Findings) -> None:
         raise WrongAnswer("weights-not-restored")
     if not all(found["momentum"] for found in everyone):
         raise WrongAnswer("forgets-the-optimizer")
+    rates = [found["rate"] for found in everyone]
+    if set(rates) != {1e-3}:
+        raise WrongAnswer("forgets-the-rate", rate=max(rates), saved=1e-3)
     for rank, found in enumerate(everyone):
         if found["rng"] == "untouched":
             raise WrongAnswer("forgets-the-generator")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from math import pi, sin
 
-from course_lib.teaching.exercise import WrongAnswer, exercise
+from course_lib.teaching.exercise import WrongAnswer, as_mistake, exercise
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
 
 # ---- the worker's side ------------------------------------------------------------------------
@@ -95,7 +95,7 @@ STALENESS_HINTS = [
 def _orders() -> list[list[int]]:
     generator = random.Random(9)
     chance = [[generator.choice([1, 1, 2, 3]) for _ in range(12)] for _ in range(5)]
-    return [[1, 2, 3, 1, 2, 3], [1, 1, 1], [2, 1, 1, 2], *chance]
+    return [[1, 2, 3, 1, 2, 3], [1, 1, 1], [2, 1, 1, 2], *chance, [5, 8, 5, 0, 8, 5]]
 
 
 def _staleness(order: list[int], *, first_is_fresh=False, at_end=1, forget=False) -> list[int]:
@@ -196,7 +196,11 @@ GOSSIP_HINTS = [
 
 @exercise("09.gossip", function="gossip", where="engines", hints=GOSSIP_HINTS)
 def check_gossip(gossip) -> str:
-    from .judge_gossip import judge_gossip, observe_gossip
+    from .judge_gossip import SECOND_NEXT, judge_digits, judge_gossip, observe_gossip
 
     judge_gossip(observe_gossip(gossip))
+    seen = observe_gossip(gossip, SECOND_NEXT)
+    judge_digits(seen)
+    with as_mistake("partner-is-fixed"):
+        judge_gossip(seen, SECOND_NEXT)
     return "Both partners hold their mean, so the mean over all ranks is what it was."

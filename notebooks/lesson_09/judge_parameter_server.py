@@ -17,7 +17,7 @@ from torch_mpi4py import world
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
-from course_lib.teaching.judges.messages import judge_hang, no_collective
+from course_lib.teaching.judges.messages import all_waited, judge_hang, no_collective
 from course_lib.teaching.message_log import Observation
 
 from .message_recording import observe_messages, recorded_messages
@@ -110,6 +110,7 @@ def judge_work(seen: Observation) -> None:
     judge_hang(seen)
     for worker in range(1, len(seen.logs)):
         _judge_worked(seen, worker, seen.results[0][worker])
+    all_waited(seen)
 
 
 def _judge_conversation(seen: Observation, worker: int) -> None:
@@ -212,6 +213,7 @@ def _two_gradients(group, rank: int) -> list[list]:
         dist.send(torch.ones(1), 0, group=group, tag=HELLO)
         dist.recv(ready, 0, group=group, tag=READY)
         message = torch.full((N + 1,), 10.0**rank)
+        message[N] = 0.5  # the loss
         dist.send(message, 0, group=group, tag=GRADIENT)
         dist.recv(parameters, 0, group=group, tag=PARAMETERS)
         got.append(parameters.tolist())
@@ -230,6 +232,7 @@ def judge_serve(seen: Observation) -> None:
     order = [event.peer for event in log if event.kind == "recv" and event.tag == GRADIENT]
     if served != order:
         raise WrongAnswer("wrong-order", served=repr(served), order=order)
+    all_waited(seen)
 
 
 def _judge_listening(seen: Observation, log: list) -> None:

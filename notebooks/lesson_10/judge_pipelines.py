@@ -13,7 +13,11 @@ from course_lib.parallel.pipeline_schedules import Task, in_flight, one_f_one_b,
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.formulas import plain, returned
 
-_PLANS = ((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2), (4, 0.4))
+_PLANS = (
+    *((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2), (4, 0.4)),
+    # The formula, in floats, is a little more than a whole number, and rounded up one too many.
+    *((4, 0.2), (7, 0.12), (10, 0.6), (22, 0.7)),
+)
 _SIZES = ((4, 8), (4, 4), (2, 5), (4, 2), (1, 3), (3, 1))
 _COSTS = (
     ([1, 1, 1, 1, 1, 1, 1, 1], 4),
@@ -26,6 +30,9 @@ _COSTS = (
     ([0.2, 0.3, 0.4, 0.1, 0.1, 0.5, 0.2], 4),
     ([5, 3, 8, 9, 4, 6, 9], 4),
     ([3, 3, 9, 4, 1, 4, 9, 9], 4),  # the most even cut, 15 9 9 9, is not the best
+    # One layer is the slowest stage anyway, so a stage without any would not be slower.
+    ([9, 1, 1], 3),
+    ([1, 1, 9], 3),
 )
 
 
@@ -34,7 +41,8 @@ def judge_micro_batches_for(function: Callable[[int, float], int]) -> None:
     numbers_found: list[int] = []
     given = [plain(function(stages, most)) for stages, most in _PLANS]
     if None in given:
-        raise WrongAnswer("returns-nothing")
+        stages, most = _PLANS[given.index(None)]
+        raise WrongAnswer("returns-nothing", stages=stages, most=most)
     for (stages, most), found in zip(_PLANS, given, strict=True):
         if isinstance(found, bool) or not isinstance(found, numbers.Real) or not _finite(found):
             raise WrongAnswer("not-a-number", stages=stages, most=most, found=repr(found))

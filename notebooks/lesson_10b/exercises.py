@@ -6,7 +6,7 @@ third compares it with the formulas of the ZeRO paper.
 
 from __future__ import annotations
 
-from course_lib.teaching.exercise import exercise
+from course_lib.teaching.exercise import as_mistake, exercise
 
 ROW_HINTS = [
     "Each rank can multiply what it has. Its product has the right shape already; what is missing "
@@ -51,11 +51,18 @@ STEP_HINTS = [
 def check_sharded_step(sharded_step) -> str:
     from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
-    from .judge_shards import judge_sharded_step, try_sharded_step
+    from .judge_shards import PARTS, judge_sharded_step, try_sharded_step
+
+    def try_part(part: int, ranks: list[int] | None, p: int) -> None:
+        found = on_each_rank(lambda group: try_sharded_step(sharded_step, part, group), ranks)
+        judge_sharded_step(found, p, part)
 
     def judge(ranks: list[int] | None, p: int) -> None:
-        found = on_each_rank(lambda group: try_sharded_step(sharded_step, group), ranks)
-        judge_sharded_step(found, p)
+        first, other = PARTS
+        try_part(first, ranks, p)
+        if ranks is None:
+            with as_mistake("length-is-fixed", first=first, other=other):
+                try_part(other, ranks, p)
 
     with_smaller_group(judge)
     return (

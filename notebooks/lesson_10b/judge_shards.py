@@ -15,7 +15,7 @@ from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
-PART = 4  # numbers in each rank's part
+PARTS = (4, 3)  # numbers in each rank's part, in one trial and another
 STEPS = 2  # in the second one the velocity counts
 RATE, MOMENTUM = 0.1, 0.9
 _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
@@ -23,37 +23,37 @@ _REDUCE_SCATTERS = ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_s
 _EXCHANGES = ("all_to_all", "all_to_all_single")
 
 
-def gradient_of(rank: int, step: int, p: int) -> torch.Tensor:
-    """Return the gradient of one rank in one step, (4p,) float64."""
-    return (rank + 1.0) * (torch.arange(PART * p) % 3 + 1 + step).double()
+def gradient_of(rank: int, step: int, n: int) -> torch.Tensor:
+    """Return the gradient of one rank in one step, (n,) float64."""
+    return (rank + 1.0) * (torch.arange(n) % 5 + 1 + step).double()
 
 
-def serial_steps(p: int) -> tuple[torch.Tensor, torch.Tensor]:
+def serial_steps(p: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return weights and velocity of one process after all steps with the mean gradients."""
-    weights = torch.arange(PART * p).double()
+    weights = torch.arange(n).double()
     velocity = torch.zeros_like(weights)
     for step in range(STEPS):
-        mean = sum(gradient_of(rank, step, p) for rank in range(p)) / p
+        mean = sum(gradient_of(rank, step, n) for rank in range(p)) / p
         velocity = MOMENTUM * velocity + mean
         weights = weights - RATE * velocity
     return weights, velocity
 
 
-def try_sharded_step(sharded_step, group: dist.ProcessGroup) -> dict[str, Any]:
+def try_sharded_step(sharded_step, part: int, group: dist.ProcessGroup) -> dict[str, Any]:
     """Take two steps with the learner's function; return weights, velocity and calls."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
-    weights, velocity = torch.arange(PART * p).double(), torch.zeros(PART).double()
+    weights, velocity = torch.arange(part * p).double(), torch.zeros(part).double()
     with recorded(group) as calls:
         for step in range(STEPS):
-            sharded_step(weights, gradient_of(rank, step, p), velocity, group)
+            sharded_step(weights, gradient_of(rank, step, part * p), velocity, group)
     return {"calls": calls, "weights": weights, "velocity": velocity}
 
 
-def judge_sharded_step(everyone: Findings, p: int) -> None:
+def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
     """Raise WrongAnswer unless all ranks hold the serial weights, for an all-reduce's bytes."""
     judge_findings(everyone)
     members = everyone[:p]
-    weights, velocity = serial_steps(p)
+    weights, velocity = serial_steps(p, part * p)
     for rank, found in enumerate(members):
         need_group(found["calls"])
         late = [call.call for call in found["calls"] if not call.waited]
@@ -61,13 +61,15 @@ def judge_sharded_step(everyone: Findings, p: int) -> None:
             raise WrongAnswer("does-not-wait", rank=rank, late=late[0])
     if not all(found["calls"] for found in members):
         raise WrongAnswer("no-communication")
-    for rank, found in enumerate(members):
+    # Rank r may hold the r-th piece, or every p-th number from r on.
+    strided = all(_close(found["velocity"], velocity[r::p]) for r, found in enumerate(members))
+    for rank, found in enumerate(members if not strided else ()):
         _judge_velocity(rank, found["velocity"], velocity.chunk(p)[rank], p)
     for rank, found in enumerate(members):
         if not _close(found["weights"], weights):
             _explain_weights(rank, found["weights"], weights, p)
     for found in members:
-        _judge_calls(found["calls"], p)
+        _judge_calls(found["calls"], p, part)
 
 
 def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:
@@ -77,12 +79,13 @@ def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: i
         raise WrongAnswer("velocity-not-kept", rank=rank)
     if _close(found, p * expected):
         raise WrongAnswer("sum-not-mean", rank=rank, p=p)
-    last = sum(gradient_of(other, STEPS - 1, p) for other in range(p)) / p
+    n = p * len(expected)
+    last = sum(gradient_of(other, STEPS - 1, n) for other in range(p)) / p
     if _close(found, last.chunk(p)[rank]):
         raise WrongAnswer("no-momentum", rank=rank)
     own = torch.zeros_like(expected)
     for step in range(STEPS):
-        own = MOMENTUM * own + gradient_of(rank, step, p).chunk(p)[rank]
+        own = MOMENTUM * own + gradient_of(rank, step, n).chunk(p)[rank]
     if _close(found, own):
         raise WrongAnswer("own-gradient", rank=rank)
     raise WrongAnswer(
@@ -91,11 +94,12 @@ def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: i
 
 
 def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:
-    if _close(found, torch.arange(PART * p).double()):
+    n, part = len(expected), len(expected) // p
+    before = torch.arange(n).double()
+    if _close(found, before):
         raise WrongAnswer("weights-not-changed", rank=rank)
-    own = slice(PART * rank, PART * (rank + 1))
-    before = torch.arange(PART * p).double()
-    others = torch.ones(PART * p, dtype=torch.bool)
+    own = slice(part * rank, part * (rank + 1))
+    others = torch.ones(n, dtype=torch.bool)
     others[own] = False
     if _close(found[own], expected[own]) and _close(found[others], before[others]):
         raise WrongAnswer("does-not-gather", rank=rank)
@@ -116,7 +120,7 @@ def _explain_weights(rank: int, found: torch.Tensor, expected: torch.Tensor, p: 
     )
 
 
-def _judge_calls(calls: list, p: int) -> None:
+def _judge_calls(calls: list, p: int, part: int) -> None:
     names = [call.call for call in calls]
     if "all_reduce" in names and any(name in _REDUCE_SCATTERS for name in names):
         raise WrongAnswer("all-reduces-weights")
@@ -126,10 +130,10 @@ def _judge_calls(calls: list, p: int) -> None:
     gathers = [call for call in calls if call.call.startswith("all_gather")]
     if len(calls) != 2 * STEPS or len(sums) != STEPS or len(gathers) != STEPS:
         raise WrongAnswer("too-many-collectives", steps=STEPS, calls=", ".join(names))
-    if any(call.nbytes != 8 * PART for call in gathers):
-        raise WrongAnswer("gathers-too-much", nbytes=gathers[0].nbytes, part_bytes=8 * PART)
-    if any(call.nbytes < 8 * PART * p for call in sums):
-        raise WrongAnswer("loses-digits", nbytes=sums[0].nbytes, all_bytes=8 * PART * p)
+    if any(call.nbytes != 8 * part for call in gathers):
+        raise WrongAnswer("gathers-too-much", nbytes=gathers[0].nbytes, part_bytes=8 * part)
+    if any(call.nbytes < 8 * part * p for call in sums):
+        raise WrongAnswer("loses-digits", nbytes=sums[0].nbytes, all_bytes=8 * part * p)
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

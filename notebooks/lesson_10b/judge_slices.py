@@ -40,8 +40,11 @@ def try_row_linear(row_linear, group: dist.ProcessGroup) -> dict[str, Any]:
     before = [tensor.clone() for tensor in (*own, bias)]
     with recorded(group) as calls:
         result = row_linear(*own, bias, group)
+    kept = result.clone() if isinstance(result, torch.Tensor) else result
+    row_linear(2 * own[0], own[1], bias, group)  # the next batch
+    overwritten = isinstance(result, torch.Tensor) and not torch.equal(result, kept)
     changed = any(not torch.equal(*pair) for pair in zip(before, (*own, bias), strict=True))
-    return {"calls": calls, "result": result, "changed": changed}
+    return {"calls": calls, "result": kept, "changed": changed, "overwritten": overwritten}
 
 
 def judge_row_linear(everyone: Findings, p: int) -> None:
@@ -77,6 +80,8 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
         _judge_numbers(rank, found["result"], whole, bias, p)
         if found["changed"]:
             raise WrongAnswer("changes-its-inputs", rank=rank)
+        if found["overwritten"]:
+            raise WrongAnswer("overwrites-its-result", rank=rank)
         need_one_all_reduce(calls)
         if calls[0].nbytes < whole.nbytes:
             raise WrongAnswer("loses-digits", nbytes=calls[0].nbytes, needed=whole.nbytes)

@@ -116,6 +116,21 @@ def made_up() -> dict[str, Traces]:
             _trace([("load", 9, []), ("forward", 45, [("aten::linear", 40)])], 50),
             _nested(),
         ],
+        "a section computes beside operators that call operators": [
+            _trace([("load", 9, []), ("forward", 45, [("aten::mm", 40)])], 50),
+            _deeply_nested(),
+        ],
+        "the rank with most to do waits as well": [
+            _trace(
+                [
+                    ("load", 20, [("aten::stack", 9)]),
+                    ("forward", 20, [("aten::mm", 18)]),
+                    ("load", 40, [("aten::argmax", 39)]),
+                ],
+                20,
+            ),
+            _trace([("load", 30, [("aten::sort", 28)]), ("forward", 20, [("aten::mm", 18)])], 10),
+        ],
         "the copies are made in sync": [
             _trace(
                 [("load", 30, [("aten::sort", 28)]), ("forward", 10, [("aten::mm", 9)])], 40, 39
@@ -173,6 +188,21 @@ def _nested() -> Spans:
             ("aten::linear", 8, 92),
             ("aten::addmm", 10, 40),
             ("aten::copy_", 40, 90),
+            (SYNC, 94, 104),
+        ]
+    )
+
+
+def _deeply_nested() -> Spans:
+    """A rank whose section has most self time, also after all that lies inside of it."""
+    return _seconds(
+        [
+            ("step", 0, 104),
+            *_views(0),
+            ("load", 0, 6),
+            ("forward", 6, 94),
+            ("aten::linear", 8, 50),
+            ("aten::addmm", 10, 49),
             (SYNC, 94, 104),
         ]
     )

@@ -17,7 +17,8 @@ from course_lib.teaching.judges.formulas import name_the_mistake
 
 # Samples of different lengths, none a multiple of another; 11 do not divide by 2, 3 or 4.
 _LENGTHS = (5, 9, 2, 7, 11, 3, 8, 1, 6, 4, 10)
-_SIZES = (4, 3, 1)
+_SIZES = (4, 3, 1, 13)  # of 13 ranks two have nothing to read
+_RANKS = tuple((rank, size) for size in _SIZES for rank in range(size))
 _HEADER = 16  # the first sample does not begin at byte 0
 
 
@@ -62,35 +63,43 @@ def judge_read_share(read_share: Callable) -> None:
     """Raise WrongAnswer unless each rank gets its samples, by one read of just those bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path, starts, samples = packed(Path(folder))
-        for world_size in _SIZES:
-            given = []
-            for rank in range(world_size):
-                with CountedFile(path) as file:
-                    file.seek(3)  # wherever somebody has left it
-                    given.append((read_share(file, list(starts), rank, world_size), file.reads))
-            _judge_samples([found for found, _ in given], samples, world_size)
-            for rank, (_, reads) in enumerate(given):
-                first, last = _share(len(samples), rank, world_size)
-                _judge_reads(reads, starts[first], starts[last], rank, world_size, starts[-1])
+        tried: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        given, changed = {}, []
+        for rank, size in _RANKS:
+            with CountedFile(path) as file:
+                file.seek(3)  # wherever somebody has left it
+                own = list(starts)
+                given[rank, size] = read_share(file, own, rank, size)
+            tried[rank, size] = file.reads
+            changed += [_who(rank, size)] if own != starts else []
+        _judge_samples(given, samples)
+        if changed:
+            raise WrongAnswer("changes-its-input", who=changed[0])
+        for (rank, size), reads in tried.items():
+            first, last = _share(len(samples), rank, size)
+            _judge_reads(reads, starts[first], starts[last], rank, size, starts[-1])
 
 
 def _share(n: int, rank: int, world_size: int) -> tuple[int, int]:
     return n * rank // world_size, n * (rank + 1) // world_size
 
 
-def _judge_samples(given: list[Any], samples: list[bytes], size: int) -> None:
-    shares = [samples[slice(*_share(len(samples), rank, size))] for rank in range(size)]
-    pieces = [_pieces(found, f"rank {rank} of {size}") for rank, found in enumerate(given)]
-    if pieces == shares:
+def _who(rank: int, size: int) -> str:
+    return f"rank {rank} of {size}"
+
+
+def _judge_samples(given: dict[tuple[int, int], Any], samples: list[bytes]) -> None:
+    pieces = {case: _pieces(found, _who(*case)) for case, found in given.items()}
+    shares = {case: samples[slice(*_share(len(samples), *case))] for case in given}
+    wrong = [case for case in given if pieces[case] != shares[case]]
+    if not wrong:
         return
-    rank = next(rank for rank in range(size) if pieces[rank] != shares[rank])
-    who = f"rank {rank} of {size}"
 
     def gives_the_same(makes: Callable[[list[bytes], int, int], list[bytes]]) -> bool:
-        return pieces == [makes(samples, other, size) for other in range(size)]
+        return all(found == makes(samples, *case) for case, found in pieces.items())
 
-    name_the_mistake(_READ_MISTAKES, gives_the_same, who=who)
-    _explain(pieces[rank], shares[rank], who)
+    name_the_mistake(_READ_MISTAKES, gives_the_same, who=_who(*wrong[0]))
+    _explain(pieces[wrong[0]], shares[wrong[0]], _who(*wrong[0]))
 
 
 def _pieces(found: Any, who: str) -> list[bytes]:
@@ -114,6 +123,11 @@ def _remainder_to_the_last(samples: list[bytes], rank: int, size: int) -> list[b
     return samples[rank * each : len(samples) if rank == size - 1 else (rank + 1) * each]
 
 
+def _rounded_up(samples: list[bytes], rank: int, size: int) -> list[bytes]:
+    each = -(-len(samples) // size)
+    return samples[rank * each : (rank + 1) * each]
+
+
 def _of_the_starts(samples: list[bytes], rank: int, size: int) -> list[bytes]:
     return samples[slice(*_share(len(samples) + 1, rank, size))]
 
@@ -122,8 +136,13 @@ _READ_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]]]
     ("every-size-th-sample", lambda samples, rank, size: samples[rank::size]),
     ("drops-the-remainder", _equal_shares),
     ("remainder-to-the-last", _remainder_to_the_last),
-    ("takes-starts-for-samples", _of_the_starts),
     ("everything", lambda samples, rank, size: samples),
+    ("rounds-the-share-up", _rounded_up),
+    ("takes-starts-for-samples", _of_the_starts),
+    (
+        "size-is-fixed",
+        lambda samples, rank, size: samples[slice(*_share(len(samples), rank, _SIZES[0]))],
+    ),
     (
         "one-sample-too-few",
         lambda samples, rank, size: samples[slice(*_share(len(samples), rank, size))][:-1],
@@ -133,6 +152,8 @@ _READ_MISTAKES: tuple[tuple[str, Callable[[list[bytes], int, int], list[bytes]]]
 
 def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
     """Raise what explains the wrong pieces of one rank."""
+    if pieces and not share:
+        raise WrongAnswer("nothing-is-no-sample", who=who, given=pieces[:2])
     joined, right = b"".join(pieces), b"".join(share)
     if b"#" in joined or (len(joined) == len(right) and joined != right):
         raise WrongAnswer("wrong-place-in-the-file", who=who)
@@ -149,7 +170,7 @@ def _explain(pieces: list[bytes], share: list[bytes], who: str) -> None:
 def _judge_reads(
     reads: list[tuple[int, int]], begin: int, end: int, rank: int, size: int, whole: int
 ) -> None:
-    who = f"rank {rank} of {size}"
+    who = _who(rank, size)
     total = sum(length for _, length in reads)
     # At the end of a file a read of nothing may follow; it costs nothing to speak of.
     count = sum(length > 0 for _, length in reads)

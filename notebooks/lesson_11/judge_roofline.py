@@ -59,11 +59,13 @@ def least(layers: Layers, peak: float, bandwidth: float) -> float:
     return sum(max(flops / peak, moved / bandwidth) for flops, moved in layers)
 
 
-# Ridge at 10, 4 and 50 FLOP/byte; in each case layers on both sides of it.
+# Ridge at 10, 4, 50 and 10 FLOP/byte; in each case layers on both sides of it. The last has a layer
+# that computes nothing, such as a copy.
 _LEAST_CASES: tuple[tuple[Layers, float, float], ...] = (
     ([(2e9, 1e8), (1e6, 8e6), (5e8, 4e8)], 1e11, 1e10),
     ([(3e6, 4e6), (8e8, 1e8), (7e5, 3e6)], 2e10, 5e9),
     ([(4e9, 2e8), (6e9, 1e7)], 1e12, 2e10),
+    ([(3e9, 1e8), (0.0, 4e8), (5e8, 2e8)], 1e11, 1e10),
 )
 
 

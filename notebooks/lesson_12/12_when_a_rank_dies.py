@@ -272,7 +272,7 @@ print(f"learning rate times steps in an epoch: before {before:.3g}, after {after
 #
 # In the middle of an epoch there is one more question: *whose* are the samples that are left? `DistributedSampler` gave each of R ranks a list of its own. The list of the dead is in nobody's hands, and a new sampler for R - 1 ranks would begin the epoch again.
 #
-# Write `rest_of_epoch`. `order` is a list: the samples of this epoch in the order in which *all ranks together* go through it. `done` of them were done before the death. Return the list of those that this rank has to do, among `world_size` ranks that there are now. Every sample that is left has to come once, and the ranks' k-th samples together have to be the k-th group of `world_size` in what is left.
+# Write `rest_of_epoch`. `order` is a list: the samples of this epoch in the order in which *all ranks together* go through it. `done` of them were done before the death. Return the list of those that this rank has to do, among `world_size` ranks that there are now, and leave `order` as it is. Every sample that is left has to come once, and the ranks' k-th samples together have to be the k-th group of `world_size` in what is left.
 
 
 # %% tags=["exercise"] exercise="12.rest_of_epoch"

@@ -10,6 +10,7 @@ import math
 
 from course_lib.teaching.exercise import WrongAnswer, exercise
 from course_lib.teaching.judges.formulas import name_the_mistake
+from course_lib.teaching.judges.trials import is_text
 
 # ---- reading hang reports ---------------------------------------------------------------------
 
@@ -52,7 +53,16 @@ def check_rest_of_epoch(rest_of_epoch) -> str:
         if given != order:
             raise WrongAnswer("changes-its-input")
         _judge_shares(shares, order, done, before, now)
+    _judge_no_rest(rest_of_epoch, 12, 3)
     return "Every sample that was left comes once, in the batches that would have come anyway."
+
+
+def _judge_no_rest(rest_of_epoch, samples: int, now: int) -> None:
+    """The last rank may die when the epoch is over."""
+    for rank in range(now):
+        share = _as_list(rest_of_epoch(list(range(samples)), samples, rank, now))
+        if share:
+            raise WrongAnswer("nothing-is-left", rank=rank, samples=samples, share=share[:3])
 
 
 def _as_list(share) -> list[int]:
@@ -77,6 +87,8 @@ def _judge_shares(shares: list[list[int]], order: list[int], done: int, before: 
         raise WrongAnswer("done-by-more-ranks", done=done, each=done // now, now=now, before=before)
     if shares == [list(range(done, len(order)))[rank::now] for rank in range(now)]:
         raise WrongAnswer("places-not-samples", done=done, sample=order[done])
+    if all(sorted(share) == sorted(rest) for share in shares):
+        raise WrongAnswer("everyone-takes-all", now=now, left=left)
     twice = sorted(sample for sample in set(together) if together.count(sample) > 1)
     if twice and set(together) == set(rest):
         raise WrongAnswer("given-twice", sample=twice[0], count=together.count(twice[0]))
@@ -122,10 +134,10 @@ SURVIVOR_HINTS = [
 def check_go_on(go_on) -> str:
     from course_lib.teaching.judges.rank_groups import need_process_group
 
-    from .judge_survivors import judge_survivors, observe_survivors
+    from .judge_survivors import check_survivors
 
     need_process_group()
-    judge_survivors(observe_survivors(go_on))
+    check_survivors(go_on)
     return "All survivors have the weights, the momentum and the step of the one furthest on."
 
 
@@ -178,6 +190,8 @@ def _judge_interval(found: object, save: float, life: float, ranks: int) -> None
     between = life / ranks
     right = math.sqrt(2 * save * between)
     try:
+        if is_text(found):
+            raise TypeError
         found = float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise WrongAnswer("not-a-number", kind=type(found).__name__) from None

@@ -6,6 +6,7 @@ interrupted in the middle of writing, and watched while it renames. No rank is n
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import os
@@ -17,13 +18,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from course_lib.teaching.exercise import Staged, WrongAnswer
+from course_lib.teaching.exercise import Staged, WrongAnswer, staged
 
 OLD, NEW = b"old checkpoint", b"the new checkpoint, which is longer"
 
 
+_MOST_TRIES = 5
+
+
 class Died(Staged):
     """Stands for the death of the process in the middle of a write."""
+
+
+class DiskFull(Staged, OSError):
+    """Stands for what the system says when nothing more goes onto the disk."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOSPC, "No space left on device")
 
 
 @dataclass
@@ -31,14 +42,14 @@ class Seen:
     """What happened while a file was saved.
 
     Attributes:
-        written: whether ``write`` was called.
+        written: how often ``write`` was called.
         inode: of the file that ``write`` was given; None of one in memory.
         in_place: whether that was the checkpoint itself.
         renames: in their order.
         synced: of each fsync, which file and how many bytes were in it.
     """
 
-    written: bool = False
+    written: int = 0
     inode: int | None = None
     in_place: bool = False
     renames: list[Rename] = field(default_factory=list)
@@ -67,7 +78,8 @@ def judge_saving(save_whole) -> None:
         if left:
             raise WrongAnswer("leaves-files-behind", name=left[0])
     _judge_gap(save_whole)
-    _judge_death(save_whole)
+    for failure in (Died(), DiskFull()):
+        _judge_failure(save_whole, failure)
 
 
 def _judge_gap(save_whole) -> None:
@@ -81,14 +93,17 @@ def _judge_gap(save_whole) -> None:
             raise WrongAnswer("removes-the-old-one-first")
 
 
-def _judge_death(save_whole) -> None:
+def _judge_failure(save_whole, failure: Exception) -> None:
+    """The old file stays, the failure is told, and the next save is as good as any other."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "run.pt")
+        path = Path(folder, "step-200.ckpt")
         path.write_bytes(OLD)
         died, seen = False, Seen()
         try:
-            _watch(save_whole, path, NEW[:5], seen, then_die=True)
-        except Died:
+            _watch(save_whole, path, NEW[:5], seen, failure)
+        except Exception as error:
+            if not staged(error):
+                raise
             died = True
         if not path.exists():
             raise WrongAnswer("removes-the-old-one-first: while it writes")
@@ -97,7 +112,25 @@ def _judge_death(save_whole) -> None:
         if path.read_bytes() != OLD:
             raise WrongAnswer("writes-in-place: and dies", left=repr(path.read_bytes()))
         if not died:
-            raise WrongAnswer("swallows-the-error")
+            raise WrongAnswer("swallows-the-error", error=type(failure).__name__)
+        for data in (NEW, NEW[::-1]):
+            _save_again(save_whole, path, data)
+
+
+def _save_again(save_whole, path: Path, data: bytes) -> None:
+    try:
+        _watch(save_whole, path, data, Seen())
+    except FileExistsError as error:
+        raise WrongAnswer("half-file-in-the-way") from error
+    except WrongAnswer as wrong:
+        if wrong.name == "never-writes":
+            raise WrongAnswer("never-writes: after a failure") from None
+        raise
+    found = path.read_bytes()
+    if found.endswith(data) and found != data:
+        raise WrongAnswer("appends-to-the-half", found=found, data=data)
+    if found != data:
+        raise WrongAnswer("nothing-is-there: after a failure", found=found, data=data)
 
 
 def _judge_way(seen: Seen, path: Path) -> None:
@@ -121,22 +154,24 @@ def _judge_way(seen: Seen, path: Path) -> None:
     raise WrongAnswer("no-fsync")
 
 
-def _watch(save_whole, path: Path, data: bytes, seen: Seen, then_die: bool = False) -> None:
+def _watch(save_whole, path: Path, data: bytes, seen: Seen, failure=None) -> None:
     def write(file) -> None:
         if not hasattr(file, "write"):
             raise WrongAnswer("not-a-file", kind=type(file).__name__)
         if isinstance(file, io.TextIOBase):
             raise WrongAnswer("not-binary")
-        seen.written = True
+        seen.written += 1
+        if seen.written > _MOST_TRIES:
+            raise WrongAnswer("tries-for-ever", count=_MOST_TRIES)
         try:
             seen.inode = os.fstat(file.fileno()).st_ino
         except (AttributeError, io.UnsupportedOperation):
             seen.inode = None  # in memory
         seen.in_place = path.exists() and path.stat().st_ino == seen.inode
         file.write(data)
-        if then_die:
+        if failure is not None:
             file.flush()
-            raise Died
+            raise failure
 
     with _noted(save_whole, seen, path):
         save_whole(path, write)

@@ -1,7 +1,7 @@
 """After a death, replicas are equal again in weights, momentum and step, or never.
 
 The judge behind the check of lesson 12 about going on with the survivors. Nobody dies in it:
-one rank stays away, as a dead one would, and the last of the others is a step ahead.
+one rank stays away, as a dead one would, and one of the others is a step ahead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.distributed_log import recorded
+from course_lib.teaching.exercise import CheckImpossibleError, WrongAnswer, as_mistake
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings, on_each_rank
 
 DEAD = 1
@@ -30,22 +31,32 @@ _GROUP_CALLS = (
 )
 
 
-def observe_survivors(go_on) -> Findings:
-    """Let all ranks but one go on from states that are a step apart; every rank calls this."""
+def check_survivors(go_on) -> None:
+    """Judge ``go_on`` with the last survivor ahead, and with another one; every rank calls this."""
     living = [rank for rank in range(dist.get_world_size()) if rank != DEAD]
     if len(living) < 2:
-        raise RuntimeError("this check needs at least 3 ranks")
+        raise CheckImpossibleError(
+            "it needs at least 3 ranks, of which one stays away: run the lesson's cell with "
+            "start_cluster(n=4, ...), then the one with dist.init_process_group, and your own"
+        )
     _trained(1)  # on all ranks alike: the first optimizer of a process imports for seconds
-    return on_each_rank(functools.partial(_try, go_on), living)
+    last, other = len(living) - 1, len(living) - 2
+    judge_survivors(observe_survivors(go_on, living, last), last)
+    with as_mistake("one-rank-always", last=last, other=other):
+        judge_survivors(observe_survivors(go_on, living, other), other)
 
 
-def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    done = AHEAD if rank == size - 1 else BEHIND
+def observe_survivors(go_on, living: list[int], ahead: int) -> Findings:
+    """Let the living go on from states that are a step apart; rank ``ahead`` of them is ahead."""
+    return on_each_rank(functools.partial(_try, go_on, ahead), living)
+
+
+def _try(go_on, ahead: int, group: dist.ProcessGroup) -> dict[str, Any]:
+    done = AHEAD if dist.get_rank(group) == ahead else BEHIND
     model, optimizer = _trained(done)
-    with _only(group) as sources:
+    with recorded(group) as calls, _only(group) as sources:
         answer = go_on(model, optimizer, done, group)
-    if not (isinstance(answer, tuple) and len(answer) == 2):
+    if not (isinstance(answer, tuple | list) and len(answer) == 2):
         raise WrongAnswer("not-a-pair", answer=_kind(answer))
     ddp, step = answer
     if not isinstance(ddp, DistributedDataParallel):
@@ -59,18 +70,21 @@ def _try(go_on, group: dist.ProcessGroup) -> dict[str, Any]:
         "weights": _which(_weights(model)),
         "momentum": _momentum_of(optimizer),
         "sources": sources,
+        "late": next((call.call for call in calls if not call.waited), ""),
     }
 
 
-def judge_survivors(everyone: Findings) -> None:
+def judge_survivors(everyone: Findings, ahead: int) -> None:
     survivors = [found for found in everyone if found is not None]
     judge_findings(everyone)
+    for rank, found in enumerate(survivors):
+        if found["late"]:
+            raise WrongAnswer("does-not-wait: for a call", rank=rank, call=found["late"])
     weights = [found["weights"] for found in survivors]
     momenta = [found["momentum"] for found in survivors]
     steps = [found["step"] for found in survivors]
-    if AHEAD not in weights and any(len(survivors) - 1 in found["sources"] for found in survivors):
-        last = len(survivors) - 1
-        raise WrongAnswer("a-rank-of-the-world", last=last)
+    if AHEAD not in weights and any(ahead in found["sources"] for found in survivors):
+        raise WrongAnswer("a-rank-of-the-world", last=ahead)
     if set(weights) == {None}:
         raise WrongAnswer("weights-of-no-step")
     if len(set(weights)) > 1:

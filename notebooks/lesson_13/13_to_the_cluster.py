@@ -407,7 +407,7 @@ from notebooks.lesson_13.judge_scripts import BROKEN
 print(BROKEN)
 
 # %% [markdown]
-# Write `job_script()`, which returns the mended script as a string. The check reads it as Slurm and `torchrun` would; it does not run it.
+# Write `job_script()`, which returns the mended script as a string. The check reads it as Slurm would, and rehearses it in an empty folder with a `srun` and a `torchrun` that start nothing.
 
 
 # %% tags=["exercise"] exercise="13.job_script"

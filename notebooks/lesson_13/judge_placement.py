@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
-from course_lib.teaching.judges.formulas import Mistake, name_the_mistake, plain, returned
+from course_lib.teaching.judges.formulas import Mistake, name_the_mistake, plain
+from course_lib.teaching.judges.trials import Trials, shown, written
 
 __all__ = ["expanded", "judge_devices", "judge_job_request", "judge_node_names", "request"]
 
@@ -29,13 +29,15 @@ def _judge(
     Of a value that no mistake explains, ``why(case, given)`` may tell the mistake and
     further fields.
     """
-    given = [_listed(returned(function, *copy.deepcopy(case))) for case in cases]
+    trials = Trials(function, cases)
+    given = list(map(_listed, trials.given))
     wanted = [_listed(right(*case)) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if pair[0] != pair[1]]
     if not wrong:
+        trials.judge_manners(lambda one, other: _listed(one) == _listed(other))
         return
     first = wrong[0]
-    told = {"case": ", ".join(map(repr, cases[first])), "given": repr(given[first])}
+    told = {"case": written(cases[first]), "given": shown(given[first])}
     if given[first] is None:
         raise WrongAnswer("returns-nothing", **told)
 
@@ -47,7 +49,7 @@ def _judge(
     if reason is not None:
         name, fields = reason
         raise WrongAnswer(name, **told, **fields)
-    raise WrongAnswer("wrong-value", wanted=repr(wanted[first]), **told)
+    raise WrongAnswer("wrong-value", wanted=shown(wanted[first]), **told)
 
 
 def _listed(value: Any) -> Any:
@@ -148,6 +150,8 @@ def _no_names(case: tuple, given: Any) -> Reason | None:
     if not isinstance(given, list) or len(given) != len(case[0]):
         return "not-a-list", {"ranks": len(case[0])}
     for device in given:
+        if isinstance(device, str) and re.fullmatch(r"cpu:\d+", device):
+            return "numbers-the-processor", {"device": repr(device)}
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:\d+", device):
             return "no-device", {"device": repr(device)}
     return None
@@ -232,6 +236,8 @@ _NODE_CASES = (
     ("m[9-10]",),
     ("n[098-099,7]",),
     ("dgx-a[01-02],dgx-b3",),
+    ("n[08]",),
+    ("gpu[007,12]",),
 )
 _NODE_MISTAKES = (
     Mistake("end-left-out", lambda text: expanded(text, last=0)),

@@ -1,4 +1,8 @@
-"""What Slurm and torchrun would make of a job script, as far as the exercise's mistakes go."""
+"""What Slurm, a shell and torchrun would make of a job script.
+
+Its ``#SBATCH`` lines are read as Slurm reads them, the rest is rehearsed by a shell
+(:mod:`.rehearsed_job`). Only where that goes wrong, the script is read for the reason.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from course_lib.teaching.exercise import WrongAnswer
+
+from .rehearsed_job import NODES, Launch, Rehearsal, number_of_node, rehearse
 
 __all__ = ["BROKEN", "Job", "judge_job_script", "read_job"]
 
@@ -129,8 +135,22 @@ def judge_job_script(job_script: Callable) -> None:
     job = read_job(script)
     if not job.launch:
         raise WrongAnswer("no-torchrun")
-    _judge_request(job)
+    _judge_asked(job)
+    rehearsal = rehearse(script, _tasks(job))
+    if _goes_well(rehearsal):
+        return
+    # What is written tells more of a mistake than what came of it.
+    if not job.left_alone and not _one_on_each_node(rehearsal):
+        _judge_request(job)
     _judge_launch(job)
+    _judge_rehearsal(rehearsal)
+
+
+def _tasks(job: Job) -> int:
+    """Return how many tasks the job asks for, on its two nodes together."""
+    if job.asked.get("--ntasks"):
+        return _number(job.asked["--ntasks"])
+    return 2 * _number(job.asked.get("--ntasks-per-node") or "1")
 
 
 def _of_srun(job: Job) -> dict[str, str]:
@@ -144,13 +164,17 @@ def _of_srun(job: Job) -> dict[str, str]:
     return _options(list(own))
 
 
-def _judge_request(job: Job) -> None:
+def _judge_asked(job: Job) -> None:
     needed = {"--nodes", "--ntasks-per-node", "--ntasks", "--time"}
     if needed & job.ignored.keys():
         raise WrongAnswer("below-a-command", ignored=", ".join(sorted(needed & job.ignored.keys())))
     nodes = _number(job.asked.get("--nodes") or "1")
     if nodes != 2:
         raise WrongAnswer("wrong-nodes", nodes=nodes)
+
+
+def _judge_request(job: Job) -> None:
+    nodes = 2
     of_srun = _number(_of_srun(job).get("--nodes") or str(nodes), nodes)
     if of_srun != nodes:
         raise WrongAnswer("wrong-nodes: of srun", nodes=nodes, of_srun=of_srun)
@@ -240,6 +264,8 @@ def _judge_name(job: Job, host: str) -> None:
     if not host.startswith("$") or host in _OTHER_ON_EACH_NODE:
         return
     name = re.sub(r"\[\d+\]", "", host.strip("$"))
+    if name.startswith("SLURM_"):
+        return
     value = host if host.startswith("$(") else job.variables.get(name)
     if value is None:
         raise WrongAnswer("no-such-variable", host=host)
@@ -260,3 +286,101 @@ def _judge_numbering(job: Job) -> None:
     if number.startswith("$"):
         raise WrongAnswer("same-node-number: by the shell", number=number)
     raise WrongAnswer("same-node-number", number=number)
+
+
+# ---- what came of it ----------------------------------------------------------------------------
+
+
+def _goes_well(rehearsal: Rehearsal) -> bool:
+    """Tell whether two torchruns with four ranks each have met at one of the job's nodes."""
+    launches = rehearsal.launches
+    return (
+        _one_on_each_node(rehearsal)
+        and all(launch.met and launch.ended for launch in launches)
+        and all(map(_is_half_the_world, launches))
+        and len({_meeting_place(launch) for launch in launches}) == 1
+        and number_of_node(_host(launches[0])) is not None
+        and len({launch.option("--rdzv-backend") for launch in launches}) == 1
+        and (_are_numbered(launches) or _agree_on_numbers(launches))
+        and not any("--standalone" in launch.words for launch in launches)
+    )
+
+
+def _one_on_each_node(rehearsal: Rehearsal) -> bool:
+    return sorted(launch.node for launch in rehearsal.launches) == [0, 1]
+
+
+_WITHOUT_VALUE = ("--standalone", "--no-python", "--no_python", "--run-path", "--run_path")
+
+
+def _is_half_the_world(launch: Launch) -> bool:
+    words, program = iter(launch.words), False
+    for word in words:
+        if not word.startswith("-") or word in ("-m", "--module"):
+            program = word.endswith(".py") or word.startswith("-")
+            break
+        if "=" not in word and word not in _WITHOUT_VALUE:
+            next(words, None)
+    nodes, ranks = launch.option("--nnodes"), launch.option("--nproc-per-node")
+    return program and nodes in ("2", "2:2") and ranks in ("4", "gpu", "auto")
+
+
+def _by_torchrun(launch: Launch) -> bool:
+    return launch.option("--rdzv-backend") not in ("", "static")
+
+
+def _meeting_place(launch: Launch) -> str:
+    point = launch.option("--rdzv-endpoint")
+    if point or _by_torchrun(launch):
+        return point
+    return f"{launch.option('--master-addr')}:{launch.option('--master-port')}"
+
+
+def _host(launch: Launch) -> str:
+    return _meeting_place(launch).partition(":")[0]
+
+
+def _agree_on_numbers(launches: list[Launch]) -> bool:
+    ids = {launch.option("--rdzv-id") for launch in launches}
+    return len(ids) == 1 and all(map(_by_torchrun, launches))
+
+
+def _are_numbered(launches: list[Launch]) -> bool:
+    """Tell whether each has a number of its own, and all meet where number 0 is."""
+    numbers = {launch.option("--node-rank") or "0": launch.node for launch in launches}
+    if set(numbers) != {"0", "1"} or any(map(_by_torchrun, launches)):
+        return False
+    return number_of_node(_host(launches[0])) == numbers["0"]
+
+
+def _judge_rehearsal(rehearsal: Rehearsal) -> None:
+    """Raise what a shell and Slurm made of the script, which its text does not show."""
+    launches = rehearsal.launches
+    if not launches:
+        raise WrongAnswer("no-torchrun: as it ran", stopped=rehearsal.stopped or "nothing")
+    for launch in launches:
+        host = _host(launch)
+        if not host:
+            raise WrongAnswer("no-such-host: none is left", node=NODES[launch.node])
+        if host in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+            raise WrongAnswer("localhost", host=host)
+        if number_of_node(host) is None:
+            raise WrongAnswer("no-such-host: of the job", host=host, nodes=" and ".join(NODES))
+    if len({_meeting_place(launch) for launch in launches}) > 1:
+        raise WrongAnswer("localhost: by a name", host=_host(launches[0]))
+    if not _one_on_each_node(rehearsal):
+        counts = [sum(launch.node == node for launch in launches) for node in (0, 1)]
+        if sum(counts) == 1 and not launches[0].met:
+            raise WrongAnswer("one-after-another: and no more")
+        raise WrongAnswer("wrong-nodes: as it ran", counts=counts)
+    if not all(launch.met for launch in launches):
+        raise WrongAnswer("one-after-another")
+    if not all(launch.ended for launch in launches):
+        raise WrongAnswer("ends-at-once")
+    for launch in launches:
+        if not _is_half_the_world(launch):
+            nodes, each = launch.option("--nnodes"), launch.option("--nproc-per-node")
+            raise WrongAnswer("wrong-world", nodes=nodes, each=each)
+    if not all(map(_by_torchrun, launches)):
+        raise WrongAnswer("same-node-number: as it ran", host=_host(launches[0]))
+    raise WrongAnswer("no-meeting-place: another id", id=launches[0].option("--rdzv-id"))

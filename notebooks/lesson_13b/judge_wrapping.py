@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -40,14 +41,26 @@ def _model() -> nn.Module:
 
 
 def _train(
-    optimizer_of: Callable, inputs, targets, *, factor: float = 1.0, steps_each: int = 1
+    optimizer_of: Callable,
+    inputs,
+    targets,
+    *,
+    factor: float = 1.0,
+    steps_each: int = 1,
+    zeros: bool = False,
 ) -> list:
-    """Return the weights after each step of one process; the gradient is multiplied by factor."""
+    """Return the weights after each step of one process; the gradient is multiplied by factor.
+
+    ``zeros``: whether parameters without a gradient get one of zeros.
+    """
     model = _model()
     optimizer, found = optimizer_of(model), []
     for _ in range(_STEPS):
         optimizer.zero_grad()
         (factor * F.mse_loss(model(inputs), targets)).backward()
+        for parameter in model.parameters() if zeros else ():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         for _ in range(steps_each):
             optimizer.step()
         found.append(_weights(model))
@@ -64,7 +77,8 @@ def _groups(model: nn.Module) -> list[dict]:
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(_groups(model), lr=0.5, momentum=0.9)
+    # With weight decay a gradient of zeros is another one than none.
+    return torch.optim.SGD(_groups(model), lr=0.5, momentum=0.9, weight_decay=0.1)
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
@@ -79,13 +93,10 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
     # What it returns, and hooks that it leaves behind, are the learner's lines as well.
     own = getattr(distributed, "call", lambda function, *arguments: function(*arguments))
 
-    def train(optimizer_of: Callable, group) -> list | str:
+    def train(model: nn.Module, wrapped: Any, group) -> list:
         r, p = dist.get_rank(group), dist.get_world_size(group)
         inputs, targets = (tensor[r::p] for tensor in _data(p))
-        model, found = _model(), []
-        wrapped = distributed(optimizer_of(model), group)
-        if not hasattr(wrapped, "step"):
-            return _NOTHING
+        found = []
         for _ in range(_STEPS):
             own(wrapped.zero_grad)
             own(F.mse_loss(model(inputs), targets).backward)
@@ -93,9 +104,21 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
             found.append(_weights(model))
         return found
 
-    return observe_distributed(
-        lambda group: [train(optimizer_of, group) for optimizer_of in _OPTIMIZERS], ranks=ranks
-    )
+    def train_both(group) -> list:
+        models = [_model() for _ in _OPTIMIZERS]
+        first, second = (of(model) for of, model in zip(_OPTIMIZERS, models, strict=True))
+        stepped: list[bool] = []
+        second.register_step_post_hook(lambda *_: stepped.append(True))
+        # Both are wrapped before one of them steps: each has to keep what is its own.
+        wrapped = [distributed(optimizer, group) for optimizer in (first, second)]
+        if not all(hasattr(one, "step") for one in wrapped):
+            return [_NOTHING]
+        found = [train(models[0], wrapped[0], group)]
+        if stepped:
+            raise WrongAnswer("steps-another")
+        return [*found, train(models[1], wrapped[1], group)]
+
+    return observe_distributed(train_both, ranks=ranks)
 
 
 def _close(one: list, other: list) -> bool:
@@ -129,6 +152,7 @@ def _explain(given: list, serial: list, p: int) -> None:
     if all(_close(result, own) for result, own in zip(given, alone, strict=True)):
         raise WrongAnswer("trains-alone")
     mistakes = (
+        ("none-becomes-zeros", _train(_sgd, inputs, targets, zeros=True)),
         ("sum-not-mean", _train(_sgd, inputs, targets, factor=p)),
         ("one-rank-s-gradient", alone[0]),
         ("steps-twice", _train(_sgd, inputs, targets, steps_each=2)),

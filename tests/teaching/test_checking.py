@@ -119,6 +119,30 @@ def test_what_a_library_does_not_implement_is_no_stub(told) -> None:
     assert "rank 0 your function raised NotImplementedError: 1. It happened in line 3" in said
 
 
+def test_a_function_on_one_rank_alone_is_told_at_once(told) -> None:
+    began = time.monotonic()
+    of_rank_0 = "if rank == 0:\n    def total(comm):\n        return comm.allreduce(1)"
+    said = told(f"globals().pop('total', None)\n{of_rank_0}")
+    assert said == (
+        "90.total: not attempted yet. `total` is on rank 0 alone, and not on rank 1: run the cell "
+        "that defines it."
+    )
+    assert time.monotonic() - began < 15
+
+
+def test_without_a_process_group_it_is_said_what_to_run(told, cluster) -> None:
+    cluster.view.execute(
+        "def total(comm):\n    raise ValueError('Default process group has not been initialized')",
+        silent=True,
+    )
+    with pytest.raises(CheckError) as error:
+        check("90.total")
+    assert str(error.value) == (
+        "90.total cannot be checked: there is no process group: run the lesson's first cell with "
+        "dist.init_process_group, and then this one"
+    )
+
+
 def test_a_function_of_the_library_is_not_the_learners(told) -> None:
     said = told("from course_lib.teaching.exercise import exercise as total")
     assert said == (
@@ -177,9 +201,10 @@ def test_a_function_in_the_other_place_is_named(told, cluster, allow, capsys) ->
     ids=["deadlock", "endless loop on one rank", "sleep", "caught and endless", "torch"],
 )
 def test_a_function_that_does_not_end_is_recognised(told, code, ranks, deadline) -> None:
-    expected = f"your function did not finish within {deadline} s on {ranks} (does-not-finish)"
+    expected = f"your function did not finish within {deadline} s on {ranks}. It was in line "
     said, renewed = told(code, deadline).splitlines()
-    assert said == f"90.total: not yet: {expected}"
+    assert said.startswith(f"90.total: not yet: {expected}")
+    assert said.endswith("` (does-not-finish)")
     assert renewed.startswith("Communication is renewed: comm and the default process group")
 
 
@@ -229,7 +254,8 @@ def test_in_the_notebook(capsys) -> None:
 
     line = raises.__code__.co_firstlineno + 1
     assert said_of(capsys, raises) == (
-        "90.double: not yet: your function raised IndexError: list index out of range. "
+        "90.double: not yet: your function raised IndexError: list index out of range, called "
+        "with x=4. "
         f"It happened in line {line}: `return [x][x]` (it-raises)"
     )
 
@@ -245,7 +271,11 @@ def test_an_endless_loop_in_the_notebook(capsys, allow) -> None:
             except Exception:
                 x += 1
 
-    expected = "your function did not finish within 1 s (does-not-finish)"
+    line = endless.__code__.co_firstlineno + 3
+    expected = (
+        "your function did not finish within 1 s. "
+        f"It was in line {line}: `time.sleep(60)` (does-not-finish)"
+    )
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 100)
     began = time.monotonic()
@@ -253,6 +283,58 @@ def test_an_endless_loop_in_the_notebook(capsys, allow) -> None:
     assert time.monotonic() - began < 45
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
     assert signal.setitimer(signal.ITIMER_REAL, 0)[0] > 50, "another one's alarm is set again"
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_loop_that_catches_everything_ends_by_its_limit(capsys, allow) -> None:
+    allow(1)
+
+    def endless(x):
+        while True:
+            try:
+                time.sleep(60)
+            except:  # noqa: E722
+                x += 1
+
+    began = time.monotonic()
+    assert "did not finish within 1 s" in said_of(capsys, endless)
+    assert time.monotonic() - began < 30
+    assert sys.gettrace() is None or "endless" not in repr(sys.gettrace())
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
+    allow(1)
+
+    def prints(x):
+        while True:
+            print(x, "again")
+
+    began = time.monotonic()
+    said = said_of(capsys, prints)
+    assert "did not finish within 1 s" in said
+    assert said.endswith("4 again")
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_stopped_check_is_told_in_one_sentence(capsys) -> None:
+    def stopped(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        said_of(capsys, stopped)
+    shown = ["KeyboardInterrupt: the check of 90.double was interrupted"]
+    assert stop.value._render_traceback_() == shown
+
+
+@pytest.mark.usefixtures("own_exercises")
+def test_a_check_within_a_check_is_refused(capsys) -> None:
+    def double(x):
+        check("90.double", double)
+
+    assert "calls check: put check into a cell of its own" in said_of(capsys, double)
+    assert said_of(capsys, lambda x: 2 * x) == "90.double: right. 4 became 8."
 
 
 @pytest.mark.usefixtures("own_exercises")

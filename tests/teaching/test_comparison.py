@@ -22,6 +22,18 @@ from course_lib.teaching.comparison import compare
         (1.0, 1.1, {"within": 0.2, "unit": "s"}, "You predicted 1 s. Measured here: 1.1 s. Well"),
         (1.0, 2.0, {"within": 0.2, "unit": "s"}, "What did"),
         ("six", 6, {}, "What did"),
+        ("(B)", "B", {}, "Well predicted"),
+        ("b.", "B", {}, "Well predicted"),
+        ("(A)", "B", {}, "What did"),
+        ("0.75", 0.75, {}, "Well predicted"),
+        ("1/4", 0.25, {}, "Well predicted"),
+        ("1/3", 0.25, {}, "What did"),
+        ("1/0", 0.25, {}, "What did"),
+        ("75%", 0.75, {}, "Well predicted"),
+        ("75 %", 75, {}, "Well predicted"),
+        ("75%", 0.7, {}, "What did"),
+        ("2 s", 2.0, {"unit": "s"}, "Well predicted"),
+        (["1/2", "0"], [0.5, 0], {}, "Well predicted"),
     ],
 )
 def test_what_is_printed(prediction, measured, options, words, capsys):

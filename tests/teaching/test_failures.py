@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake
-from course_lib.teaching.judges.failures import judge_errors, judge_failures
+from course_lib.teaching.judges.collective_calls import hang
+from course_lib.teaching.judges.failures import judge_errors
+from course_lib.teaching.message_log import LoggedCall
 from course_lib.teaching.mistakes import explain
 from course_lib.teaching.turns import StuckError
 
@@ -27,15 +29,13 @@ MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
     [
         ([DeadlineError(), KeyError("x")], "it-raises", "rank 1 raised KeyError: 'x'"),
         ([MISFIT, DeadlineError()], "ranks-disagree", "rank 0: barrier; rank 1: all_reduce"),
-        ([None, DeadlineError()], "it-hangs", "same collective call"),
-        ([StuckError(), None], "it-hangs", "same collective call"),
         ([ValueError("one\ntwo"), None], "it-raises", "ValueError: one"),
         ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "of tag 3 from"),
     ],
 )
 def test_the_cause_comes_before_its_consequences(errors, name, words):
     with pytest.raises(WrongAnswer) as wrong:
-        judge_failures(errors)
+        judge_errors(errors)
     told = explain(wrong.value)
     assert (wrong.value.mistake, words in told) == (name, True)
     assert "two" not in told
@@ -43,12 +43,25 @@ def test_the_cause_comes_before_its_consequences(errors, name, words):
 
 def test_the_stub_is_no_mistake():
     with pytest.raises(NotImplementedError):
-        judge_failures([KeyError(), NotImplementedError()])
+        judge_errors([KeyError(), NotImplementedError()])
 
 
 def test_waiting_is_no_error_of_its_own():
     judge_errors([None, DeadlineError()])
-    judge_failures([None, None])
+    judge_errors([StuckError(), None])
+
+
+def test_ranks_that_wait_are_told_with_their_calls() -> None:
+    summed = LoggedCall("collective", "all_reduce", finished=True)
+    waits, receives = LoggedCall("collective", "barrier"), LoggedCall("recv", "recv")
+    assert explain(hang([[summed, waits], [summed], []])) == (
+        "not every rank of the group made the same collective call: rank 0 waited in its call 2, "
+        "barrier; rank 1 was through with 1 call; rank 2 made no call"
+    )
+    assert explain(hang([[receives], [receives]])) == (
+        "ranks wait for messages that do not come, or that nobody takes: rank 0 waited in its "
+        "call 1, recv; rank 1 waited in its call 1, recv"
+    )
 
 
 def test_an_exception_comes_before_what_the_check_makes_of_it() -> None:

@@ -218,7 +218,7 @@ def test_a_format_that_does_not_fit_what_the_judge_gives_is_explained(tmp_path, 
 
 
 def test_a_mistake_in_the_text_of_another_is_explained_as_well(double) -> None:
-    inner = WrongAnswer("it-hangs: in different calls")
+    inner = WrongAnswer("it-hangs: in messages", where="rank 0")
     outer = WrongAnswer("squared", number=inner, found=1)
     assert explain(outer, double) == f"{explain(inner)} became 1: that is its square"
 

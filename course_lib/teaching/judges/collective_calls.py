@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..exercise import WrongAnswer
@@ -13,20 +14,31 @@ def judge_collectives(seen: Observation) -> None:
     """Raise whatever kept the ranks from a result, or from exchanging anything for it."""
     judge_errors(seen.errors)
     if any(map(was_kept_waiting, seen.errors)):
-        where = "; ".join(_where(rank, log) for rank, log in enumerate(seen.logs))
-        raise WrongAnswer("it-hangs: in a collective", where=where)
+        raise hang(seen.logs)
     calls = [event for log in seen.logs for event in log]
     if not calls:
         raise WrongAnswer("no-communication: by dist")
     need_group(calls)
 
 
+def hang(logs: Sequence[list[LoggedCall]]) -> WrongAnswer:
+    """Return what is told of ranks that waited until the deadline; by rank of the group."""
+    unfinished = [event for log in logs for event in log if not event.finished]
+    where = "; ".join(_where(rank, log) for rank, log in enumerate(logs))
+    if unfinished and all(event.kind in ("send", "recv") for event in unfinished):
+        return WrongAnswer("it-hangs: in messages", where=where)
+    return WrongAnswer("it-hangs: in a collective", where=where)
+
+
 def _where(rank: int, log: list[LoggedCall]) -> str:
     """Return in which of its calls a rank of the group was when the deadline passed."""
     for number, event in enumerate(log, 1):
         if not event.finished:
-            return f"rank {rank} waited in its call {number}, {event.call}"
-    return f"rank {rank} made {len(log)}"
+            whom = f" {'to' if event.kind == 'send' else 'from'} rank {event.peer}"
+            peer = whom if event.peer is not None else ""
+            return f"rank {rank} waited in its call {number}, {event.call}{peer}"
+    calls = f"{len(log)} call{'s' * (len(log) != 1)}"
+    return f"rank {rank} was through with {calls}" if log else f"rank {rank} made no call"
 
 
 def need_group(calls: list[LoggedCall]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..exercise import Staged, WrongAnswer
+from ..exercise import WrongAnswer, staged
 
 Errors = Sequence[BaseException | None]
 
@@ -24,8 +24,10 @@ def is_own(error: BaseException) -> bool:
 
     It did not if it was kept waiting, is still the stub, or a check had its hand in it.
     """
-    staged = isinstance(error, (WrongAnswer, Staged, NotImplementedError))
-    return not staged and not was_kept_waiting(error) and type(error).__name__ != "MismatchError"
+    by_the_check = isinstance(error, (WrongAnswer, NotImplementedError)) or staged(error)
+    return (
+        not by_the_check and not was_kept_waiting(error) and type(error).__name__ != "MismatchError"
+    )
 
 
 def own_error(errors: Errors) -> tuple[int, BaseException] | None:
@@ -58,13 +60,6 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
         raise WrongAnswer(
             "it-raises: on a rank", who=who.format(rank), error=in_one_line(error)
         ) from error
-
-
-def judge_failures(errors: Errors) -> None:
-    """Raise whatever kept a function that calls collectives from its result."""
-    judge_errors(errors)
-    if any(was_kept_waiting(error) for error in errors):
-        raise WrongAnswer("it-hangs: in different calls")
 
 
 def in_one_line(error: BaseException) -> str:

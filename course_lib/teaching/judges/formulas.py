@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ..exercise import WrongAnswer
+from .trials import Trials, is_text, plain, returned, shown, written
+
+__all__ = ["Mistake", "judge_formula", "name_the_mistake", "plain", "returned"]
 
 # A number in float32 has seven digits, and a difference of two of them one or two fewer.
 _SAME = 1e-5
@@ -52,17 +54,18 @@ def judge_formula(
     does an array or a tensor. Of a wrong value that no mistake explains ``why(case, given)`` may
     say what is wrong with it: a WrongAnswer whose text is told after the value.
     """
-    # A copy for each call: a function that sorts or empties what it is given spoils nothing.
-    given = [plain(function(*copy.deepcopy(case))) for case in cases]
+    trials = Trials(function, cases)
+    given = trials.given
     wanted = [right(*case) for case in cases]
     wrong = [i for i, pair in enumerate(zip(given, wanted, strict=True)) if not _same(*pair)]
     if not wrong:
+        trials.judge_manners(_same)
         return
     first = wrong[0]
     told = {
-        "case": _written(cases[first]),
-        "given": _rounded(given[first]),
-        "wanted": _rounded(wanted[first]),
+        "case": written(cases[first]),
+        "given": shown(given[first]),
+        "wanted": shown(wanted[first]),
     }
 
     def gives_the_same(makes: Callable) -> bool:
@@ -73,6 +76,8 @@ def judge_formula(
     # Where None may be right, one that is not says nothing of a forgotten `return`.
     if given[first] is None and (None not in wanted or all(g is None for g in given)):
         raise WrongAnswer("returns-nothing: by a formula", **told)
+    if is_text(given[first]) and not is_text(wanted[first]):
+        raise WrongAnswer("not-a-number: but a text", **told)
     factor = _factor(given, wanted)
     if factor is not None:
         raise WrongAnswer("off-by-a-factor", factor=factor, **told)
@@ -85,6 +90,8 @@ def judge_formula(
 def _factor(given: list[Any], wanted: list[Any]) -> float | None:
     """Return by which factor all numbers are wrong, None if there is no such factor."""
     try:
+        if any(map(is_text, given)):
+            return None
         factors = [float(g) / w for g, w in zip(given, wanted, strict=True) if w != 0 or g != 0]
     except (TypeError, ValueError, ZeroDivisionError):
         return None
@@ -92,37 +99,14 @@ def _factor(given: list[Any], wanted: list[Any]) -> float | None:
     return factors[0] if same and factors[0] and len(factors) > 1 else None
 
 
-def plain(value: Any) -> Any:
-    """Return arrays, tensors and their numbers as Python's own, also inside of lists."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(map(plain, value)) if type(value) in (tuple, list) else [*value]
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def returned(function: Callable, *arguments: Any) -> Any:
-    """Call a learner's function; what it yields comes as a list, what it raises as its own."""
-    result = function(*arguments)
-    if not isinstance(result, Iterator):
-        return result
-    return getattr(function, "call", lambda listed, items: listed(items))(list, result)
-
-
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_same, one, other))
     if one is None or other is None:
         return one is other
+    if is_text(one) or is_text(other):  # float("3") is a number, but "3" is none
+        return one == other
     try:
         return math.isclose(float(one), float(other), rel_tol=_SAME, abs_tol=1e-12)
     except (TypeError, ValueError):
         return False
-
-
-def _rounded(value: object) -> str:
-    if isinstance(value, (tuple, list)):
-        return ", ".join(map(_rounded, value)).join("()" if isinstance(value, tuple) else "[]")
-    return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-def _written(case: tuple) -> str:
-    return ", ".join("a function" if callable(value) else repr(value) for value in case)

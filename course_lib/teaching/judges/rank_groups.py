@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch_mpi4py import MPI, GuardedComm, world
 
 from ..deadlock import ended_early
-from ..distributed_log import reorder_to_group_ranks, without_world_collectives
-from ..exercise import WrongAnswer, as_mistake
+from ..distributed_log import recorded, reorder_to_group_ranks, without_world_collectives
+from ..exercise import NEEDS_PROCESS_GROUP, CheckImpossibleError, WrongAnswer, as_mistake
 from ..message_log import portable
-from .failures import judge_failures
+from .collective_calls import hang
+from .failures import judge_errors, was_kept_waiting
 
 TIMEOUT = timedelta(seconds=6)
 
@@ -24,11 +25,9 @@ Findings = list[dict[str, Any] | None]
 
 
 def need_process_group() -> None:
-    """Raise RuntimeError if there is no process group."""
+    """Raise CheckImpossibleError if there is no process group."""
     if not dist.is_initialized():
-        raise RuntimeError(
-            "there is no process group: run the cell with dist.init_process_group first"
-        )
+        raise CheckImpossibleError(NEEDS_PROCESS_GROUP)
 
 
 def on_each_rank(
@@ -42,14 +41,15 @@ def on_each_rank(
     """
     need_process_group()
     group = dist.new_group(ranks, timeout=TIMEOUT)
-    found = None
+    found: dict[str, Any] | None = None
+    calls: list[Any] = []
     if ranks is None or dist.get_rank() in ranks:
         try:
             in_it = dist.get_process_group_ranks(group)
-            with without_world_collectives(), ended_early(in_it):
+            with recorded(group) as calls, without_world_collectives(), ended_early(in_it):
                 found = try_it(group)
         except Exception as error:  # told to every rank below, and judged there
-            found = {"error": portable(error)}
+            found = {"error": portable(error), "log": calls}
         found["rank"] = dist.get_rank()
         dist.destroy_process_group(group)
     return reorder_to_group_ranks(world().allgather(found), ranks)
@@ -62,7 +62,9 @@ def judge_findings(everyone: Findings) -> None:
         for index, found in enumerate(everyone)
         if found
     }
-    judge_failures([errors.get(rank) for rank in range(max(errors) + 1)])
+    judge_errors([errors.get(rank) for rank in range(max(errors) + 1)])
+    if any(map(was_kept_waiting, errors.values())):
+        raise hang([found.get("log", []) if found else [] for found in everyone if found])
 
 
 def with_smaller_group(judge: Callable[[list[int] | None, int], None]) -> None:
