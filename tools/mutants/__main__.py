@@ -31,7 +31,7 @@ from .trials import BROKEN, LOST, RIGHT, VOID, Outcome, Trials
 MOST_SURVIVE = 0.02
 SOLUTION = "the solution"
 _AT_ONCE = 2
-_DEADLINES = {"engines": 12.0, "notebook": 5.0}  # seconds; a right answer takes less than two
+_DEADLINES = {"engines": 12.0, "notebook": 3.0}  # seconds
 
 
 @dataclass
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=60, help="mutants of an exercise (60)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (1)")
     parser.add_argument("--at-once", type=int, default=_AT_ONCE, help="exercises (2)")
-    parser.add_argument("--seconds", type=float, help="for a mutant (12 on ranks, 5 without)")
+    parser.add_argument("--seconds", type=float, help="for a mutant (12 on ranks, 3 without)")
     parser.add_argument("--all", action="store_true", help="print those that were killed too")
     parser.add_argument("--rooms", nargs="*", default=list(catalogue.PACKAGES), help="packages")
     asked = parser.parse_args()
