@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.parallel.pipeline_schedules import Placed, bubble, in_flight, seconds_of
 from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure, round_step
 from course_lib.teaching.figures.palette import (
     INK,
@@ -19,6 +18,8 @@ from course_lib.teaching.figures.palette import (
     rank_colour,
     text_on,
 )
+
+from .pipeline_schedules import Placed, bubble, in_flight, seconds_of
 
 __all__ = ["pipeline"]
 

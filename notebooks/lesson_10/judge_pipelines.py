@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
-from course_lib.parallel.pipeline_schedules import Task, in_flight, one_f_one_b, times
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.formulas import plain, returned
+
+from .pipeline_schedules import Task, in_flight, one_f_one_b, times
 
 _PLANS = (
     *((4, 0.5), (4, 0.25), (4, 0.1), (8, 0.05), (1, 0.5), (2, 0.9), (3, 0.2), (4, 0.4)),

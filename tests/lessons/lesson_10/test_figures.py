@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from course_lib.parallel import pipeline_schedules as schedules
+from notebooks.lesson_10 import pipeline_schedules as schedules
 from notebooks.lesson_10.figures import pipeline
 
 GPIPE = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})

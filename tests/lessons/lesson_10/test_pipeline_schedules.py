@@ -9,7 +9,7 @@ import pytest
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
-from course_lib.parallel.pipeline_schedules import (
+from notebooks.lesson_10.pipeline_schedules import (
     Task,
     bubble,
     gpipe,
