@@ -29,10 +29,10 @@ test: setup ## run every test, lesson and style check; ARGS="tests/torch_mpi4py 
 ifneq ($(strip $(ARGS)),)
 	@$(RUN) -m pytest $(ARGS)
 else
-	@status=0; two="-n 2 --dist loadfile"; slow="--durations=15 --durations-min=5"; \
+	@status=0; by="--dist loadfile"; slow="--durations=15 --durations-min=5"; \
 	    failed() { [ $$1 != 2 ] || exit 2; status=$$1; }; \
-	    $(RUN) -m pytest $$slow $$two -m "not clusters and not alone and not hosts and not sites" || failed $$?; \
-	    $(RUN) -m pytest $$slow $$two -m clusters || failed $$?; \
+	    $(RUN) -m pytest $$slow -n 4 $$by -m "not clusters and not alone and not hosts and not sites" || failed $$?; \
+	    $(RUN) -m pytest $$slow -n 3 $$by -m clusters || failed $$?; \
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
 

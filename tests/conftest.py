@@ -96,8 +96,8 @@ ORDER = (
     "lessons",
     "browser",
 )
-# `make test` runs two files of tests at a time, then two files of whole clusters, which mostly
-# wait, or two lessons, and then one by one what needs the machine for itself. `make
+# `make test` runs four files of tests at a time, then three files of whole clusters, or lessons,
+# which mostly wait, and then one by one what needs the machine for itself. `make
 # test-cluster` runs those on virtual hosts.
 MARKS = {
     "cluster": "clusters",
