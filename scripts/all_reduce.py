@@ -14,9 +14,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from reporting import progress, result_line
 
 from course_lib.parallel.launching import Place, on_terminal, process_group
-from course_lib.training.report import progress, result_line
 
 SMALLEST = 4  # bytes: one float32
 

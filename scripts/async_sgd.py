@@ -17,6 +17,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
+from reporting import progress, result_line
 from training_options import load_images
 
 from course_lib.parallel.launching import on_terminal, process_group
@@ -32,7 +33,6 @@ from course_lib.parallel.parameter_server import (
 )
 from course_lib.training.loops import accuracy, set_seed
 from course_lib.training.models import LeNet, checksum
-from course_lib.training.report import progress, result_line
 from course_lib.training.shuffled_batches import shuffled_batches
 
 STRAGGLER = 1  # the rank that --straggler slows down

@@ -14,6 +14,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from reporting import progress
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 from training_options import finish, load_images, parse, steps_to_do
@@ -22,7 +23,6 @@ from course_lib.parallel.invariants import assert_replicas_equal, assert_weights
 from course_lib.parallel.launching import process_group
 from course_lib.training.loops import set_seed_of_rank
 from course_lib.training.models import LeNet
-from course_lib.training.report import progress
 
 
 def main() -> None:

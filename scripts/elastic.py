@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from reporting import result_line
 from torch import nn
 
 from course_lib.parallel.gradient_sync import sync_gradients
@@ -29,7 +30,6 @@ from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.data import load
 from course_lib.training.loops import accuracy, batches, set_seed_of_rank
 from course_lib.training.models import checksum
-from course_lib.training.report import result_line
 
 BATCH = 32  # samples a step on each rank
 

@@ -16,15 +16,15 @@ import time
 
 import torch
 import torch.nn.functional as F
+from reporting import progress
+from sharded_state import whole_state
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from training_options import finish, load_images, parse, steps_to_do
 
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
-from course_lib.parallel.sharded_model import whole_state
 from course_lib.training.loops import batches, set_seed
-from course_lib.training.report import progress
 from course_lib.training.transformer import Transformer
 
 

@@ -15,6 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from reporting import progress
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from training_options import checked, finish, load_images, steps_to_do, training_parser
@@ -23,7 +24,6 @@ from course_lib.parallel.agreement import exchange
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
 from course_lib.training.loops import batches, set_seed
-from course_lib.training.report import progress
 from course_lib.training.transformer import Transformer
 
 DEPTH = 8

@@ -14,9 +14,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from reporting import progress, result_line
 
 from course_lib.parallel.launching import on_terminal, process_group
-from course_lib.training.report import progress, result_line
 
 
 def one_round(rank: int, size: int, elements: int, device: torch.device) -> torch.Tensor:

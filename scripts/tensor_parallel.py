@@ -17,6 +17,8 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from reporting import progress
+from sharded_state import whole_state
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -24,9 +26,7 @@ from training_options import checked, finish, load_images, steps_to_do, training
 
 from course_lib.parallel.invariants import assert_replicas_equal, assert_weights_moved, snapshot
 from course_lib.parallel.launching import process_group
-from course_lib.parallel.sharded_model import whole_state
 from course_lib.training.loops import batches, set_seed
-from course_lib.training.report import progress
 from course_lib.training.transformer import Transformer
 
 HEADS = 4

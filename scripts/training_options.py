@@ -5,6 +5,7 @@ import platform
 
 import torch
 import torch.distributed as dist
+from reporting import result_line
 from torch import nn
 
 from course_lib.parallel.agreement import agree
@@ -12,7 +13,6 @@ from course_lib.parallel.launching import Place, on_terminal
 from course_lib.training.data import DataSet, data_root, load_available
 from course_lib.training.loops import accuracy
 from course_lib.training.models import checksum
-from course_lib.training.report import result_line
 
 
 def parse(description: str) -> argparse.Namespace:
