@@ -20,7 +20,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from reporting import result_line
 from torch import nn
 
 from course_lib.parallel.gradient_sync import sync_gradients

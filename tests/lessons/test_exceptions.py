@@ -11,7 +11,7 @@ from course_lib.teaching.catalogue import all_exercises, find
 from course_lib.teaching.exercise import Exercise
 from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked
-from tests.lessons.test_answers import told
+from tools.mutants.trials import told
 
 MESSAGE = "a mistake of my own"
 # Who raises alone: the only server, or the root of the check; in lesson 12 rank 1 stays away.
@@ -73,9 +73,9 @@ def _before_returns(block: list[ast.stmt], mistake: ast.stmt) -> None:
 
 @pytest.mark.parametrize("where", ["at once on all", "in the middle on one", "late on one"])
 @pytest.mark.parametrize("id", all_exercises())
-def test_an_exception_is_shown_first(cluster, capsys, id: str, where: str) -> None:
+def test_an_exception_is_shown_first(cluster, id: str, where: str) -> None:
     code = with_exception(id, where)
-    said = told(cluster, capsys, id, code).splitlines()[0]
+    said = told(id, code, cluster).splitlines()[0]
     on_ranks = find(id).where == "engines"
     assert said.startswith(f"{id}: not yet: "), said
     assert said.endswith("(it-raises)"), said
@@ -92,7 +92,7 @@ def test_an_exception_is_shown_first(cluster, capsys, id: str, where: str) -> No
     [("06.bucketed_sync", "hook"), ("06.bucketed_sync", "finish"), ("13b.distributed", "step")],
 )
 def test_an_exception_in_what_it_returns_is_shown_with_its_line(
-    cluster, capsys, id: str, inner: str
+    cluster, id: str, inner: str
 ) -> None:
     tree = ast.parse(unmarked(exercise_cell(id)).removeprefix("%%px\n"))
     function = next(
@@ -102,7 +102,7 @@ def test_an_exception_in_what_it_returns_is_shown_with_its_line(
         f"if dist.get_rank() == {RANK}:\n    raise ValueError({MESSAGE!r})"
     ).body
     code = ast.unparse(ast.fix_missing_locations(tree))
-    said = told(cluster, capsys, id, code).splitlines()[0]
+    said = told(id, code, cluster).splitlines()[0]
     assert f"rank {RANK} raised ValueError: {MESSAGE}" in said, said
     number = next(n for n, text in enumerate(code.splitlines(), 1) if MESSAGE in text)
     assert f"It happened in line {number}: `" in said, said
