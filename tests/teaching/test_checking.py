@@ -313,7 +313,7 @@ def test_a_loop_that_prints_ends_by_its_limit(capsys, allow) -> None:
     began = time.monotonic()
     said = said_of(capsys, prints)
     assert "did not finish within 1 s" in said
-    assert said.endswith("4 again")
+    assert said.count("4 again\n") > 5  # its last line may be cut, as print writes in pieces
     assert time.monotonic() - began < 30
 
 
