@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import numpy
 import torch
 import torch.distributed as dist
+from torch_mpi4py import world
 from torch_mpi4py.faults import pending_requests
 
 from tests.ranks import case
 from tests.torch_mpi4py.cases.collectives import same, total, values
+from tests.torch_mpi4py.helpers import group_of_all, raises
 
 several = case(sizes=(2, 3, 4))
 
@@ -52,6 +55,46 @@ def case_a_receive_moves_on_while_its_rank_computes(rank, size):
             _store().wait([f"sent by {rank - 1}: {count}"], WITHIN)
             work.wait()
             same(received, values(rank - 1, count))
+
+
+@several
+def case_a_message_is_apart_from_the_making_of_a_communicator(rank, size):
+    """Open MPI makes some by messages of 4 bytes with the tag that is given, here a callback's."""
+    left, right = (rank - 1) % size, (rank + 1) % size
+    received = [torch.zeros(1, dtype=torch.int32) for _ in range(4)]
+    sums = torch.ones(1)
+    with group_of_all() as group:
+        receives = [
+            dist.irecv(tensor, left, group=group, tag=tag) for tag, tensor in enumerate(received)
+        ]
+        future = dist.all_reduce(sums, group=group, async_op=True).get_future()
+        future.then(lambda _: dist.all_reduce(sums, group=group)).wait()
+        for tag in range(4):
+            number = torch.full((1,), 1000 + tag, dtype=torch.int32)
+            dist.send(number, right, group=group, tag=tag)
+        for receive in receives:
+            receive.wait()
+    assert torch.cat(received).tolist() == [1000, 1001, 1002, 1003]
+    assert sums.item() == size**2
+
+
+@several
+def case_comm_s_messages_are_apart_from_the_making_of_a_communicator(rank, size):
+    comm, received = world(), numpy.zeros(1, numpy.int32)
+    receive = comm.Irecv(received, (rank - 1) % size, tag=7)
+    made = comm.Create_group(comm.Get_group(), tag=7)
+    assert made.allreduce(1) == size
+    comm.Send(numpy.full(1, 1000, numpy.int32), (rank + 1) % size, tag=7)
+    receive.Wait()
+    assert received.tolist() == [1000]
+    made.Free()
+
+
+@several
+def case_a_tag_out_of_range_is_refused(rank, size):
+    for tag in (-1, 2**31 - 1):
+        with raises(ValueError, "tag must be a whole number from 0 to"):
+            dist.isend(torch.ones(1), (rank + 1) % size, tag=tag)
 
 
 LENGTHS = (1, 20_000, 1_000_000)

@@ -201,6 +201,17 @@ for _name in (*BLOCKING, *NON_BLOCKING, *MAKE_COMMUNICATORS):
     if hasattr(MPI.Intracomm, _name):
         setattr(GuardedComm, _name, _guarded(_name))
 
+_create_group = GuardedComm.Create_group
+
+
+@functools.wraps(_create_group)
+def _with_tag_apart(self: GuardedComm, group: MPI.Group, tag: int = 0) -> MPI.Intracomm:
+    __tracebackhide__ = True
+    return _create_group(self, group, base_comm.tag_apart(tag))
+
+
+GuardedComm.Create_group = _with_tag_apart  # type: ignore[method-assign]
+
 
 _lock = threading.Lock()
 _world: GuardedComm | None = None

@@ -8,12 +8,33 @@ place, who get new numbers in the same order.
 
 from __future__ import annotations
 
+import functools
+
 from . import collective_counts
 from .runtime import MPI
 
 _base: MPI.Intracomm = MPI.COMM_WORLD
 half_made: tuple[MPI.Intracomm, MPI.Request] | None = None
 """A duplicate of the base that was begun here, and has not ended on all ranks."""
+
+
+_RESERVED_TAGS = 2**14
+
+
+@functools.cache
+def largest_tag() -> int:
+    """Return the largest tag that a message of the program may have."""
+    largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return largest - _RESERVED_TAGS
+
+
+def tag_apart(tag: int) -> int:
+    """Return the tag for ``Create_group`` in place of ``tag``, which no message may have.
+
+    By MPI's standard that tag has nothing to do with those of messages. But Open MPI 5.0.11 sends
+    plain messages with it on the parent, and they land in the program's receives of the same tag.
+    """
+    return largest_tag() + 1 + tag % _RESERVED_TAGS
 
 
 def numbers_in(comm: MPI.Comm, group: MPI.Group) -> list[int]:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ..board.event_board import group_text
 from ..comm.guarded_comm import duplicate_world, introduce, settle
-from ..core.base_comm import base
+from ..core.base_comm import base, tag_apart
 from ..core.runtime import MPI
 from ..faults import comm_reaper, deadlines
 from ..log import events
@@ -98,4 +98,4 @@ def merged(store: dist.Store, size: int, seconds: float) -> MPI.Intracomm:
 
 def _tag_of(name: str) -> int:
     """Return a tag that is equal on all ranks and apart from those of callback channels."""
-    return 1024 + zlib.crc32(name.encode()) % 16384
+    return tag_apart(1024 + zlib.crc32(name.encode()) % 15360)

@@ -24,6 +24,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOption
 
 from ..board.call_site import site_of
 from ..core import collective_counts, links
+from ..core.base_comm import largest_tag, tag_apart
 from ..core.buffers import require_reachable
 from ..core.call import Call, known_call
 from ..core.dtypes import reduction
@@ -295,7 +296,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
             self.comm,
             "communicator for callbacks",
             self._seconds,
-            lambda: self.comm.Create_group(everyone, tag=depth),
+            lambda: self.comm.Create_group(everyone, tag=tag_apart(depth)),
         )
         group_comms.settle(comm, self._seconds)
         channel = Channel(comm, self._group_name or "group", depth, self._seconds)
@@ -756,8 +757,8 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         return work
 
     def _start(self, start: Any, tensor: torch.Tensor, peer: int, tag: int) -> PointToPointWork:
-        if tag < 0:
-            raise ValueError(f"tag must be a whole number of at least 0, not {tag}")
+        if not 0 <= tag <= largest_tag():
+            raise ValueError(f"tag must be a whole number from 0 to {largest_tag()}, not {tag}")
         work = start(tensor, peer, tag, self._channels[0], self._seconds)
         block = self._block() if self._blocks else None
         if block is not None:
