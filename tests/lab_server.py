@@ -163,7 +163,7 @@ def make_lab(
     mark, port, start = uuid.uuid4().hex, free_port(), time.monotonic()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            ["make", "lab", f"ARGS=--no-browser --port {port}"],
+            ["make", "lab", f"ARGS=--no-browser --expose-app-in-browser --port {port}"],
             cwd=checkout,
             env=os.environ | variables | {MARK: mark},
             stdin=subprocess.DEVNULL,

@@ -22,11 +22,16 @@ class Lab:
         self.kernel_is_ready()
 
     def kernel_is_ready(self) -> None:
-        """Wait until there is a kernel that waits for cells."""
-        # The indicator in the toolbar says idle before there is a kernel, so ask the server.
+        """Wait until the page is connected to a kernel that waits for cells."""
+        # Ask the page. The server has a kernel with a connection some time before the page has
+        # it, and JupyterLab drops what is run between. The indicator in the toolbar says idle
+        # even without a kernel. (jupyterapp is there because of --expose-app-in-browser.)
         self.page.wait_for_function(
-            "() => fetch('/api/kernels').then(r => r.json()).then(kernels =>"
-            "kernels.some(k => k.execution_state === 'idle' && k.connections > 0))",
+            """() => {
+                const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+                const kernel = context?.session?.kernel;
+                return kernel?.connectionStatus === 'connected' && kernel.status === 'idle';
+            }""",
             timeout=120_000,
         )
 

@@ -89,7 +89,11 @@ def notebook_server(
     (folder / "notebooks").mkdir()
     port = free_port()
     command = [*application, "--no-browser", f"--port={port}"]
-    command += ["--allow-root", f"--ServerApp.root_dir={folder / 'notebooks'}"]
+    command += [
+        "--allow-root",
+        "--expose-app-in-browser",
+        f"--ServerApp.root_dir={folder / 'notebooks'}",
+    ]
     surroundings = os.environ | {"HOME": str(folder), "IPP_NONINTERACTIVE": "0"}
     surroundings |= {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "JUPYTER_TOKEN": TOKEN}
     surroundings |= variables or {}

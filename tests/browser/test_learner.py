@@ -119,16 +119,6 @@ class Learner:
         self.write(cell, source)
         return self.run(cell, showing)
 
-    def kernel_is_ready(self) -> None:
-        """Wait until the lesson's own kernel waits for cells."""
-        self.page.wait_for_function(
-            "lesson => fetch('/api/sessions').then(r => r.json()).then(all => all.some(s =>"
-            "s.path === lesson && s.kernel.execution_state === 'idle'"
-            "&& s.kernel.connections > 0))",
-            arg=self.lesson,
-            timeout=120_000,
-        )
-
     def presses_stop(self) -> None:
         """Press the stop button."""
         self.page.locator('[data-jp-item-name="interrupt"] jp-button').click()
@@ -140,7 +130,7 @@ class Learner:
         lab.accepts()
         wait_until(lambda: self.notebooks.kernels() - before, 60, "a new kernel")
         wait_until(lambda: before - self.notebooks.kernels(), 60, "an end of the old one")
-        self.kernel_is_ready()
+        lab.kernel_is_ready()
 
     def saves(self, what: str) -> None:
         """Save by the menu and wait until the file holds ``what``."""
@@ -170,7 +160,7 @@ def opens(notebooks: Notebooks, folder: Path, lesson: str) -> Learner:
     cells = nbformat.read(folder / lesson, as_version=4).cells
     notebooks.open(lesson, cells)
     learner = Learner(notebooks, cells, lesson)
-    learner.kernel_is_ready()
+    Lab(learner.page).kernel_is_ready()
     return learner
 
 
@@ -232,7 +222,7 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
 
     learner.saves("token = [*token, comm.rank]")
     notebooks.reopen(LESSON, len(learner.cells))
-    learner.kernel_is_ready()
+    Lab(learner.page).kernel_is_ready()
     learner.run(imports)
     learner.run(start, "4 ranks", 120)
     learner.run(answer)

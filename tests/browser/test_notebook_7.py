@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked
 from course_lib.teaching.workspace import make_workspace
+from tests.browser.lab import Lab
 from tests.browser.notebook_server import Notebooks, notebook_server
 from tests.browser.test_learner import LABS_OWN, Learner
 from tests.lab_server import ROOT
@@ -45,7 +46,7 @@ def runs_lesson_00(notebooks: Notebooks, cells: list[nbformat.NotebookNode]) -> 
     """Do what a learner does, up to the hang."""
     assert notebooks.page.locator(".jp-NotebookTree, .jp-LabShell").count() == 0
     learner = Learner(notebooks, cells, LESSON)
-    learner.kernel_is_ready()
+    Lab(notebooks.page).kernel_is_ready()
     answer = learner.find("def neighbours")
     greeting = learner.find("I am rank")
     for cell in range(answer):
