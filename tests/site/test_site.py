@@ -280,10 +280,12 @@ def test_a_page_fits_laptop_and_phone_and_its_formulas_are_set(visitor: Visitor,
 def has_formulas(name: str) -> bool:
     """Tell whether the source of a page has a formula."""
     path = (site_pages.ROOT / name).with_suffix(".ipynb")
-    if not path.exists():
-        return False
-    cells = json.loads(path.read_text())["cells"]
-    return any("$" in "".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    if path.exists():
+        cells = json.loads(path.read_text())["cells"]
+        return any("$" in "".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    text = path.with_suffix(".md")
+    code = r"(?s)```.*?```|`[^`]*`"
+    return text.exists() and "$" in re.sub(code, "", text.read_text())
 
 
 def test_what_sticks_out_is_found(visitor: Visitor) -> None:
