@@ -174,6 +174,8 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
     _judge_sum(given, wanted, parts, sizes, stale)
+    if not model.training:
+        raise WrongAnswer("leaves-eval-mode")
     if model.graphs > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=model.graphs)
     return len(model.sizes)
@@ -204,4 +206,8 @@ def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
         raise WrongAnswer("clears-in-between")
     if equal(sum(sums[:-1]) / samples) or equal(sum(parts[:-1]) / (len(parts) - 1)):
         raise WrongAnswer("forgets-the-rest", rest=rest, most=most, samples=samples)
-    raise WrongAnswer("wrong-value")
+    raise WrongAnswer("wrong-value", given=_shown(given), wanted=_shown(wanted))
+
+
+def _shown(numbers: torch.Tensor) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers.flatten().tolist())
