@@ -156,9 +156,9 @@ def _totals(times):
 
 
 _WAITING_CASES = (
-    ([[1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [1.0, 3.0, 1.0]],),
+    ([[1.0, 1.5, 2.0], [2.0, 1.0, 1.25], [1.0, 3.0, 1.5]],),
     ([[4.0, 1.0], [1.0, 1.0]],),
-    ([[2.0, 2.0, 2.0, 6.0]],),
+    ([[2.0, 2.5, 3.0, 6.0]],),
 )
 
 _WAITING_MISTAKES = (
@@ -172,6 +172,7 @@ _WAITING_MISTAKES = (
     Mistake("busy-share", lambda t: 1 - _waiting(t)),
     Mistake("only-rank-0", lambda t: 1 - sum(step[0] for step in t) / sum(map(max, t))),
     Mistake("forgets-the-ranks", lambda t: 1 - sum(map(sum, t)) / sum(map(max, t))),
+    Mistake("over-the-waiting", lambda t: len(t[0]) / (len(t[0]) - 1) * _waiting(t)),
     Mistake("over-one-rank", lambda t: len(t[0]) * _waiting(t)),
     Mistake("steps-for-ranks", lambda t: _waiting([*zip(*t, strict=True)])),
     Mistake(
