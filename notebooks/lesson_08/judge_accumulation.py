@@ -71,7 +71,8 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         own.append(len(all_reduces))
         weights.append(torch.cat([p.detach().flatten() for p in linear.parameters()]))
-    return {"rounds": rounds, "own": own, "weights": weights, **counts}
+    found = {"rounds": rounds, "own": own, "weights": weights, "training": ddp.training}
+    return found | counts
 
 
 def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
@@ -152,6 +153,8 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("count-is-fixed", **told)
     if not _equal(second_got, second):
         raise WrongAnswer("never-zeroes")
+    if not found["training"]:
+        raise WrongAnswer("leaves-eval-mode")
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])
 
