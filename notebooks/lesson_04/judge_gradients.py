@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.failures import need_training_mode
 
 # ---- backward by hand -------------------------------------------------------------------------
 
@@ -174,8 +175,7 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
     _judge_sum(given, wanted, parts, sizes, stale)
-    if not model.training:
-        raise WrongAnswer("leaves-eval-mode")
+    need_training_mode(model.training)
     if model.graphs > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=model.graphs)
     return len(model.sizes)

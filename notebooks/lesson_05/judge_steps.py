@@ -19,7 +19,7 @@ from torch import nn
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
-from course_lib.teaching.judges.failures import in_one_line, judge_errors
+from course_lib.teaching.judges.failures import in_one_line, judge_errors, need_training_mode
 from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
@@ -230,8 +230,7 @@ def judge_train_step(seen: Observation, p: int) -> None:
             raise WrongAnswer("ranks-differ")
         raise WrongAnswer("wrong-value", given=_first(vectors[0]), wanted=_first(right))
     _judge_losses([losses for _, losses, _ in seen.results[:p]], whole, after)
-    if not all(training for _, _, training in seen.results[:p]):
-        raise WrongAnswer("leaves-eval-mode")
+    need_training_mode(all(training for _, _, training in seen.results[:p]))
 
 
 def _first(numbers: torch.Tensor) -> str:

@@ -21,6 +21,7 @@ from torch_mpi4py.tools.traffic_matrix import Count
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.failures import need_training_mode
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 MICRO_BATCHES, SAMPLES = 4, 2
@@ -153,8 +154,7 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("count-is-fixed", **told)
     if not _equal(second_got, second):
         raise WrongAnswer("never-zeroes")
-    if not found["training"]:
-        raise WrongAnswer("leaves-eval-mode")
+    need_training_mode(found["training"])
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])
 
