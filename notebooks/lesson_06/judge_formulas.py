@@ -26,7 +26,10 @@ def _whole_steps(samples, batch, comp, sync, ranks):
     return math.ceil(samples / (ranks * batch)) * (comp + (sync if ranks > 1 else 0))
 
 
-_EPOCH_CASES = ((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4), (4096, 32, 3, 7, 8))
+_EPOCH_CASES = (
+    *((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4)),
+    *((4096, 32, 3, 7, 8), (4096, 32, 3, 7, 2)),
+)
 # Here the last step is a shorter one. It may count as a part or as a whole, but not as none.
 _SHORTER_STEP = (1000, 32, 3, 7, 4)
 
@@ -89,6 +92,8 @@ _FEWEST_CASES = (
     (1.0, _slow_ring, 100),
     (1.0, _two_machines, 100),
     (1.0, _powers_of_two, 10),
+    (1.0, _ring, 13),  # and 14 would pay
+    (4.0, _three, 100),  # two do
 )
 
 

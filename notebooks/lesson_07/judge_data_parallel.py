@@ -84,6 +84,7 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([6.0], [], [2.0, 4.0, 4.0]), "sizes 1, 0 and 3")
     _judge_loss(mean_loss, ([2.0**30 + 1.0], [1.0, 1.0, 1.0]), "sizes 1 and 3, a large loss")
     _judge_loss(mean_loss, ([3.0], [6.0, 9.0]), "sizes 1 and 2")
+    _judge_loss(mean_loss, ([2.0, 4.0],), "one device")
     return "It is the mean over all samples, and its gradient is that of the full batch."
 
 
@@ -93,7 +94,9 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     sizes = [len(sample) for sample in samples]
     before = [loss.item() for loss in losses]
     given = mean_loss(losses, sizes)
-    if any(loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)):
+    if len(losses) != len(before) or any(
+        loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)
+    ):
         raise WrongAnswer("changes-its-input", asked=asked)
     if any(sample.grad is not None for sample in samples):
         raise WrongAnswer("goes-back-itself", asked=asked)
