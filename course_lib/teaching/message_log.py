@@ -146,10 +146,13 @@ class LoggedComm:
 
 
 def _note_waits(request: MPI.Request, event: LoggedCall) -> None:
-    def noted(wait: Callable, *args: Any, **kwargs: Any) -> Any:
+    def noted(wait: Callable, status: MPI.Status | None = None) -> Any:
         event.finished = False
-        answer = wait(*args, **kwargs)
+        status = status or MPI.Status()
+        answer = wait(status)
         event.finished = True
+        if event.call == "irecv" and status.source >= 0:  # not so where it had ended already
+            event.peer, event.tag, event.content = status.source, status.tag, answer
         return answer
 
     for name in ("wait", "Wait"):

@@ -212,6 +212,9 @@ def _judge_accuracy(seen: Observation, papers: list[tuple[int, int]]) -> None:
         raise WrongAnswer("returns-nothing")
     if silent:
         raise WrongAnswer("only-the-root-knows", rank=silent[0])
+    to_itself = [rank for rank, peer in seen.sent() if rank == peer]
+    if to_itself:
+        raise WrongAnswer("sends-to-itself", rank=to_itself[0])
     p, (right, total) = len(papers), (sum(column) for column in zip(*papers, strict=True))
     given = [plain(result) for result in seen.results]
     accuracy = right / total

@@ -674,7 +674,7 @@ print(log.read_text())
 #
 # ### Exercise 4: write in order, without a barrier
 #
-# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text, and the messages between the ranks make certain that rank 0 writes first, then rank 1, and so on. Use neither a barrier (a call in which all ranks wait for all others) nor `sleep`, with which the order would still be luck. `comm.size - 1` messages are enough.
+# Write `write_in_order(comm, text, write)`. Every rank calls `write(text)` exactly once, with its own text, and the messages between the ranks make certain that rank 0 writes first, then rank 1, and so on. Use neither a barrier (a call in which all ranks wait for all others) nor `sleep`, with which the order would still be luck; and no more than `comm.size - 1` messages, which are enough.
 
 
 # %% tags=["exercise"] exercise="01.write_in_order"

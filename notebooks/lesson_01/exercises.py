@@ -100,10 +100,13 @@ def check_shift(shift) -> str:
             owner = owners.get(numbers[0]) if whole else None
         return owner, type(received).__name__, intact
 
-    with_fewer_ranks(comm, lambda comm: judge_shift(observe(call, comm, np.float64)))
+    def judge(comm: GuardedComm, dtype: type = np.float64) -> None:
+        judge_shift(observe(call, comm, dtype), SHIFT_LENGTH * np.dtype(dtype).itemsize)
+
+    with_fewer_ranks(comm, judge)
     with as_mistake("forgets-the-dtype"):
-        judge_shift(observe(call, comm, np.int32))
-    return "1 MiB from every rank to its right neighbour, all at once, and nobody waits for ever."
+        judge(comm, np.int32)
+    return "1 MiB from every rank to its right neighbour, and nobody waits for ever."
 
 
 # ---- handshake --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from course_lib.teaching.judges.messages import (
     inside_the_world,
     judge_hang,
     no_collective,
+    one_after_another,
 )
 from course_lib.teaching.message_log import Observation
 
@@ -133,8 +134,11 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
 # ---- shift ------------------------------------------------------------------------------------
 
 
-def judge_shift(seen: Observation) -> None:
-    """``seen.results``: per rank (whose data came back or None, of what type, own is intact)."""
+def judge_shift(seen: Observation, nbytes: int) -> None:
+    """``seen.results``: per rank (whose data came back or None, of what type, own is intact).
+
+    ``nbytes``: of each rank's array.
+    """
     p = len(seen.results)
     not_attempted(seen.errors)
     no_collective(seen)
@@ -162,6 +166,12 @@ def judge_shift(seen: Observation) -> None:
     pickled = [event.call for _, event in seen.events("send") if event.call[0].islower()]
     if pickled:
         raise WrongAnswer("pickles", call=pickled[0])
+    for rank, log in enumerate(seen.logs):
+        sent = sum(event.nbytes or 0 for event in log if event.kind == "send")
+        if sent > nbytes:
+            raise WrongAnswer("sends-too-much", rank=rank, sent=sent, nbytes=nbytes)
+    if p > 3 and one_after_another(seen.logs):
+        raise WrongAnswer("one-after-another", p=p)
 
 
 # ---- handshake --------------------------------------------------------------------------------

@@ -144,8 +144,9 @@ def check_global_mean(global_mean) -> str:
     p = dist.get_world_size()
     if p == 1:
         return "One all-reduce of two numbers."
-    with as_mistake("fails-on-no-values"):
-        judge_mean(observe_mean(global_mean, None, first=0), p, first=0)
+    for mistake, first in (("count-is-fixed", 2), ("fails-on-no-values", 0)):
+        with as_mistake(mistake, first=first):
+            judge_mean(observe_mean(global_mean, None, first), p, first)
     return "One all-reduce of two numbers per rank, whatever the shares."
 
 

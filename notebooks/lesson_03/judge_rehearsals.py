@@ -7,14 +7,13 @@ it works on rehearsals and needs no MPI.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from torch_mpi4py.board.rank_states import rank_list
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import judge_errors
 
+from .own_globals import OnRanks
 from .rehearsal import CollectiveError, Rehearsal, UnrehearsedError, rehearse
 from .rehearsed_comm import Message
 
@@ -93,7 +92,7 @@ def _times(count: int) -> str:
 # ---- playing ----------------------------------------------------------------------------------
 
 
-def play(function: Callable, arrays: list[np.ndarray]) -> Rehearsal:
+def play(function: OnRanks, arrays: list[np.ndarray]) -> Rehearsal:
     """Rehearse ``function(comm, array)`` and raise what can be said without looking at results."""
     seen = rehearse(function, [(array,) for array in arrays])
     p = len(arrays)

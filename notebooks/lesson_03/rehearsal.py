@@ -23,6 +23,7 @@ import numpy as np
 
 from course_lib.teaching.turns import StuckError, Turns
 
+from .own_globals import OnRanks
 from .rehearsed_comm import CollectiveError, Message, RehearsedComm, Transfer, UnrehearsedError
 
 __all__ = ["CollectiveError", "Rehearsal", "StuckError", "UnrehearsedError", "rehearse"]
@@ -62,8 +63,10 @@ class Rehearsal:
         return sum(message.nbytes for message in self.sent(rank))
 
 
-def rehearse(function: Callable, inputs: list[tuple]) -> Rehearsal:
+def rehearse(function: Callable | OnRanks, inputs: list[tuple]) -> Rehearsal:
     """Call ``function(comm, *inputs[r])`` for each rank r of ``len(inputs)`` and tell all.
+
+    Each rank has globals of its own; with :class:`OnRanks` it keeps them for the next time.
 
     The communicators know ``Send``, ``Recv``, ``Isend``, ``Irecv``, ``Sendrecv``, ``Ssend`` and
     the same in lower case, ``Sendrecv_replace``, ``rank``, ``size`` and requests with ``wait``;
@@ -71,7 +74,8 @@ def rehearse(function: Callable, inputs: list[tuple]) -> Rehearsal:
     Collectives raise CollectiveError.
     """
     with _rehearsed_requests(), _memory_without_luck():
-        return _Stage(function, inputs).play()
+        functions = function if isinstance(function, OnRanks) else OnRanks(function)
+        return _Stage(functions, inputs).play()
 
 
 def _rehearsed_requests() -> contextlib.AbstractContextManager:
@@ -98,7 +102,7 @@ def _memory_without_luck() -> contextlib.AbstractContextManager:
 class _Stage:
     """Brings the ranks' sends and receives together."""
 
-    def __init__(self, function: Callable, inputs: list[tuple]) -> None:
+    def __init__(self, functions: OnRanks, inputs: list[tuple]) -> None:
         self.size = len(inputs)
         self.comms = [RehearsedComm(self, rank) for rank in range(self.size)]
         self.sends: list[Transfer] = []
@@ -107,7 +111,7 @@ class _Stage:
         self.messages: list[Message] = []
         self.turns = Turns(
             [
-                functools.partial(function, comm, *given)
+                functools.partial(functions[comm.rank], comm, *given)
                 for comm, given in zip(self.comms, inputs, strict=True)
             ]
         )

@@ -16,11 +16,15 @@ import torch
 from torch import nn
 
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.failures import need_training_mode
 
 # ---- backward by hand -------------------------------------------------------------------------
 
-# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed.
-POINTS = ((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2))
+# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either.
+POINTS = (
+    *((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2)),
+    *((0.5, 0, 1, 3), (0.5, -1, 1, 2)),
+)
 
 
 def judge_gradients(gradients: Callable) -> None:
@@ -111,7 +115,7 @@ def _autograd_watched() -> Iterator[list[str]]:
 # ---- gradient accumulation --------------------------------------------------------------------
 
 # How many samples, and how many at a time. With the second, `most` pieces are too large.
-CASES = ((10, 4), (14, 3))
+CASES = ((10, 4), (14, 3), (9, 4))
 
 
 class _Recording(nn.Module):
@@ -165,6 +169,7 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     parts = [gradient(slice(start, start + most)) for start in starts]
     wanted = gradient(slice(None))
     model.layer.weight.grad = stale.clone()  # of an earlier step
+    batch = images.clone(), labels.clone()
     accumulate(model, loss_function, images, labels, most)
     given = model.layer.weight.grad
     if not torch.equal(model.layer.weight, before):
@@ -174,6 +179,9 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
     _judge_sum(given, wanted, parts, sizes, stale)
+    if not all(map(torch.equal, batch, (images, labels))):
+        raise WrongAnswer("changes-its-input")
+    need_training_mode(model.training)
     if model.graphs > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=model.graphs)
     return len(model.sizes)
@@ -204,4 +212,8 @@ def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
         raise WrongAnswer("clears-in-between")
     if equal(sum(sums[:-1]) / samples) or equal(sum(parts[:-1]) / (len(parts) - 1)):
         raise WrongAnswer("forgets-the-rest", rest=rest, most=most, samples=samples)
-    raise WrongAnswer("wrong-value")
+    raise WrongAnswer("wrong-value", given=_shown(given), wanted=_shown(wanted))
+
+
+def _shown(numbers: torch.Tensor) -> str:
+    return ", ".join(f"{number:.4g}" for number in numbers.flatten().tolist())

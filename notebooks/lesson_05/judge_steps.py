@@ -7,7 +7,9 @@ so that what a mistake leads to is far from what is right.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,7 +19,7 @@ from torch import nn
 from course_lib.teaching.distributed_log import observe_distributed
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import judge_collectives, need_one_all_reduce
-from course_lib.teaching.judges.failures import in_one_line, judge_errors
+from course_lib.teaching.judges.failures import in_one_line, judge_errors, need_training_mode
 from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.messages import all_waited
 from course_lib.teaching.message_log import Observation
@@ -40,7 +42,8 @@ def _all_close(vectors: Sequence[torch.Tensor], wanted) -> bool:
 def _with_gradients(rank: int) -> nn.Module:
     """A model with a frozen bias; every other gradient tells its rank and its place.
 
-    The last layer's bias may learn, but has no gradient: the loss did not use it.
+    The last layer's bias may learn, but has no gradient: the loss did not use it. Float32 does
+    not hold the gradients.
     """
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).double()
     model[0].bias.requires_grad_(False)
@@ -48,7 +51,7 @@ def _with_gradients(rank: int) -> nn.Module:
         parameter.data.fill_(7 * rank)  # whoever averages weights gets something else
         if index in (0, 2):
             places = torch.arange(parameter.numel()).double().view_as(parameter)
-            parameter.grad = (rank + 1) ** 2 * (places + 10 * index)
+            parameter.grad = (rank + 1) ** 2 * (places + 10 * index + 2.0**-23)
     return model
 
 
@@ -59,7 +62,8 @@ def _gradient(rank: int) -> torch.Tensor:
 def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
     def call(group):
         model = _with_gradients(dist.get_rank(group))
-        sync_gradients(model, group)
+        with _other_order_of_sets(dist.get_rank(group)):
+            sync_gradients(model, group)
         parameters = list(model.parameters())
         frozen_alone = parameters[1].grad is None and parameters[3].grad is None
         gradients = [parameters[0].grad, parameters[2].grad]
@@ -67,6 +71,16 @@ def observe_sync(sync_gradients, ranks: list[int] | None) -> Observation:
         return None if lost else flat(gradients), flat(parameters), frozen_alone
 
     return observe_distributed(call, ranks=ranks)
+
+
+def _other_order_of_sets(rank: int) -> AbstractContextManager:
+    """Let a set of tensors have another order on odd ranks. It goes by addresses, which differ."""
+
+    def hashed(tensor: torch.Tensor) -> int:
+        place = tensor.numel() if rank % 2 else 8 - tensor.numel()
+        return (id(tensor) << 8) + place  # Python keeps a set of a few in a table of 8 places
+
+    return patch.object(torch.Tensor, "__hash__", hashed)
 
 
 def judge_sync(seen: Observation, p: int) -> None:
@@ -91,23 +105,32 @@ def judge_sync(seen: Observation, p: int) -> None:
         raise WrongAnswer("sum-not-mean", p=p)
     mean = sum(own) / p
     if not _all_close(given, mean):
-        _explain_gradients(given, mean, seen.logs[0])
+        _explain_gradients(given, own, seen.logs[0])
         raise WrongAnswer("wrong-value", given=given[0].tolist(), wanted=mean.tolist())
     if not all(alone for _, _, alone in seen.results[:p]):
         raise WrongAnswer("wakes-frozen")
     need_one_all_reduce(seen.logs[0])
 
 
-def _explain_gradients(given: list[torch.Tensor], mean: torch.Tensor, calls: list) -> None:
-    p = len(given)
+def _explain_gradients(given: list[torch.Tensor], own: list[torch.Tensor], calls: list) -> None:
+    p, mean = len(given), sum(own) / len(own)
     if p > 1 and _all_close(given, mean / p):
         raise WrongAnswer("divides-twice", p=p)
     if _all_close(given[:1], mean):
         if any(call.call == "reduce" for call in calls):
             raise WrongAnswer("only-rank-0: by reduce")
         raise WrongAnswer("only-rank-0")
+    if all(torch.allclose(gradients, mean, rtol=1e-6) for gradients in given):
+        raise WrongAnswer("loses-digits", given=given[0].tolist(), wanted=mean.tolist())
+    mixed = sum(_swapped(g, 6) if rank % 2 else g for rank, g in enumerate(own)) / p
+    if p > 1 and _all_close(given, [_swapped(mixed, 4) if r % 2 else mixed for r in range(p)]):
+        raise WrongAnswer("order-differs")
     if all(torch.isin(gradients, mean).all() for gradients in given):
         raise WrongAnswer("wrong-place", given=given[0].tolist(), wanted=mean.tolist())
+
+
+def _swapped(flat: torch.Tensor, first: int) -> torch.Tensor:
+    return torch.cat([flat[first:], flat[:first]])
 
 
 # ---- a training step to mend ------------------------------------------------------------------
@@ -143,7 +166,7 @@ def observe_train_step(train_step, ranks: list[int] | None, make_optimizer=_sgd)
             train_step(model, optimizer, images[step, rank], labels[step, rank], group)
             for step in range(STEPS)
         ]
-        return flat(model.parameters()), losses
+        return flat(model.parameters()), losses, model.training
 
     return observe_distributed(call, ranks=ranks)
 
@@ -193,7 +216,7 @@ def _serial_runs(p: int, make_optimizer=_sgd) -> _SerialRuns:
 def judge_train_step(seen: Observation, p: int) -> None:
     judge_collectives(seen)
     all_waited(seen)
-    vectors = [weights for weights, _ in seen.results[:p]]
+    vectors = [weights for weights, _, _ in seen.results[:p]]
     right, mistakes, whole, after = _serial_runs(p)
     if not _all_close(vectors, right):
         equal = _all_close(vectors, vectors[0])
@@ -205,8 +228,14 @@ def judge_train_step(seen: Observation, p: int) -> None:
             raise WrongAnswer("makes-no-step")
         if not equal:
             raise WrongAnswer("ranks-differ")
-        raise WrongAnswer("wrong-value")
-    _judge_losses([losses for _, losses in seen.results[:p]], whole, after)
+        raise WrongAnswer("wrong-value", given=_first(vectors[0]), wanted=_first(right))
+    _judge_losses([losses for _, losses, _ in seen.results[:p]], whole, after)
+    need_training_mode(all(training for _, _, training in seen.results[:p]))
+
+
+def _first(numbers: torch.Tensor) -> str:
+    """Return the first of many numbers as they are told to a learner."""
+    return ", ".join(f"{number:.4g}" for number in numbers[:4].tolist())
 
 
 def judge_adam(train_step) -> None:
@@ -214,7 +243,7 @@ def judge_adam(train_step) -> None:
     seen = observe_train_step(train_step, None, _adam)
     judge_collectives(seen)
     right = _serial_runs(len(seen.results), _adam).right
-    if not _all_close([weights for weights, _ in seen.results], right):
+    if not _all_close([weights for weights, _, _ in seen.results], right):
         raise WrongAnswer("averages-weights")
 
 
@@ -298,7 +327,10 @@ def judge_restore(seen: Observation) -> None:
         raise WrongAnswer("spoils-the-checkpoint")
     gone = [next((way for way in ways if _all_close([one], ways[way])), None) for one in after]
     if None in gone:
-        raise WrongAnswer("wrong-value")
+        rank, wanted = gone.index(None), ways["all", LATER_RATE]
+        raise WrongAnswer(
+            "wrong-value", rank=rank, given=_first(after[rank]), wanted=_first(wanted)
+        )
     _judge_ways(gone)
     _judge_buffers(buffers)
 

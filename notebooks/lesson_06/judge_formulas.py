@@ -26,7 +26,10 @@ def _whole_steps(samples, batch, comp, sync, ranks):
     return math.ceil(samples / (ranks * batch)) * (comp + (sync if ranks > 1 else 0))
 
 
-_EPOCH_CASES = ((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4), (4096, 32, 3, 7, 8))
+_EPOCH_CASES = (
+    *((60_000, 100, 0.02, 0.01, 1), (60_000, 100, 0.02, 0.01, 4)),
+    *((4096, 32, 3, 7, 8), (4096, 32, 3, 7, 2)),
+)
 # Here the last step is a shorter one. It may count as a part or as a whole, but not as none.
 _SHORTER_STEP = (1000, 32, 3, 7, 4)
 
@@ -89,6 +92,8 @@ _FEWEST_CASES = (
     (1.0, _slow_ring, 100),
     (1.0, _two_machines, 100),
     (1.0, _powers_of_two, 10),
+    (1.0, _ring, 13),  # and 14 would pay
+    (4.0, _three, 100),  # two do
 )
 
 
@@ -156,9 +161,9 @@ def _totals(times):
 
 
 _WAITING_CASES = (
-    ([[1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [1.0, 3.0, 1.0]],),
+    ([[1.0, 1.5, 2.0], [2.0, 1.0, 1.25], [1.0, 3.0, 1.5]],),
     ([[4.0, 1.0], [1.0, 1.0]],),
-    ([[2.0, 2.0, 2.0, 6.0]],),
+    ([[2.0, 2.5, 3.0, 6.0]],),
 )
 
 _WAITING_MISTAKES = (
@@ -172,6 +177,7 @@ _WAITING_MISTAKES = (
     Mistake("busy-share", lambda t: 1 - _waiting(t)),
     Mistake("only-rank-0", lambda t: 1 - sum(step[0] for step in t) / sum(map(max, t))),
     Mistake("forgets-the-ranks", lambda t: 1 - sum(map(sum, t)) / sum(map(max, t))),
+    Mistake("over-the-waiting", lambda t: len(t[0]) / (len(t[0]) - 1) * _waiting(t)),
     Mistake("over-one-rank", lambda t: len(t[0]) * _waiting(t)),
     Mistake("steps-for-ranks", lambda t: _waiting([*zip(*t, strict=True)])),
     Mistake(

@@ -29,14 +29,16 @@ class Lock:
         self.turns: Turns
         self.used = self._asked = 0
         self.turned_away: set[int] = set()  # who has found it closed, and did not wait
+        self.refused: set[int] = set()  # whose last `acquire` has failed
         self._holder: int | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._holder == self.turns.running:
             raise WrongAnswer("locked-twice")
-        # Whoever holds it never does so for long: only a time-out of 0 can pass.
-        if (not blocking or timeout == 0) and self.locked():
+        if (not blocking or timeout >= 0) and self.locked():  # every time-out passes
+            self.refused.add(self.turns.running)
             return False
+        self.refused.discard(self.turns.running)
         mine, self._asked = self._asked, self._asked + 1
         self.turns.wait(lambda: self._holder is None and self.used == mine)
         self.used += 1
@@ -74,12 +76,15 @@ class Shared:
         self.pairs: list[tuple[int | None, int | None]] = []
         self.writers: set[int] = set()
         self.reads = 0
+        self.intruders: set[int] = set()
         self._lock = lock
         self._at_read: dict[int, int | None] = {}
 
     def read(self) -> torch.Tensor:
         turns = self._lock.turns
         self.reads += 1
+        if turns.running in self._lock.refused:
+            self.intruders.add(turns.running)
         self._at_read[turns.running] = self._lock.mine()
         value = self.value.clone()
         turns.wait(lambda: True, place=_READS)
@@ -109,6 +114,9 @@ def judge_accumulate(accumulate: Callable) -> str:
     threads = [functools.partial(accumulate, shared, gradient_of(r), lock) for r in range(THREADS)]
     with Turns(threads) as lock.turns:
         stuck = lock.turns.play()
+    if shared.intruders:
+        raised = next(filter(None, lock.turns.errors), None)  # it may open another one's lock
+        raise WrongAnswer("enters-all-the-same", thread=min(shared.intruders)) from raised
     judge_errors(lock.turns.errors, who="thread {}")
     if stuck:
         raise WrongAnswer("never-opened")

@@ -33,6 +33,8 @@ def _judge_shards(shards, batch: torch.Tensor, p: int) -> None:
         isinstance(shard, torch.Tensor) for shard in shards
     ):
         raise WrongAnswer("not-tensors", asked=asked, p=p)
+    if not isinstance(shards, list):
+        raise WrongAnswer("not-a-list", asked=asked, kind=type(shards).__name__)
     for shard in shards:
         if shard.shape[1:] != batch.shape[1:]:
             raise WrongAnswer(
@@ -81,6 +83,8 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([-1.0, -3.0], [0.0], [12.0]), "means -2, 0, 12 of sizes 2, 1, 1")
     _judge_loss(mean_loss, ([6.0], [], [2.0, 4.0, 4.0]), "sizes 1, 0 and 3")
     _judge_loss(mean_loss, ([2.0**30 + 1.0], [1.0, 1.0, 1.0]), "sizes 1 and 3, a large loss")
+    _judge_loss(mean_loss, ([3.0], [6.0, 9.0]), "sizes 1 and 2")
+    _judge_loss(mean_loss, ([2.0, 4.0],), "one device")
     return "It is the mean over all samples, and its gradient is that of the full batch."
 
 
@@ -90,7 +94,9 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     sizes = [len(sample) for sample in samples]
     before = [loss.item() for loss in losses]
     given = mean_loss(losses, sizes)
-    if any(loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)):
+    if len(losses) != len(before) or any(
+        loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)
+    ):
         raise WrongAnswer("changes-its-input", asked=asked)
     if any(sample.grad is not None for sample in samples):
         raise WrongAnswer("goes-back-itself", asked=asked)
@@ -104,9 +110,11 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     wanted = sum(values) / len(values)
     if found != found and 0 in sizes:
         raise WrongAnswer("an-empty-shard-spoils-it", asked=asked)
-    if found != wanted and abs(found - wanted) < 1e-6 * abs(wanted):
+    off = abs(found - wanted)
+    right = off <= 1e-14 * abs(wanted)  # a few roundings of float64
+    if not right and off < 1e-6 * abs(wanted):
         raise WrongAnswer("loses-digits", asked=asked, found=found, wanted=wanted)
-    if found != wanted:
+    if not right:
         _name_the_loss(found, wanted, values, means, losses, asked)
     if not given.requires_grad:
         raise WrongAnswer("no-gradient: of a tensor", asked=asked, found=found)
@@ -275,8 +283,11 @@ def judge_master_bytes(master_bytes: Callable) -> str:
     plain, four, eight = nn.Linear(6, 5), torch.float32, torch.float64  # bytes a number
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
     model[0].bias.requires_grad_(False)
+    masked = nn.Linear(6, 5)
+    masked.register_buffer("mean", torch.zeros(3))
+    masked.register_buffer("mask", torch.ones(7), persistent=False)  # in no `state_dict`
     cases = [(plain, four, 4, 5), (plain, four, 8, 5), (plain, four, 1, 5)]
-    cases += [(model, eight, 4, 3), (model, eight, 2, 3)]
+    cases += [(model, eight, 4, 3), (model, eight, 2, 3), (masked, four, 4, 5)]
     for net, dtype, p, classes in cases:
         inputs, outputs = torch.zeros(24, 6, dtype=dtype), torch.zeros(24, classes, dtype=dtype)
         _judge_bytes(master_bytes(net, inputs, outputs, p), net, inputs, outputs, p)
@@ -325,6 +336,7 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
     parameters = sum(t.nbytes for t in net.parameters())
     trained = sum(t.nbytes for t in net.parameters() if t.requires_grad)
     buffers = sum(t.nbytes for t in net.buffers())
+    saved = sum(t.nbytes for t in net.state_dict().values())
     others = p - 1
 
     def shards(tensor: torch.Tensor, forgotten: str) -> _Options:
@@ -340,6 +352,7 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
     weights: _Options = [
         (others * (parameters + buffers), ()),
         (others * parameters, ("forgets-the-buffers",)),
+        (others * saved, ("only-what-is-saved",)),
         (others * (trained + buffers), ("forgets-the-frozen",)),
         (others * trained, ("forgets-the-buffers", "forgets-the-frozen")),
         (p * (parameters + buffers), ("counts-itself",)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from course_lib.teaching.exercise import exercise
+from course_lib.teaching.exercise import as_mistake, exercise
 
 EPOCHS_HINTS = [
     "The sampler does not know that an epoch is over. One call tells it, and where that call "
@@ -47,12 +47,16 @@ def check_global_accuracy(global_accuracy) -> str:
 
     from .judge_samplers import judge_accuracy, try_accuracy
 
+    def judge_samples(samples: int, ranks: list[int] | None, p: int) -> None:
+        tried = functools.partial(try_accuracy, global_accuracy, samples)
+        judge_accuracy(on_each_rank(tried, ranks), samples, p)
+
     def judge(ranks: list[int] | None, p: int) -> None:
         # With the larger number no rank's count fits into 8 bits, nor everyone's into 16.
         for entries in (6, 700) if ranks is None else (6,):
-            samples = entries * p - min(2, p - 1)  # so many are repeated
-            tried = functools.partial(try_accuracy, global_accuracy, samples)
-            judge_accuracy(on_each_rank(tried, ranks), samples, p)
+            judge_samples(entries * p - min(2, p - 1), ranks, p)  # so many are repeated
+        with as_mistake("fails-without-repeats"):
+            judge_samples(6 * p, ranks, p)
 
     with_smaller_group(judge)
     return "One number per rank in one all-reduce, and each test sample counts once."

@@ -21,6 +21,7 @@ from torch_mpi4py.tools.traffic_matrix import Count
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
+from course_lib.teaching.judges.failures import need_training_mode
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings
 
 MICRO_BATCHES, SAMPLES = 4, 2
@@ -71,7 +72,8 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         own.append(len(all_reduces))
         weights.append(torch.cat([p.detach().flatten() for p in linear.parameters()]))
-    return {"rounds": rounds, "own": own, "weights": weights, **counts}
+    found = {"rounds": rounds, "own": own, "weights": weights, "training": ddp.training}
+    return found | counts
 
 
 def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
@@ -152,6 +154,7 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("count-is-fixed", **told)
     if not _equal(second_got, second):
         raise WrongAnswer("never-zeroes")
+    need_training_mode(found["training"])
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])
 

@@ -127,8 +127,13 @@ def _judge_hook_value(rank: int, value: object, mean: torch.Tensor, p: int) -> N
         own = torch.cat([gradient_of(rank)] * 2)
         if any(_close(numbers, gradient) for gradient in (own, own / p)):
             raise WrongAnswer("own-gradient", rank=rank)
+        place = int((numbers - expected).abs().argmax())
         raise WrongAnswer(
-            "wrong-value", rank=rank, given=numbers[:3].tolist(), wanted=expected[:3].tolist()
+            "wrong-value",
+            rank=rank,
+            place=place,
+            given=numbers[place].item(),
+            wanted=expected[place].item(),
         )
 
 

@@ -108,9 +108,9 @@ def judge_work(seen: Observation) -> None:
     for worker in range(1, len(seen.logs)):
         _judge_conversation(seen, worker)
     judge_hang(seen)
+    all_waited(seen)  # or what is in the parameters is what has happened to come by then
     for worker in range(1, len(seen.logs)):
         _judge_worked(seen, worker, seen.results[0][worker])
-    all_waited(seen)
 
 
 def _judge_conversation(seen: Observation, worker: int) -> None:
@@ -153,6 +153,8 @@ def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
         raise WrongAnswer("wrong-number-of-gradients", who=who, count=len(inputs), rounds=ROUNDS)
     if inputs[1:] != sent[:-1]:
         raise WrongAnswer("computes-at-old-parameters", who=who, given=inputs[1], wanted=sent[0])
+    if parameters not in ([1.0] * N, *sent):  # what they were at first, or have been
+        raise WrongAnswer("changes-them", who=who, parameters=parameters, wanted=sent[-1])
     if parameters != sent[-1]:
         raise WrongAnswer("another-tensor", who=who, parameters=parameters, wanted=sent[-1])
     hellos = [event.start for event in log if event.kind == "send" and event.tag == HELLO]

@@ -29,7 +29,9 @@ _COSTS = (
     ([3, 2], 2),
     ([4, 1, 7], 1),
     ([0.2, 0.3, 0.4, 0.1, 0.1, 0.5, 0.2], 4),
+    ([0.3, 0.9, 0.6, 0.9, 0.8, 0.9], 3),  # a sum that is rounded up
     ([5, 3, 8, 9, 4, 6, 9], 4),
+    ([6, 4, 3, 8], 3),
     ([3, 3, 9, 4, 1, 4, 9, 9], 4),  # the most even cut, 15 9 9 9, is not the best
     # One layer is the slowest stage anyway, so a stage without any would not be slower.
     ([9, 1, 1], 3),

@@ -42,11 +42,17 @@ def serial_steps(p: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 def try_sharded_step(sharded_step, part: int, group: dist.ProcessGroup) -> dict[str, Any]:
     """Take two steps with the learner's function; return weights, velocity and calls."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
-    weights, velocity = torch.arange(part * p).double(), torch.zeros(part).double()
-    with recorded(group) as calls:
+
+    def steps() -> tuple[torch.Tensor, torch.Tensor]:
+        weights, velocity = torch.arange(part * p).double(), torch.zeros(part).double()
         for step in range(STEPS):
             sharded_step(weights, gradient_of(rank, step, part * p), velocity, group)
-    return {"calls": calls, "weights": weights, "velocity": velocity}
+        return weights, velocity
+
+    with recorded(group) as calls:
+        weights, velocity = steps()
+    again, _ = steps()
+    return {"calls": calls, "weights": weights, "velocity": velocity, "again": again}
 
 
 def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
@@ -70,6 +76,9 @@ def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
             _explain_weights(rank, found["weights"], weights, p)
     for found in members:
         _judge_calls(found["calls"], p, part)
+    for rank, found in enumerate(members):
+        if not _close(found["again"], weights):
+            raise WrongAnswer("velocity-elsewhere", rank=rank)
 
 
 def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:

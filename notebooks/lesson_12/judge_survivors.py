@@ -117,11 +117,11 @@ def _trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = nn.Linear(3, 1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.fill_(1.0)
+            parameter.copy_(torch.arange(1.0, 1 + parameter.numel()).view_as(parameter))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
     for step in range(steps):
         optimizer.zero_grad()
-        model(torch.full((1, 3), 1.0 + step)).sum().backward()
+        model(torch.tensor([[1.0, 2.0, 4.0]]) + step).sum().backward()
         optimizer.step()
     return model, optimizer
 

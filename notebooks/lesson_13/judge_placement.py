@@ -290,7 +290,15 @@ def _floor(ranks: int, gpus: int, cores: int) -> tuple[int, int, int]:
     return ranks // gpus, gpus, cores // gpus
 
 
-_REQUEST_CASES = ((16, 8, 128), (12, 8, 96), (6, 8, 64), (7, 4, 32), (20, 8, 64), (1, 4, 16))
+_REQUEST_CASES = (
+    (16, 8, 128),
+    (12, 8, 96),
+    (6, 8, 64),
+    (7, 4, 32),
+    (20, 8, 64),
+    (1, 4, 16),
+    (9, 8, 72),
+)
 
 
 def _variations() -> dict[str, Callable]:

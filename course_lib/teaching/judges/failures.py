@@ -65,3 +65,9 @@ def judge_errors(errors: Errors, who: str = "rank {}") -> None:
 def in_one_line(error: BaseException) -> str:
     """Return the error's kind and the first line of its text."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def need_training_mode(training: bool) -> None:
+    """Raise unless the model is in training mode, as it was before the learner's function."""
+    if not training:
+        raise WrongAnswer("leaves-eval-mode")

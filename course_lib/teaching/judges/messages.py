@@ -64,6 +64,14 @@ def _begins_with_blocking_send(log: list[LoggedCall]) -> bool:
     return waited_at_once or log[0].call in _BLOCKING_SENDS
 
 
+def one_after_another(logs: list[list[LoggedCall]]) -> bool:
+    """Return whether all ranks of a ring but one wait in their first call for a neighbour's."""
+    first = [log[0].call if log else "" for log in logs]
+    kinds = (_BLOCKING_SENDS, _BLOCKING_RECEIVES)
+    return any(sum(call in kind for call in first) == len(logs) - 1 for kind in kinds)
+
+
+_BLOCKING_RECEIVES = ("recv", "Recv")
 _BLOCKING_SENDS = ("send", "ssend", "Send", "Ssend")
 _STARTED_SENDS = ("isend", "issend", "Isend", "Issend")
 

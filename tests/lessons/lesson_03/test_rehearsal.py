@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from notebooks.lesson_03.own_globals import OnRanks
 from notebooks.lesson_03.rehearsal import (
     CollectiveError,
     StuckError,
@@ -260,3 +261,23 @@ def test_no_array_holds_the_right_numbers_by_luck() -> None:
     assert [[set(array.tolist()) for array in pair] for pair in results] == [[{113}, {113}]] * 2
     assert np.empty.__module__ == "numpy"
     assert not hasattr(np.empty, "__wrapped__"), "only during the call"
+
+
+KEPT: list[int] = []
+
+
+def note(rank: int) -> list[int]:
+    KEPT.append(rank)
+    return list(KEPT)
+
+
+def noting(comm) -> list[int]:
+    return note(comm.rank)
+
+
+def test_each_rank_has_globals_of_its_own_and_keeps_them() -> None:
+    functions = OnRanks(noting)
+    assert rehearse(functions, [()] * 2).results == [[0], [1]]
+    assert rehearse(functions, [()] * 3).results == [[0, 0], [1, 1], [2]]
+    assert rehearse(noting, [()] * 2).results == [[0], [1]]
+    assert KEPT == []
