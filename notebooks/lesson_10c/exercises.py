@@ -43,9 +43,7 @@ ORDER_HINTS = [
 ]
 
 
-@exercise(
-    "10c.balanced_order", function="balanced_order", where="engines", hints=ORDER_HINTS
-)
+@exercise("10c.balanced_order", function="balanced_order", where="engines", hints=ORDER_HINTS)
 def check_balanced_order(balanced_order) -> str:
     from .judge_order import judge_order
 
@@ -67,9 +65,7 @@ BYTES_HINTS = [
 ]
 
 
-@exercise(
-    "10c.attention_bytes", function="attention_bytes", where="notebook", hints=BYTES_HINTS
-)
+@exercise("10c.attention_bytes", function="attention_bytes", where="notebook", hints=BYTES_HINTS)
 def check_attention_bytes(attention_bytes) -> str:
     from .judge_bytes import judge_bytes
 

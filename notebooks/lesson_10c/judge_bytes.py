@@ -70,13 +70,16 @@ _MISTAKES = (
     Mistake("as-many-keys-as-queries", _changed(ring=_RING_QUERIES, ulysses=_ALL_WIDE)),
     Mistake("whole-to-each-rank", _changed(ulysses=_TO_EACH)),
     Mistake("whole-sequence", _changed(ring=_ALL_TOKENS_RING, ulysses=_ALL_TOKENS_ULYSSES)),
-    Mistake("ways-swapped", lambda way, *case: expected(
-        "ulysses" if way == "ring" else "ring", *case)),
+    Mistake(
+        "ways-swapped", lambda way, *case: expected("ulysses" if way == "ring" else "ring", *case)
+    ),
     Mistake("numbers-not-bytes", lambda *case: expected(*case, each=1)),
     Mistake("other-bytes-a-number", lambda *case: expected(*case, each=4)),
     Mistake("other-bytes-a-number", lambda *case: expected(*case, each=8)),
-    Mistake("all-ranks-together", lambda way, tokens, ranks, *rest: ranks * expected(
-        way, tokens, ranks, *rest)),
+    Mistake(
+        "all-ranks-together",
+        lambda way, tokens, ranks, *rest: ranks * expected(way, tokens, ranks, *rest),
+    ),
 )
 
 

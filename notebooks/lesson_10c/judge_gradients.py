@@ -89,7 +89,10 @@ def _judge_rank(rank: int, found: dict[str, Any], p: int, team: int, dtype: torc
     same_experts = list(range(rank % team, p, team))
     setting = f"{p} rank(s), {len(same_experts)} of them with the same experts"
     fields: dict[str, Any] = {
-        "rank": rank, "p": p, "replicas": len(same_experts), "setting": setting
+        "rank": rank,
+        "p": p,
+        "replicas": len(same_experts),
+        "setting": setting,
     }
 
     def total(kind: int, ranks: list[int]) -> list[torch.Tensor]:
@@ -104,8 +107,7 @@ def _judge_rank(rank: int, found: dict[str, Any], p: int, team: int, dtype: torc
     everyone = list(range(p))
     right = [one / p for one in total(0, everyone)]
     right_experts = [one / p for one in total(1, same_experts)]
-    if found["replaced"] and not (is_given("shared", right) and
-                                  is_given("experts", right_experts)):
+    if found["replaced"] and not (is_given("shared", right) and is_given("experts", right_experts)):
         raise WrongAnswer("not-in-place", **fields)
     if is_given("shared", begun[rank][0]) and is_given("experts", begun[rank][1]) and p > 1:
         raise WrongAnswer("nothing-changed", **fields)

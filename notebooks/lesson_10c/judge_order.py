@@ -6,6 +6,7 @@ The judge behind the check of lesson 10c about the balanced order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from course_lib.teaching.exercise import WrongAnswer
@@ -52,8 +53,7 @@ def _judge_positions(order: list[list[int]], tokens: int, case: str) -> None:
     for position in everything:
         if not 0 <= position < tokens:
             raise WrongAnswer("no-such-position", case=case, position=position, tokens=tokens)
-    twice = [one for one, next_one in zip(everything, everything[1:], strict=False)
-             if one == next_one]
+    twice = [one for one, next_one in pairwise(everything) if one == next_one]
     if twice:
         raise WrongAnswer("a-token-twice", case=case, position=twice[0])
     if len(everything) < tokens:
@@ -72,12 +72,14 @@ def _judge_chunks(order: list[list[int]], tokens: int, ranks: int, case: str) ->
     if sorted(order) == sorted(pairs):
         return
     if tokens % (2 * ranks) == 0:
-        contiguous = [chunk(2 * r, tokens, ranks) + chunk(2 * r + 1, tokens, ranks)
-                      for r in range(ranks)]
+        contiguous = [
+            chunk(2 * r, tokens, ranks) + chunk(2 * r + 1, tokens, ranks) for r in range(ranks)
+        ]
         if order == contiguous:
             raise WrongAnswer("contiguous", case=case)
-        if order == [chunk(r, tokens, ranks) + chunk(r + ranks, tokens, ranks)
-                     for r in range(ranks)]:
+        if order == [
+            chunk(r, tokens, ranks) + chunk(r + ranks, tokens, ranks) for r in range(ranks)
+        ]:
             raise WrongAnswer("round-robin", case=case, work=_work(order))
         if order == [list(range(r, tokens, ranks)) for r in range(ranks)]:
             raise WrongAnswer("striped", case=case)
