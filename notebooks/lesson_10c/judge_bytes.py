@@ -76,10 +76,6 @@ _MISTAKES = (
     Mistake("numbers-not-bytes", lambda *case: expected(*case, each=1)),
     Mistake("other-bytes-a-number", lambda *case: expected(*case, each=4)),
     Mistake("other-bytes-a-number", lambda *case: expected(*case, each=8)),
-    Mistake(
-        "all-ranks-together",
-        lambda way, tokens, ranks, *rest: ranks * expected(way, tokens, ranks, *rest),
-    ),
 )
 
 
