@@ -434,7 +434,7 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, with the rank that computes it. This order is called *zigzag*: it goes down the ranks and up again. It is what Llama 3 was trained with [4], and PyTorch's default for a causal mask (section 6). Every *step* is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
+# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. It is what Llama 3 was trained with [4], and PyTorch's default for a causal mask (section 6). Every *step* is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
 
 # %%
 # %%px

@@ -39,7 +39,7 @@ def ring_of_keys(ranks: int = 4) -> Figure:
         for step in range(ranks):
             _tokens(drawing, 176 + step * wide + 8, y, wide - 16, (rank - step) % ranks)
     y = 74 + 42 * ranks
-    words = "The number is the rank whose tokens they are; each colour goes one rank down a step."
+    words = "The number is the rank whose tokens they are."
     drawing.text(14, y, words, anchor="start", size=13)
     return drawing.finish(
         f"Ring attention on {ranks} ranks: the queries stay, and keys and values go one rank on in "
@@ -111,7 +111,7 @@ def _work(drawing: Drawing, left: float, work: Sequence[int]) -> None:
 
 def tokens_to_experts() -> Figure:
     """Draw how two ranks send the copies of their tokens to experts, and get outputs back."""
-    drawing = Drawing(WIDTH, 246)
+    drawing = Drawing(WIDTH, 262)
     for x, words in ((62, "tokens"), (288, "experts"), (514, "outputs")):
         drawing.text(x, 22, words, bold=True)
     for x, words in ((174, "dispatch"), (402, "combine")):
@@ -131,8 +131,8 @@ def tokens_to_experts() -> Figure:
             at = places[expert] + 17
             drawing.line(82, y + 16, 234, at, stroke=colour, width=1.6, arrow=True)
             drawing.line(342, at, 494, y + 16, stroke=colour, width=1.6, arrow=True)
-    words = "Rank 0 (blue) has experts 0 and 1, rank 1 (orange) has 2 and 3; each token takes two."
-    drawing.text(14, 232, words, anchor="start", size=13)
+    words = "Rank 0 has experts 0 and 1, rank 1 has experts 2 and 3; each token takes two."
+    drawing.text(14, 246, words, anchor="start", size=13)
     return drawing.finish(
         "Two ranks with two tokens and two experts each: at dispatch each token goes to two of the "
         "four experts, at combine their outputs come back to the token's rank."
