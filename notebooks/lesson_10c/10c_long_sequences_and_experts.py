@@ -76,7 +76,7 @@ compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the
 # %% [markdown]
 # That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does so where it can.) How that is possible although a softmax needs all scores is the subject of section 2.
 #
-# What remains, for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, bytes in 16 bits. The operations are those of forward only: 2 for each parameter and token, and 4 for each pair of query and key and each of the $h$ numbers, of which a causal mask (section 4) halves the pairs.
+# Here is what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, numbers in 16 bits. The operations are those of forward only: 2 for each parameter and token, and 4 for each pair of query and key and each of the $h$ numbers, of which a causal mask (section 4) halves the pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -88,9 +88,9 @@ for tokens in (8192, million):
     print(f"{row} {weights:22.1e} {attention:11.1e}")
 
 # %% [markdown]
-# At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for *one* sequence: data parallelism, which gives each rank whole sequences, cannot help. Neither can a t-th of each layer on 8 ranks: 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
+# At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
 #
-# The last two columns cross where $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so how it is shared out decides about the speed as well.
+# The last two columns cross where $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
 
 # %%
 assert weights < attention
@@ -116,7 +116,7 @@ together = float(torch.softmax(scores, 0) @ values)
 compare(prediction, together)
 
 # %% [markdown]
-# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. A part of the keys therefore tells three things:
+# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. A part of the keys therefore brings three things:
 #
 # $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
 #
@@ -244,7 +244,7 @@ assert forward.sent.messages == 2 * (world_size - 1)
 #
 # where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through: every rank adds its term to them.
 #
-# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (Who needs $\nabla K$ and $\nabla V$ in the end?)
+# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (Where do $\nabla K$ and $\nabla V$ have to be in the end?)
 
 # %%
 prediction = None
@@ -392,7 +392,7 @@ assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
 # %% [markdown]
 # ### Your turn: an order in which all work alike
 #
-# Each rank still gets two of the $2p$ chunks. Chunk $c$ has the positions from $c \cdot s // 2p$ up to, but without, $(c + 1) \cdot s // 2p$, rounded down, whether $2p$ divides $s$ or not. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ up to, but without, $(j + 1) \cdot s / 2p$, both rounded down; $2p$ need not divide $s$. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
 #
 # Write `balanced_order(tokens, ranks)`, which returns a list with the list of positions of each rank, ascending. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
 
@@ -434,11 +434,11 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. It is what Llama 3 was trained with [4], and PyTorch's default for a causal mask (section 6). Every *step* is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
+# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every step is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
 
 # %%
 # %%px
-assert len({tuple(pairs) for pairs in comm.allgather([3, *pairs[1:]])}) == 1
+assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
 # ## 5. Ulysses: heads instead of tokens
@@ -517,7 +517,7 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly shrink with more ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice. And a causal mask leaves nothing to balance, as every rank has all tokens.
+# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depend on the number of ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice. And a causal mask leaves nothing to balance, because every rank has all tokens.
 #
 # Sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
 
@@ -730,7 +730,7 @@ def mixture(layer, x, group):
     theirs = torch.empty_like(counts)
     dist.all_to_all_single(theirs, counts, group=group)
     sending, receiving = counts.sum(1).tolist(), theirs.sum(1).tolist()
-    rows = SendRows.apply(x[order // CHOICES], sending, receiving, group)  # copy c: token c // k
+    rows = SendRows.apply(x[order // CHOICES], sending, receiving, group)  # copy i: token i // k
     done = by_own_experts(layer, rows, theirs)
     copies = put(SendRows.apply(done, receiving, sending, group), order)
     layer.travelled = len(order), len(rows)
@@ -780,7 +780,7 @@ compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[
 print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
 
 # %% [markdown]
-# At dispatch each rank hands over its $k$ copies of 32 tokens. How many come back from a rank depends on how many tokens chose its experts: the router decides about the traffic, and about the work. Outputs and the gradients of the tokens are already proven equal to the dense layer's. Now bytes and the experts' own gradients:
+# At dispatch each rank hands over its $k$ copies of 32 tokens. How many come back from a rank depends on how many tokens chose its experts: the router determines the traffic, and the work. Outputs and the gradients of the tokens are already proven equal to the dense layer's. Now bytes and the experts' own gradients:
 
 # %%
 # %%px
@@ -799,11 +799,16 @@ dist.all_reduce(router_gradient)
 close(router_gradient, serial.router.weight.grad)
 
 # %% [markdown]
-# Look at the difference: the gradients of the experts are those of all ranks' tokens, without any all-reduce, because the tokens came to them. The router's is that of this rank's tokens only. Section 8 is about this.
+# Note the difference: the gradients of the experts are those of all ranks' tokens, without any all-reduce, because the tokens came to them. The router's is that of this rank's tokens only. Section 8 is about this.
 #
 # ### Break it on purpose: nothing to send
 #
-# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. Somebody saves it the trouble:
+# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below saves it the trouble.
+#
+# **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
+
+# %%
+prediction = None
 
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
@@ -828,11 +833,11 @@ compare(prediction, "B", source="In the report above")
 _ = try_mixture([40, 1, 24, 0], layer)
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. The same holds for a whole expert that nobody chose: its gradient must be zero, and not `None`, if it is all-reduced next.)
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
 #
 # ## 8. Whose gradient is it?
 #
-# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything but the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training shall be that of one process with all samples.
+# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything but the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -953,7 +958,7 @@ assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".e
 # %% [markdown]
 # ## 9. Imbalance
 #
-# Nothing tells the router to use all experts. Who happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting: the layer is done when the busiest one is. Two remedies:
+# Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting: the layer is done when the busiest one is. Two remedies:
 #
 # - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss. It is least, $a$, if both are uniform. Its gradient also pulls at the model.
 # - A *balancing bias* [9]: add a number $b_e$ to the router's before the top-k, but not in the weights. After each step lower it for experts with more than the mean and raise it for the others. No gradient, no second goal.
@@ -1020,7 +1025,7 @@ assert busiest[0] > 1.5 > max(busiest[1:])
 # %% [markdown]
 # ### Capacity, and tokens that are dropped
 #
-# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k T / E$ copies from a rank with $T$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. A cell that finds the copies that are kept, first come, first served:
+# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. A cell that finds the copies that are kept, first come, first served:
 
 
 # %%
@@ -1056,7 +1061,7 @@ for name, row in zip(remedies, cluster.view["percent"][0], strict=True):
     print(f"{name:15}", " ".join(f"{share:6.1f} %" for share in row))
 
 # %% [markdown]
-# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. Today's large models rather balance well and drop nothing; then the counts have to be sent, as in `mixture`.
+# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, of the next section, balances well instead and drops nothing; then the counts have to be sent, as in `mixture`.
 
 # %%
 # %%px
@@ -1087,9 +1092,9 @@ compare(prediction, active / total, within=0.2, source="By the formula")
 print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
 
 # %% [markdown]
-# The report says 671 and 37 billion. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output counts as work: the input is looked up.)
+# The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output counts as work: the input is looked up.)
 #
-# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is which gradient averaged?
+# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed?
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
@@ -1099,9 +1104,9 @@ print(f"an expert:                        summed over {replicas_of_an_expert} ra
 print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
 
 # %% [markdown]
-# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. And the traffic of the tokens, forward, for one block with experts and 4,096 tokens on a rank: dispatch in 1 byte a number, combine in 2 (*published*). A token's 8 experts are chosen such that they are in at most 4 machines, so each copy goes over the network once per machine, at 50 GB/s, and from there by NVLink.
+# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. And the traffic of the tokens, forward, for one block with experts and 4,096 tokens on a rank: dispatch in 1 byte a number, combine in 2 (*published*). A token's 8 experts are chosen such that they are in at most 4 machines: a token goes over the network once for each machine, at 50 GB/s, and is copied there by NVLink.
 #
-# **Predict.** How many milliseconds take dispatch and combine of one block over the network, if each token goes to 4 other machines?
+# **Predict.** How many milliseconds do dispatch and combine of one block take on the network, if each token goes to 4 other machines?
 
 # %%
 prediction = None
@@ -1132,7 +1137,7 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 # | what grows | activations with $s$, scores and their operations with $s^2$; scores are never kept |
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
 # | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
-# | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $c$ and $2p - 1 - c$ |
+# | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
 # | Ulysses | four all-to-alls of a slice; $p/2$ times fewer bytes than the ring, but not with few heads of keys; ranks at most heads |
 # | experts | tokens travel, weights stay; counts first, then rows; the way back is as uneven as the choice |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
@@ -1154,5 +1159,5 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 # 7. NVIDIA, *Megatron-LM*, `megatron/core/distributed/distributed_data_parallel.py`, [github.com](https://github.com/NVIDIA/Megatron-LM).
 # 8. W. Fedus, B. Zoph and N. Shazeer, "Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient Sparsity", *Journal of Machine Learning Research* 23, 2022, [arXiv:2101.03961](https://arxiv.org/abs/2101.03961), section 2.2.
 # 9. L. Wang, H. Gao, C. Zhao, X. Sun and D. Dai, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024, [arXiv:2408.15664](https://arxiv.org/abs/2408.15664).
-# 10. DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437), sections 2.1.2, 3.2, 3.3 and 4.2; sizes in [config.json](https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json).
+# 10. DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437), sections 2.1.2, 3.2, 3.3 and 4.2; sizes in [config.json](https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json) and [README_WEIGHTS.md](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/README_WEIGHTS.md).
 # 11. PyTorch, "torch.distributed.tensor", section on experimental features, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.tensor.html).

@@ -33,8 +33,8 @@ def check_merge(merge) -> str:
 
 
 ORDER_HINTS = [
-    "Queries of chunk c see c + 1 chunks of keys. For which two chunks is the sum always the same?",
-    "The first goes with the last, the second with the last but one: c and 2p - 1 - c.",
+    "Queries of chunk j see j + 1 chunks of keys. For which two chunks is the sum always the same?",
+    "The first goes with the last, the second with the last but one: j and 2p - 1 - j.",
     "```python\n"
     "def positions(chunk):\n"
     "    return list(range(chunk * tokens // (2 * ranks), ...))\n\n"
