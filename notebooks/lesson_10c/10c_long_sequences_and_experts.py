@@ -916,6 +916,16 @@ def kinds(model):
     return shared, [parameter for name, parameter in named if ".experts." in name]
 
 
+def average_in_two_messages(model):
+    """One long vector for each kind, as in lesson 05."""
+    gradients = [[parameter.grad for parameter in some] for some in kinds(model)]
+    shared, experts = (torch.cat([g.flatten() for g in some]) for some in gradients)
+    my_average([shared], [experts], dist.group.WORLD, replicas)
+    for some, vector in zip(gradients, (shared, experts), strict=True):
+        for g, part in zip(some, vector.split([g.numel() for g in some]), strict=True):
+            g.copy_(part.view_as(g))
+
+
 # %%
 # %%px
 model, one_process = Classifier(first, half).double(), Classifier().double()
@@ -924,7 +934,7 @@ for step in range(5):
     model.zero_grad()
     F.cross_entropy(model(images, mixture, team), labels).backward()
     before = kinds(model)[1][0].grad.clone()
-    my_average(*([p.grad for p in some] for some in kinds(model)), dist.group.WORLD, replicas)
+    average_in_two_messages(model)
     images, labels = batch(step)
     one_process.zero_grad()
     F.cross_entropy(one_process(images, dense), labels).backward()
@@ -992,7 +1002,7 @@ def train(remedy, steps=80):
             shares = history[-1] / history[-1].sum()
             loss = loss + 0.1 * EXPERTS * (shares * model.layer.chances.mean(0)).sum()
         loss.backward()
-        my_average(*([p.grad for p in some] for some in kinds(model)), dist.group.WORLD, replicas)
+        average_in_two_messages(model)
         optimizer.step()
         if remedy == "bias":
             count = history[-1].double()
