@@ -92,6 +92,12 @@ KNOWN = [
         "wrong-number",
     ),
     (
+        "10c.average_gradients",
+        "gradient /= dist.get_world_size(everyone)",
+        "",
+        "sum-not-mean",
+    ),
+    (
         "11.least_seconds",
         "return sum((max(flops / peak, moved / bandwidth) for flops, moved in layers))",
         "return sum((min(flops / peak, moved / bandwidth) for flops, moved in layers))",

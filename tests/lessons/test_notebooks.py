@@ -20,9 +20,9 @@ SOURCES = sources()
 TIMED = ("03", "06", "08", "09", "10")
 
 # Without solutions every other cell does the same (test_answers.py shows that none needs them), so
-# three lessons are executed as learners get them, and lesson 00 in a browser: tests/browser. In 10b
-# cells in the notebook and on the ranks go on with the learner's functions.
-BLANKED = ("01", "07", "10b")
+# four lessons are executed as learners get them, and lesson 00 in a browser: tests/browser. In 10b
+# and 10c cells in the notebook and on the ranks go on with the learner's functions.
+BLANKED = ("01", "07", "10b", "10c")
 
 each_lesson = pytest.mark.parametrize("source", SOURCES, ids=[path.stem for path in SOURCES])
 each_lesson_timed_ones_alone = pytest.mark.parametrize(

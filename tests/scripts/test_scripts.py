@@ -16,7 +16,8 @@ from torch_mpi4py import launch
 from course_lib.parallel import launching
 from tests import ranks
 
-SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", "pipeline", "tensor_parallel", "fsdp")
+MODELS_IN_PARTS = ("pipeline", "tensor_parallel", "fsdp", "experts")
+SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", *MODELS_IN_PARTS)
 LIMIT = 150
 STEPS = 12
 # Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7,
@@ -157,7 +158,7 @@ def test_three_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path
 
 @pytest.mark.timeout(620)  # four starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
-@pytest.mark.parametrize("name", ["pipeline", "tensor_parallel", "fsdp"])
+@pytest.mark.parametrize("name", MODELS_IN_PARTS)
 def test_a_model_in_parts_is_trained_as_in_one_piece(root: Path, tmp_path: Path, name: str) -> None:
     """Two ranks to the same bits under both launchers; four and one up to rounding."""
     files = {ranks_: tmp_path / f"{ranks_}.pt" for ranks_ in (1, 2, 4)}
@@ -177,6 +178,12 @@ def test_a_model_in_parts_is_trained_as_in_one_piece(root: Path, tmp_path: Path,
         assert weights[number].keys() == weights[1].keys()
         for key, tensor in weights[1].items():
             torch.testing.assert_close(weights[number][key], tensor, rtol=0, atol=TOLERANCE)
+
+
+def test_experts_that_do_not_share_out_are_refused() -> None:
+    ended = ranks.run(2, script("experts"), "--experts", "3", limit=LIMIT)
+    assert ended.returncode not in (0, None), ended.output
+    assert "--experts 3: it must divide 8 experts and 2 ranks" in ended.output
 
 
 @pytest.mark.timeout(470)

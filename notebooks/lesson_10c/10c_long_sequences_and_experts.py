@@ -1,0 +1,1173 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10c Long sequences and experts
+#
+# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. So a long sequence can be cut by tokens: queries stay on their rank, keys and values travel. Everywhere else a token is alone, so it can travel too: in a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
+#
+# **You will be able to**
+# - say what grows with the length of a sequence, and what a rank must hold for a million tokens;
+# - merge partial softmaxes exactly, and build ring attention on it, forward and backward;
+# - balance the work that a causal mask leaves to the ranks;
+# - turn slices of a sequence into slices of the heads (Ulysses), and choose between this and the ring by their bytes;
+# - send tokens to experts and back, count imbalance and dropped tokens, and average each gradient over the right ranks.
+#
+# **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all of lesson 02.
+#
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
+
+# %%
+from course_lib.cluster import start_cluster
+from course_lib.teaching import check, compare, hint, solution, yours_or_solution
+from notebooks.lesson_10c.figures import causal_work, expert_loads, ring_of_keys, tokens_to_experts
+
+# %% tags=["nbval-ignore-output"]
+cluster = start_cluster(n=4)
+
+# %%
+# %%px
+import re
+import time
+from datetime import timedelta
+
+import torch_mpi4py  # lets torch.distributed talk through MPI
+from torch import nn
+from torch.nn import functional as F
+from torch_mpi4py import Traffic
+
+from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.teaching import yours_or_solution
+from course_lib.training import data
+
+if not dist.is_initialized():
+    dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
+
+
+def close(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+# %% [markdown]
+# All numbers are in float64, as in lesson 10b, so that $10^{-12}$ tells rounding from a mistake.
+#
+# ## 1. What grows with the sequence
+#
+# A sequence has $s$ tokens, and a block of the transformer represents each by $h$ numbers. Most of what the block keeps for backward grows like $s \cdot h$: about $34 \cdot s \cdot h$ bytes in 16 bits (lesson 10b, section 9). The *scores* of attention grow faster. They say how well each query fits each key, so every head has a matrix of $s \times s$ of them.
+#
+# **Predict.** A number has 2 bytes. How many terabytes ($10^{12}$ bytes) are the scores of one head, in one block, for a million tokens ($2^{20}$)?
+
+# %%
+prediction = None
+
+# %%
+million = 2**20
+compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the formula")
+
+# %% [markdown]
+# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does so where it can.) How that is possible although a softmax needs all scores is the subject of section 2.
+#
+# Here is what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, numbers in 16 bits. The operations are those of forward only: 2 for each parameter and token, and 4 for each pair of query and key and each of the $h$ numbers, of which a causal mask (section 4) halves the pairs.
+
+# %%
+width, blocks, parameters = 8192, 80, 70_553_706_496
+print("tokens       kept for backward    with checkpointing    operations: weights   attention")
+for tokens in (8192, million):
+    kept, inputs_only = (n * tokens * width * blocks / 1e12 for n in (34, 2))
+    weights, attention = 2 * parameters * tokens, 4 * tokens**2 / 2 * width * blocks
+    row = f"{tokens:9,} {kept:17.3f} TB {inputs_only:18.3f} TB"
+    print(f"{row} {weights:22.1e} {attention:11.1e}")
+
+# %% [markdown]
+# At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
+#
+# The last two columns cross where $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
+
+# %%
+assert weights < attention
+assert 107_000 < parameters / (width * blocks) < 108_000
+
+# %% [markdown]
+# ## 2. Softmax in parts
+#
+# Take one query. With its scores $x_i$ for the keys $i$ and their values $v_i$, attention gives
+#
+# $$ y = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} $$
+#
+# **Predict.** All scores are equal. Part one of the keys is a single key, with value 10. Part two has three keys, each with value 2. Each part on its own gives the outputs 10 and 2. And both parts together?
+
+# %%
+prediction = None
+
+# %%
+import torch
+
+scores, values = torch.zeros(4), torch.tensor([10.0, 2.0, 2.0, 2.0])
+together = float(torch.softmax(scores, 0) @ values)
+compare(prediction, together)
+
+# %% [markdown]
+# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. A part of the keys therefore brings three things:
+#
+# $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
+#
+# Two parts can be merged exactly once they refer to the same $m$ [2].
+#
+# ### Your turn: merge two parts
+#
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ with the shape (..., queries), $w$ with the shape (..., queries, d). Return the same three of both parts together, in their dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0; this may be so for one part or for both. (And $-\infty - (-\infty)$ is not a number.)
+
+
+# %% tags=["exercise"] exercise="10c.merge"
+# %%px
+def merge(one, other):
+    """Return (m, total, weighted) of the keys of both parts together."""
+    ### BEGIN SOLUTION
+    m = torch.maximum(one[0], other[0])
+    reference = m.masked_fill(m.isneginf(), 0.0)  # where neither part has a key
+    total, weighted = torch.zeros_like(one[1]), torch.zeros_like(one[2])
+    for part_m, part_total, part_weighted in (one, other):
+        factor = torch.exp(part_m - reference)
+        total = total + factor * part_total
+        weighted = weighted + factor[..., None] * part_weighted
+    return m, total, weighted
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10c.merge")
+
+# %% [markdown]
+# Stuck? `hint("10c.merge")`, `solution("10c.merge")`.
+#
+# Here is what goes into it: queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their product over $\sqrt{d}$. `visible` says which query may see which key. The cell cuts the keys into three uneven parts and compares with PyTorch's attention over all of them.
+
+# %%
+# %%px
+my_merge = yours_or_solution("10c.merge")
+SEQUENCES, HEADS, TOKENS, D = 2, 4, 64, 16
+
+
+def part_of(q, k, v, visible=None):
+    """Return (m, total, weighted) of all queries q over the keys k."""
+    scores = q @ k.mT / D**0.5
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
+    m = scores.amax(-1)
+    exponentials = torch.exp(scores - m.nan_to_num(neginf=0.0)[..., None])
+    return m, exponentials.sum(-1), exponentials @ v
+
+
+# %%
+# %%px
+generator = torch.Generator().manual_seed(0)  # the same numbers on all ranks
+Q, K, V, WANTED = torch.randn(4, SEQUENCES, HEADS, TOKENS, D, generator=generator).double()
+lengths = [5, 40, 19]
+parts = [part_of(Q, k, v) for k, v in zip(K.split(lengths, 2), V.split(lengths, 2), strict=True)]
+_, total, weighted = my_merge(my_merge(parts[0], parts[1]), parts[2])
+close(weighted / total[..., None], F.scaled_dot_product_attention(Q, K, V))
+
+# %% [markdown]
+# ## 3. Ring attention
+#
+# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with the ones that it has at the moment and merges the result into what it has so far. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
+
+# %%
+ring_of_keys()
+
+
+# %%
+# %%px
+def pass_on(*tensors):
+    """Send tensors to the right neighbour, return those of the left one."""
+    received = [torch.empty_like(tensor) for tensor in tensors]
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    messages = [dist.P2POp(dist.isend, tensor, right) for tensor in tensors]
+    messages += [dist.P2POp(dist.irecv, tensor, left) for tensor in received]
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    return received
+
+
+def ring_forward(q, k, v):
+    merged = part_of(q, k, v)
+    for _ in range(world_size - 1):
+        k, v = pass_on(k, v)
+        merged = my_merge(merged, part_of(q, k, v))
+    return merged
+
+
+# %% [markdown]
+# (To hide the messages, a real implementation starts them before it computes with the keys at hand. The lesson keeps the two apart, so that you can read it.)
+#
+# **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes a number, and 4 ranks. How many bytes does each rank send in forward?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+own = [tensor.chunk(world_size, 2)[rank].contiguous() for tensor in (Q, K, V, WANTED)]
+with Traffic() as forward:
+    m, total, weighted = ring_forward(*own[:3])
+whole = F.scaled_dot_product_attention(Q, K, V)
+close(weighted / total[..., None], whole.chunk(world_size, 2)[rank])
+sent_forward = forward.sent.bytes
+
+# %%
+compare(prediction, cluster.view["sent_forward"][0])
+
+# %% [markdown]
+# Keys and values of $s/p$ tokens go on $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, which no rank needed to hold.
+
+# %%
+# %%px
+slice_bytes = SEQUENCES * HEADS * (TOKENS // world_size) * D * 8  # one of q, k, v on one rank
+assert sent_forward == 2 * (world_size - 1) * slice_bytes
+assert forward.sent.messages == 2 * (world_size - 1)
+
+# %% [markdown]
+# ### Backward
+#
+# Autograd does not look into messages, so backward is written by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$: with it the probabilities $P = e^{x - m - \ln \ell}$ of any keys can be computed again. Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
+#
+# $$ \nabla V = P^\top g, \qquad S = P \circ (g V^\top - \textstyle\sum_d g \circ y), \qquad \nabla Q \mathrel{+}= S K / \sqrt{d}, \qquad \nabla K = S^\top Q / \sqrt{d} $$
+#
+# where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through: every rank adds its term to them.
+#
+# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (Where do $\nabla K$ and $\nabla V$ have to be in the end?)
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+class RingAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        m, total, weighted = ring_forward(q, k, v)
+        y = weighted / total[..., None]
+        ctx.save_for_backward(q, k, v, y, m + total.log())
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return ring_backward(g, *ctx.saved_tensors)
+
+
+# %%
+# %%px
+def ring_backward(g, q, k, v, y, log_total):
+    dq, dk, dv = (torch.zeros_like(tensor) for tensor in (q, k, v))
+    inner = (g * y).sum(-1, keepdim=True)
+    for step in range(world_size):
+        chances = torch.exp(q @ k.mT / D**0.5 - log_total[..., None])
+        ds = chances * (g @ v.mT - inner) / D**0.5
+        dq, dk, dv = dq + ds @ k, dk + ds.mT @ q, dv + chances.mT @ g
+        if step < world_size - 1:
+            k, v = pass_on(k, v)
+        dk, dv = pass_on(dk, dv)
+    return dq, dk, dv
+
+
+# %%
+# %%px
+inputs = [tensor.clone().requires_grad_() for tensor in own[:3]]
+y = RingAttention.apply(*inputs)
+with Traffic() as backward:
+    (y * own[3]).sum().backward()
+
+serial = [tensor.clone().requires_grad_() for tensor in (Q, K, V)]
+(F.scaled_dot_product_attention(*serial) * WANTED).sum().backward()
+for mine, everyones in zip(inputs, serial, strict=True):
+    close(mine.grad, everyones.grad.chunk(world_size, 2)[rank])
+ratio = backward.sent.bytes / forward.sent.bytes
+
+# %%
+compare(prediction, cluster.view["ratio"][0], within=0.01)
+
+# %% [markdown]
+# Keys and values go on $p - 1$ times again. Their gradients take $p$ steps, because they have to come home: $4p - 2$ slices instead of $2p - 2$, that is 14 to 6. All gradients equal those of one process.
+
+# %%
+# %%px
+assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
+
+# %% [markdown]
+# Can the messages be hidden? In a step of forward a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes a number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer as soon as $n$ is above 8,000 tokens. So a ring costs no time if each rank has enough tokens, however many ranks there are.
+#
+# ## 4. A causal mask, and who works
+#
+# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, and so save half of all work. But whose?
+#
+# Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys; pairs with nothing visible are skipped, and pairs on the diagonal count as whole. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
+#
+# **Predict.** How many pairs does rank 3 compute, the last of four?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def contiguous(tokens, ranks):
+    """Return for each rank the positions of its tokens."""
+    return [list(range(r * tokens // ranks, (r + 1) * tokens // ranks)) for r in range(ranks)]
+
+
+def causal_step(queries, at, keys, values, there, merged):
+    """Merge what the halves of the queries see of the halves of the keys; return the pairs."""
+    pairs = 0
+    for half in (0, 1):
+        for k, v, positions in zip(keys.chunk(2, 2), values.chunk(2, 2), there, strict=True):
+            if positions[0] <= at[half][-1]:  # else nothing is visible
+                part = part_of(queries[half], k, v, at[half][:, None] >= positions)
+                before = merged[half]
+                merged[half] = part if before is None else my_merge(before, part)
+                pairs += 1
+    return pairs
+
+
+# %%
+# %%px
+def causal_ring(q, k, v, order):
+    """Return the output, and pairs and seconds of computing of each step."""
+    halves = [torch.tensor(positions).chunk(2) for positions in order]  # of each rank
+    queries, merged, pairs, seconds = q.chunk(2, 2), [None, None], [], []
+    for step in range(world_size):
+        begin = time.thread_time()
+        there = halves[(rank - step) % world_size]  # positions of the keys that are here
+        pairs.append(causal_step(queries, halves[rank], k, v, there, merged))
+        seconds.append(time.thread_time() - begin)
+        if step < world_size - 1:
+            k, v = pass_on(k, v)
+    return torch.cat([w / total[..., None] for _, total, w in merged], 2), pairs, seconds
+
+
+# %% [markdown]
+# The sequence is longer here, 2,048 tokens, so that there is something to measure: `time.thread_time` counts the seconds of processor time that a rank's own computing takes, whoever else uses the cores.
+
+# %%
+# %%px
+LONG = 2048
+q, k, v = torch.randn(3, 1, HEADS, LONG, D, generator=generator).double()
+causal = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def try_order(order):
+    mine = torch.tensor(order[rank])
+    y, pairs, seconds = causal_ring(*(tensor[:, :, mine] for tensor in (q, k, v)), order)
+    close(y, causal[:, :, mine])
+    return pairs, seconds
+
+
+pairs, seconds = try_order(contiguous(LONG, world_size))
+
+# %%
+in_contiguous, seconds = cluster.view["pairs"], cluster.view["seconds"]
+compare(prediction, sum(in_contiguous[3]))
+
+# %% tags=["nbval-ignore-output"]
+for r in range(4):
+    print(
+        f"rank {r}: pairs in each step {in_contiguous[r]}, {1000 * sum(seconds[r]):5.0f} ms in all"
+    )
+
+# %% [markdown]
+# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. And as the ranks wait for each other in every step of the ring, each step takes as long as its busiest rank: 3 + 4 + 4 + 4 = 15 pairs of time, of which rank 0 works for 3. With equal shares it would be 9.
+
+# %%
+assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
+
+# %% [markdown]
+# ### Your turn: an order in which all work alike
+#
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ up to, but without, $(j + 1) \cdot s / 2p$, both rounded down; $2p$ need not divide $s$. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
+#
+# Write `balanced_order(tokens, ranks)`, which returns a list with the list of positions of each rank, ascending. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
+
+
+# %% tags=["exercise"] exercise="10c.balanced_order"
+# %%px
+def balanced_order(tokens, ranks):
+    """Return for each rank the positions of its two chunks, in ascending order."""
+    ### BEGIN SOLUTION
+    chunks = 2 * ranks
+
+    def positions(chunk):
+        return list(range(chunk * tokens // chunks, (chunk + 1) * tokens // chunks))
+
+    return [positions(r) + positions(chunks - 1 - r) for r in range(ranks)]
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10c.balanced_order")
+
+# %% [markdown]
+# Stuck? `hint("10c.balanced_order")`, `solution("10c.balanced_order")`.
+
+# %%
+# %%px
+my_order = yours_or_solution("10c.balanced_order")(LONG, world_size)
+pairs, seconds = try_order(my_order)
+chunks = [sorted({position * 2 * world_size // LONG for position in one}) for one in my_order]
+
+# %% tags=["nbval-ignore-output"]
+balanced, seconds = cluster.view["pairs"], cluster.view["seconds"]
+for r in range(4):
+    print(f"rank {r}: pairs in each step {balanced[r]}, {1000 * sum(seconds[r]):5.0f} ms in all")
+
+# %%
+assert [sum(pairs) for pairs in balanced] == [9] * 4
+in_order = [[2 * r, 2 * r + 1] for r in range(4)]
+causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
+
+# %% [markdown]
+# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every step is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
+
+# %%
+# %%px
+assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
+
+# %% [markdown]
+# ## 5. Ulysses: heads instead of tokens
+#
+# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges before and after: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same the other way round.
+
+
+# %%
+# %%px
+def exchange(parts):
+    """Give part r of dimension 0 to rank r."""
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts)
+    return received
+
+
+def to_heads(x):
+    """(sequences, heads, tokens / p, d) to (sequences, heads / p, tokens, d)."""
+    return exchange(x.unflatten(1, (world_size, -1)).movedim(1, 0)).movedim(0, 2).flatten(2, 3)
+
+
+def to_tokens(x):
+    """The way back."""
+    return exchange(x.unflatten(2, (world_size, -1)).movedim(2, 0)).movedim(0, 1).flatten(1, 2)
+
+
+# %%
+# %%px
+class ToHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return to_heads(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return to_tokens(gradient)
+
+
+class ToTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return to_tokens(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return to_heads(gradient)
+
+
+# %% [markdown]
+# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged, each of the size of a slice; of each a $p$-th stays where it is. How many times as many bytes does the *ring* send in forward, on 4 ranks?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+inputs = [tensor.clone().requires_grad_() for tensor in own[:3]]
+with Traffic() as ulysses_forward:
+    by_heads = [ToHeads.apply(tensor) for tensor in inputs]
+    y = ToTokens.apply(F.scaled_dot_product_attention(*by_heads, is_causal=True))
+with Traffic() as ulysses_backward:
+    (y * own[3]).sum().backward()
+
+serial = [tensor.clone().requires_grad_() for tensor in (Q, K, V)]
+whole = F.scaled_dot_product_attention(*serial, is_causal=True)
+(whole * WANTED).sum().backward()
+close(y, whole.chunk(world_size, 2)[rank])
+for mine, everyones in zip(inputs, serial, strict=True):
+    close(mine.grad, everyones.grad.chunk(world_size, 2)[rank])
+handed_over = ulysses_forward.collectives["all_to_all_single"]
+leave = handed_over.bytes * (world_size - 1) / world_size  # a p-th is for the rank itself
+ring_over_ulysses = forward.sent.bytes / leave
+
+# %%
+compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
+
+# %% [markdown]
+# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depend on the number of ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice. And a causal mask leaves nothing to balance, because every rank has all tokens.
+#
+# Sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
+
+# %%
+# %%px
+assert handed_over == (4, 4 * slice_bytes)
+assert ulysses_backward.collectives["all_to_all_single"] == handed_over
+
+# %% [markdown]
+# What speaks for the ring, then? Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. That makes what goes round the ring eight times smaller.
+#
+# ### Your turn: predict the bytes
+#
+# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`: how many bytes one rank sends in forward, for one sequence, with 2 bytes a number. `way` is `"ring"` or `"ulysses"`; `heads` counts the heads of queries, which are also those of the output, `kv_heads` those of keys and of values. What stays on its rank is not sent. All divisions are exact: `ranks` divides `tokens`, and for Ulysses both numbers of heads.
+
+
+# %% tags=["exercise"] exercise="10c.attention_bytes"
+def attention_bytes(way, tokens, ranks, heads, kv_heads, d):
+    """Return the bytes that one rank sends in forward, 2 bytes a number."""
+    ### BEGIN SOLUTION
+    n = tokens // ranks
+    if way == "ring":
+        return 2 * (ranks - 1) * n * 2 * kv_heads * d
+    return 2 * (ranks - 1) * n * (2 * heads + 2 * kv_heads) * d // ranks
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10c.attention_bytes")
+
+# %% [markdown]
+# Stuck? `hint("10c.attention_bytes")`, `solution("10c.attention_bytes")`.
+#
+# **Predict.** Llama 3 70B, a million tokens, 8 ranks: which way sends fewer bytes, **A**: the ring, or **B**: Ulysses?
+
+# %%
+prediction = None
+
+# %%
+my_attention_bytes = yours_or_solution("10c.attention_bytes")
+found = {way: my_attention_bytes(way, million, 8, 64, 8, 128) for way in ("ring", "ulysses")}
+compare(prediction, "AB"[found["ulysses"] < found["ring"]], source="By the formula")
+
+# %%
+for kv_heads in (64, 8):
+    for way in ("ring", "ulysses"):
+        gigabytes = my_attention_bytes(way, million, 8, 64, kv_heads, 128) / 1e9
+        print(f"{kv_heads:2} heads of keys and values, {way:8} {gigabytes:5.1f} GB a block")
+assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
+
+# %% [markdown]
+# The ring, narrowly; with separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
+#
+# | | ring | Ulysses |
+# |---|---|---|
+# | bytes of a rank, forward | $2(p-1) \frac{s}{p}$ · width of keys, values | $\frac{p-1}{p} \frac{s}{p}$ · all four widths |
+# | messages | neighbours only; can hide behind computing | everybody with everybody; attention waits for them |
+# | ranks at most | any number | as many as heads (of keys and values, unless they are copied) |
+# | causal mask | zigzag order | nothing to do |
+# | attention itself | has to be written in parts | any implementation |
+# | choose it | many ranks, several machines, few heads of keys | inside a machine, up to 8 or 16 ranks |
+#
+# They also go together: Ulysses inside each machine, a ring between machines. Llama 3 does a third thing. It all-gathers keys and values, on 16 ranks for 131,072 tokens: with 8 heads of keys they are small, and attention itself, of which the work grows like $s^2$, takes longer (*published* [4]).
+#
+# ## 6. PyTorch's own
+#
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside of the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that passes keys and values round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+
+# %%
+# %%px --limit 300
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import context_parallel_unshard
+
+line = init_device_mesh("cpu", (world_size,))
+buffers = [tensor.clone() for tensor in (Q, K, V)]  # context_parallel cuts them in place
+try:
+    with context_parallel(line, buffers=buffers, buffer_seq_dims=[2, 2, 2]):
+        y = F.scaled_dot_product_attention(*buffers, is_causal=True)
+        (y,) = context_parallel_unshard(line, [y], [2])
+    close(y, F.scaled_dot_product_attention(Q, K, V, is_causal=True))
+    outcome = "the output of one process"
+except NotImplementedError as error:
+    outcome = str(error)
+if rank == 0:
+    print(outcome)
+
+# %% [markdown]
+# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once; it is left out here because PyTorch takes long to find that out). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
+#
+# This is a good place to stop halfway.
+#
+# ## 7. Experts
+#
+# Attention has been cut; now the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, in place of one. A *router*, a small linear layer, gives each token a number for each expert; the token goes to the $k$ experts with the largest ones (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. So the parameters grow with $E$, and the work for each token with $k$ only.
+#
+# The experts are spread over the ranks: *expert parallelism*. Each rank has tokens of its own, as in data parallelism, and now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts, *combine* sends the outputs back.
+
+# %%
+tokens_to_experts()
+
+# %% [markdown]
+# Here is the layer, and the computation that everything has to equal: *dense*, all experts for all tokens in one process, of which each token then picks its $k$.
+
+
+# %%
+# %%px
+EXPERTS, CHOICES, WIDTH = 8, 2, 16  # E, k, h
+
+
+class Experts(nn.Module):
+    """A router and some of the experts; which numbers they begin with depends on the seed only."""
+
+    def __init__(self, first=0, count=EXPERTS):
+        super().__init__()
+        self.router = nn.Linear(WIDTH, EXPERTS, bias=False)
+        layers = [(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH)) for _ in range(EXPERTS)]
+        self.experts = nn.ModuleList(nn.Sequential(*some) for some in layers[first : first + count])
+        self.register_buffer("bias", torch.zeros(EXPERTS))  # zero until section 9
+
+    def choose(self, x):
+        """Return the experts of each token and their weights, both (tokens, k)."""
+        logits = self.router(x)
+        self.chances = logits.softmax(-1)  # for section 9
+        self.chosen = (logits + self.bias).topk(CHOICES, -1).indices
+        return self.chosen, logits.gather(-1, self.chosen).softmax(-1)
+
+
+# %%
+# %%px
+def dense(layer, x):
+    chosen, weights = layer.choose(x)
+    every = torch.stack([expert(x) for expert in layer.experts], 1)  # (tokens, E, h)
+    picked = every.gather(1, chosen[..., None].expand(-1, -1, WIDTH))
+    return (weights[..., None] * picked).sum(1)
+
+
+# %% [markdown]
+# ### Your turn: what goes to whom
+#
+# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; it has to be told how many. So the copies have to be put in order. Expert e lives on rank e // (E / p).
+#
+# Write `dispatch(chosen, experts, ranks)`. `chosen` is a tensor of whole numbers (dtype int64), the expert of each copy; there may be none. Return two int64 tensors: `order`, the numbers of the copies sorted by their expert, so that `chosen[order]` ascends; and `counts` with the shape (ranks, experts // ranks): how many copies go to each expert of each rank, also where it is zero.
+
+
+# %% tags=["exercise"] exercise="10c.dispatch"
+# %%px
+def dispatch(chosen, experts, ranks):
+    """Return the order of the copies, and how many go to each expert of each rank."""
+    ### BEGIN SOLUTION
+    order = torch.argsort(chosen, stable=True)
+    counts = torch.bincount(chosen, minlength=experts).view(ranks, experts // ranks)
+    return order, counts
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10c.dispatch")
+
+# %% [markdown]
+# Stuck? `hint("10c.dispatch")`, `solution("10c.dispatch")`.
+#
+# Rows go there and back by the same function: its backward sends the gradients the opposite way, with the counts swapped.
+
+
+# %%
+# %%px
+class SendRows(torch.autograd.Function):
+    """Send sending[j] rows to rank j of a group, and receive receiving[j] from it."""
+
+    @staticmethod
+    def forward(ctx, rows, sending, receiving, group):
+        ctx.way_back = receiving, sending, group
+        received = rows.new_empty(sum(receiving), rows.shape[1])
+        dist.all_to_all_single(received, rows.contiguous(), receiving, sending, group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return SendRows.apply(gradient, *ctx.way_back), None, None, None
+
+
+def put(rows, places):
+    """Return rows in another order: row i at places[i]."""
+    return torch.zeros_like(rows).index_copy(0, places, rows)
+
+
+# %% [markdown]
+# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rank j has sent for the rank's own expert number e; a second, small all-to-all brings these counts first.
+
+
+# %%
+# %%px
+my_dispatch = yours_or_solution("10c.dispatch")
+
+
+def by_own_experts(layer, rows, theirs):
+    expert = torch.arange(theirs.shape[1]).repeat(len(theirs)).repeat_interleave(theirs.flatten())
+    order = expert.argsort(stable=True)
+    parts = rows[order].split(theirs.sum(0).tolist())
+    outputs = [one(part) for one, part in zip(layer.experts, parts, strict=True)]
+    return put(torch.cat(outputs), order)
+
+
+# %%
+# %%px
+def mixture(layer, x, group):
+    chosen, weights = layer.choose(x)
+    order, counts = my_dispatch(chosen.flatten(), EXPERTS, group.size())
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts, group=group)
+    sending, receiving = counts.sum(1).tolist(), theirs.sum(1).tolist()
+    rows = SendRows.apply(x[order // CHOICES], sending, receiving, group)  # copy i: token i // k
+    done = by_own_experts(layer, rows, theirs)
+    copies = put(SendRows.apply(done, receiving, sending, group), order)
+    layer.travelled = len(order), len(rows)
+    return (weights[..., None] * copies.view(len(x), CHOICES, WIDTH)).sum(1)
+
+
+# %% [markdown]
+# **Predict.** Every rank has 32 tokens. The rows of a rank are counted as it hands them over: copies at dispatch, outputs of its experts at combine. On which way do all ranks hand over equally many? **A**: both; **B**: dispatch only; **C**: combine only.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def new_layer(first=0, count=EXPERTS):
+    torch.manual_seed(1)
+    return Experts(first, count).double()
+
+
+def try_mixture(sizes, layer):
+    """Compare with the dense layer; rank r has sizes[r] tokens. Return the traffic."""
+    everyones, wanted = torch.randn(2, sum(sizes), WIDTH, generator=generator).double()
+    x, y_wanted = everyones.split(sizes)[rank].clone().requires_grad_(), wanted.split(sizes)[rank]
+    with Traffic() as traffic:
+        y = mixture(layer, x, dist.group.WORLD)
+    (y * y_wanted).sum().backward()
+    serial, everyones = new_layer(), everyones.requires_grad_()
+    whole = dense(serial, everyones)
+    (whole * wanted).sum().backward()
+    close(y, whole.split(sizes)[rank])
+    close(x.grad, everyones.grad.split(sizes)[rank])
+    return traffic, serial
+
+
+# %%
+# %%px
+mine = EXPERTS // world_size
+layer = new_layer(rank * mine, mine)
+traffic, serial = try_mixture([32] * world_size, layer)
+rows_of_all = comm.allgather(layer.travelled)
+same = [len(set(rows)) == 1 for rows in zip(*rows_of_all, strict=True)]
+
+# %%
+there, back = cluster.view["same"][0]
+compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[there, back])
+print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
+
+# %% [markdown]
+# At dispatch each rank hands over its $k$ copies of 32 tokens. How many come back from a rank depends on how many tokens chose its experts: the router determines the traffic, and the work. Outputs and the gradients of the tokens are already proven equal to the dense layer's. Now bytes and the experts' own gradients:
+
+# %%
+# %%px
+copies, received = layer.travelled
+assert traffic.collectives["all_to_all_single"] == (
+    3,
+    8 * EXPERTS + 8 * WIDTH * (copies + received),
+)
+assert copies == CHOICES * 32
+assert sum(back for _, back in rows_of_all) == world_size * copies
+for one, other in zip(layer.experts, serial.experts[rank * mine : (rank + 1) * mine], strict=True):
+    for own_parameter, its_parameter in zip(one.parameters(), other.parameters(), strict=True):
+        close(own_parameter.grad, its_parameter.grad)
+router_gradient = layer.router.weight.grad.clone()
+dist.all_reduce(router_gradient)
+close(router_gradient, serial.router.weight.grad)
+
+# %% [markdown]
+# Note the difference: the gradients of the experts are those of all ranks' tokens, without any all-reduce, because the tokens came to them. The router's is that of this rank's tokens only. Section 8 is about this.
+#
+# ### Break it on purpose: nothing to send
+#
+# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below saves it the trouble.
+#
+# **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
+
+# %%
+prediction = None
+
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px --limit 4
+def hasty(layer, x, group):
+    if len(x) == 0:
+        return x  # nothing to send
+    return mixture(layer, x, group)
+
+
+few = torch.ones(0 if rank == 3 else 8, WIDTH).double()
+y = hasty(layer, few, dist.group.WORLD)
+
+# %%
+compare(prediction, "B", source="In the report above")
+
+# %% [markdown]
+# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer:
+
+# %%
+# %%px
+_ = try_mixture([40, 1, 24, 0], layer)
+
+# %% [markdown]
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
+#
+# ## 8. Whose gradient is it?
+#
+# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything but the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
+#
+# | weights | are on | their gradient after backward comes from |
+# |---|---|---|
+# | router, embedding, classifier | all 4 ranks | the rank's own samples |
+# | an expert | 2 ranks, one in each team | the samples of its team |
+#
+# ### Your turn: average over the right ranks
+#
+# Write `average_gradients(shared, experts, everyone, replicas)`. `shared` and `experts` are lists of gradients, which you change in place: the first those of weights that all ranks have, the second those of the rank's own experts. `everyone` is the group of all ranks, `replicas` the group of those with the same experts. Afterwards all have to be the gradients of the mean loss over *all* ranks' samples. (Each rank has equally many.)
+
+
+# %% tags=["exercise"] exercise="10c.average_gradients"
+# %%px
+def average_gradients(shared, experts, everyone, replicas):
+    """Turn each gradient into that of the mean loss over all samples, in place."""
+    ### BEGIN SOLUTION
+    for gradients, group in ((shared, everyone), (experts, replicas)):
+        for gradient in gradients:
+            dist.all_reduce(gradient, group=group)
+            gradient /= dist.get_world_size(everyone)
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("10c.average_gradients")
+
+# %% [markdown]
+# Stuck? `hint("10c.average_gradients")`, `solution("10c.average_gradients")`.
+#
+# **Predict.** Instead, a colleague wraps the experts in DDP over the group `replicas`, and all else in DDP over all ranks. DDP divides by the size of its group. The experts' gradients are then **A**: right; **B**: twice as large as they should be; **C**: half as large.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+class Classifier(nn.Module):
+    """Digits by a mixture of experts; each image is one token."""
+
+    def __init__(self, first=0, count=EXPERTS):
+        super().__init__()
+        torch.manual_seed(2)
+        self.embedding = nn.Linear(64, WIDTH)
+        self.layer = Experts(first, count)
+        self.classifier = nn.Linear(WIDTH, 10)
+
+    def forward(self, images, how, *group):
+        x = torch.tanh(self.embedding(images.flatten(1)))
+        return self.classifier(x + how(self.layer, x, *group))
+
+
+# %%
+# %%px
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "experts"))
+team, replicas = mesh["experts"].get_group(), mesh["data"].get_group()
+half = EXPERTS // 2
+first = half * mesh["experts"].get_local_rank()
+training, _, _ = data.load_available("digits")
+
+
+# %%
+# %%px
+my_average = yours_or_solution("10c.average_gradients")
+
+
+def batch(step, part=0, parts=1):
+    images, labels = training[128 * step % 1280 : 128 * step % 1280 + 128]
+    return images.double().chunk(parts)[part], labels.chunk(parts)[part]
+
+
+def kinds(model):
+    """Return the parameters that all ranks have, and the experts'."""
+    named = list(model.named_parameters())
+    shared = [parameter for name, parameter in named if ".experts." not in name]
+    return shared, [parameter for name, parameter in named if ".experts." in name]
+
+
+def average_in_two_messages(model):
+    """One long vector for each kind, as in lesson 05."""
+    gradients = [[parameter.grad for parameter in some] for some in kinds(model)]
+    shared, experts = (torch.cat([g.flatten() for g in some]) for some in gradients)
+    my_average([shared], [experts], dist.group.WORLD, replicas)
+    for some, vector in zip(gradients, (shared, experts), strict=True):
+        for g, part in zip(some, vector.split([g.numel() for g in some]), strict=True):
+            g.copy_(part.view_as(g))
+
+
+# %%
+# %%px
+model, one_process = Classifier(first, half).double(), Classifier().double()
+for step in range(5):
+    images, labels = batch(step, rank, world_size)
+    model.zero_grad()
+    F.cross_entropy(model(images, mixture, team), labels).backward()
+    before = kinds(model)[1][0].grad.clone()
+    average_in_two_messages(model)
+    images, labels = batch(step)
+    one_process.zero_grad()
+    F.cross_entropy(one_process(images, dense), labels).backward()
+    for each in (model, one_process):
+        torch.optim.SGD(each.parameters(), lr=0.2).step()
+
+# %%
+# %%px
+as_ddp = before.clone()
+dist.all_reduce(as_ddp, group=replicas)
+as_ddp /= dist.get_world_size(replicas)
+right = kinds(model)[1][0].grad
+too_large = (as_ddp.norm() / right.norm()).item()
+
+# %%
+compare(prediction, {1: "A", 2: "B", 0.5: "C"}[round(cluster.view["too_large"][0], 6)])
+
+# %% [markdown]
+# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it is divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide it; SGD trains the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The proof, after five steps:
+
+# %%
+# %%px
+serial_weights = dict(one_process.named_parameters())
+for name, parameter in model.named_parameters():
+    number = re.search(r"experts\.(\d+)\.", name)
+    if number:
+        name = name.replace(number[0], f"experts.{int(number[1]) + first}.")
+    close(parameter.detach(), serial_weights[name].detach())
+assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".experts." not in n})
+
+# %% [markdown]
+# ## 9. Imbalance
+#
+# Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting: the layer is done when the busiest one is. Two remedies:
+#
+# - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss. It is least, $a$, if both are uniform. Its gradient also pulls at the model.
+# - A *balancing bias* [9]: add a number $b_e$ to the router's before the top-k, but not in the weights. After each step lower it for experts with more than the mean and raise it for the others. No gradient, no second goal.
+#
+# **Predict.** 80 steps with 128 samples each, 8 experts, k = 2. Without a remedy, how many times the mean load does the busiest expert have at the end? (Why is it between 1 and 4?)
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def loads(layer):
+    """Return how many copies went to each expert, over all ranks."""
+    count = torch.bincount(layer.chosen.flatten(), minlength=EXPERTS)
+    dist.all_reduce(count)
+    return count
+
+
+# %%
+# %%px
+def train(remedy, steps=80):
+    model, history = Classifier(first, half).double(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for step in range(steps):
+        images, labels = batch(step, rank, world_size)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images, mixture, team), labels)
+        history.append(loads(model.layer))
+        if remedy == "auxiliary loss":
+            shares = history[-1] / history[-1].sum()
+            loss = loss + 0.1 * EXPERTS * (shares * model.layer.chances.mean(0)).sum()
+        loss.backward()
+        average_in_two_messages(model)
+        optimizer.step()
+        if remedy == "bias":
+            count = history[-1].double()
+            model.layer.bias -= 0.02 * (count - count.mean()).sign()
+    return torch.stack(history[-20:]).double().mean(0), model
+
+
+# %%
+# %%px
+REMEDIES = ("no remedy", "auxiliary loss", "bias")
+at_the_end, models = zip(*map(train, REMEDIES), strict=True)
+load = [count.tolist() for count in at_the_end]
+busiest = [(count.max() / count.mean()).item() for count in at_the_end]
+
+# %% tags=["nbval-ignore-output"]
+remedies, load, busiest = (cluster.view[name][0] for name in ("REMEDIES", "load", "busiest"))
+compare(prediction, busiest[0], within=0.2)
+for name, times in zip(remedies, busiest, strict=True):
+    print(f"{name:15} busiest expert: {times:.2f} times the mean")
+
+# %% tags=["nbval-ignore-output"]
+expert_loads(dict(zip(remedies, load, strict=True)))
+
+# %% [markdown]
+# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice: all tokens are four times the mean.) Both remedies work. The auxiliary loss has to be weighed against the loss of the task; a bias needs a rate only, small enough that experts do not swap places in every step.
+
+# %%
+assert busiest[0] > 1.5 > max(busiest[1:])
+
+# %% [markdown]
+# ### Capacity, and tokens that are dropped
+#
+# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. A cell that finds the copies that are kept, first come, first served:
+
+
+# %%
+# %%px
+def kept(chosen, capacity):
+    """Tell for each copy whether it is among the first `capacity` of its expert."""
+    place = F.one_hot(chosen, EXPERTS).cumsum(0).gather(1, chosen[:, None]).squeeze(1)
+    return place <= capacity
+
+
+# %%
+# %%px
+def dropped_share(model, factor):
+    images, _ = batch(9, rank, world_size)
+    with torch.no_grad():
+        model.layer.choose(torch.tanh(model.embedding(images.flatten(1))))
+    chosen = model.layer.chosen.flatten()
+    capacity = int(factor * len(chosen) / EXPERTS)
+    beyond = (torch.bincount(chosen, minlength=EXPERTS) - capacity).clamp(min=0).sum()
+    keep = kept(chosen, capacity)
+    assert (~keep).sum() == beyond
+    return (~keep).double().mean()
+
+
+FACTORS = (1.0, 1.5, 2.0)
+dropped = torch.stack([dropped_share(model, c) for model in models for c in FACTORS])
+dist.all_reduce(dropped)
+percent = (100 * dropped / world_size).view(len(models), len(FACTORS)).tolist()
+
+# %% tags=["nbval-ignore-output"]
+print(f"dropped copies, capacity factor: {cluster.view['FACTORS'][0]}")
+for name, row in zip(remedies, cluster.view["percent"][0], strict=True):
+    print(f"{name:15}", " ".join(f"{share:6.1f} %" for share in row))
+
+# %% [markdown]
+# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, of the next section, balances well instead and drops nothing; then the counts have to be sent, as in `mixture`.
+
+# %%
+# %%px
+assert all(row[0] >= row[1] >= row[2] for row in percent)
+assert percent[0][0] > max(row[0] for row in percent[1:])
+
+# %% [markdown]
+# ## 10. On paper: DeepSeek-V3
+#
+# The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, input and output matrices are separate.
+#
+# **Predict.** Which part of all parameters works for one token? Write it in percent, such as `"25%"`.
+
+# %%
+prediction = None
+
+# %%
+width, blocks, with_experts, vocabulary = 7168, 61, 58, 129_280
+heads, own_part, position_part, compressed_q, compressed_kv = 128, 128, 64, 1536, 512
+attention = width * compressed_q + compressed_q * heads * (own_part + position_part)
+attention += width * (compressed_kv + position_part) + compressed_kv * heads * 2 * own_part
+attention += heads * own_part * width  # the output layer
+one_expert, dense_mlp, router = 3 * width * 2048, 3 * width * 18432, 256 * width
+everywhere = blocks * attention + (blocks - with_experts) * dense_mlp + with_experts * router
+total = everywhere + with_experts * 257 * one_expert + 2 * vocabulary * width
+active = everywhere + with_experts * (8 + 1) * one_expert + vocabulary * width
+compare(prediction, active / total, within=0.2, source="By the formula")
+print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
+
+# %% [markdown]
+# The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output counts as work: the input is looked up.)
+#
+# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed?
+
+# %%
+ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
+print(f"attention, router, shared expert: summed over {ranks_of_a_stage} ranks")
+replicas_of_an_expert = ranks_of_a_stage // ranks_of_experts
+print(f"an expert:                        summed over {replicas_of_an_expert} ranks")
+print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
+
+# %% [markdown]
+# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. And the traffic of the tokens, forward, for one block with experts and 4,096 tokens on a rank: dispatch in 1 byte a number, combine in 2 (*published*). A token's 8 experts are chosen such that they are in at most 4 machines: a token goes over the network once for each machine, at 50 GB/s, and is copied there by NVLink.
+#
+# **Predict.** How many milliseconds do dispatch and combine of one block take on the network, if each token goes to 4 other machines?
+
+# %%
+prediction = None
+
+# %%
+tokens, machines, network = 4096, 4, 50e9
+milliseconds = 1000 * tokens * machines * width * (1 + 2) / network
+compare(prediction, milliseconds, within=0.1, unit="ms", source="By the formula")
+operations = 2 * tokens * (attention + 9 * one_expert + router)
+print(f"computing at 400 TFLOP/s: {1000 * operations / 400e12:.1f} ms, attention's scores left out")
+
+# %% [markdown]
+# With the rate assumed here the messages take more than half as long as the computing. The report itself speaks of about 1 : 1 for cross-node experts. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
+#
+# The balance: a bias for each expert as in section 9, moved by 0.001 a step for most of the training, and a very small auxiliary loss within each sequence; no token is dropped (*published* [10]).
+
+# %%
+assert 670.9e9 < total < 671.1e9
+assert 36.5e9 < active < 36.7e9
+assert replicas_of_an_expert == 2
+assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
+
+# %% [markdown]
+# ## Recap
+#
+# | | what to remember |
+# |---|---|
+# | what grows | activations with $s$, scores and their operations with $s^2$; scores are never kept |
+# | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
+# | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
+# | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
+# | Ulysses | four all-to-alls of a slice; $p/2$ times fewer bytes than the ring, but not with few heads of keys; ranks at most heads |
+# | experts | tokens travel, weights stay; counts first, then rows; the way back is as uneven as the choice |
+# | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
+# | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |
+# | no token | is no reason to leave out a collective |
+#
+# As a script: `mpiexec -n 4 python scripts/experts.py` (a mesh of data and experts).
+#
+# **Next:** lesson 11 looks at the machine that all this runs on.
+#
+# ## References and further reading
+#
+# 1. T. Dao, D. Y. Fu, S. Ermon, A. Rudra and C. Ré, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", *NeurIPS* 2022, [arXiv:2205.14135](https://arxiv.org/abs/2205.14135).
+# 2. M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018, [arXiv:1805.02867](https://arxiv.org/abs/1805.02867).
+# 3. H. Liu, M. Zaharia and P. Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023, [arXiv:2310.01889](https://arxiv.org/abs/2310.01889).
+# 4. Llama team, "The Llama 3 Herd of Models", 2024, [arXiv:2407.21783](https://arxiv.org/abs/2407.21783), section 3.3.2: context parallelism with 2p chunks, two for each rank, and all-gathered keys and values.
+# 5. S. A. Jacobs and others, "DeepSpeed Ulysses: System Optimizations for Enabling Training of Extreme Long Sequence Transformer Models", 2023, [arXiv:2309.14509](https://arxiv.org/abs/2309.14509).
+# 6. N. Shazeer and others, "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer", *ICLR* 2017, [arXiv:1701.06538](https://arxiv.org/abs/1701.06538); D. Lepikhin and others, "GShard", 2020, [arXiv:2006.16668](https://arxiv.org/abs/2006.16668), which spreads experts over devices and has capacities.
+# 7. NVIDIA, *Megatron-LM*, `megatron/core/distributed/distributed_data_parallel.py`, [github.com](https://github.com/NVIDIA/Megatron-LM).
+# 8. W. Fedus, B. Zoph and N. Shazeer, "Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient Sparsity", *Journal of Machine Learning Research* 23, 2022, [arXiv:2101.03961](https://arxiv.org/abs/2101.03961), section 2.2.
+# 9. L. Wang, H. Gao, C. Zhao, X. Sun and D. Dai, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", 2024, [arXiv:2408.15664](https://arxiv.org/abs/2408.15664).
+# 10. DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437), sections 2.1.2, 3.2, 3.3 and 4.2; sizes in [config.json](https://huggingface.co/deepseek-ai/DeepSeek-V3/blob/main/config.json) and [README_WEIGHTS.md](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/README_WEIGHTS.md).
+# 11. PyTorch, "torch.distributed.tensor", section on experimental features, [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.tensor.html).

@@ -1,0 +1,1 @@
+"""All that belongs to lesson 10c alone: its text, exercises, judges and wrong answers."""
