@@ -210,7 +210,7 @@ def _with_tag_apart(self: GuardedComm, group: MPI.Group, tag: int = 0) -> MPI.In
     return _create_group(self, group, base_comm.tag_apart(tag))
 
 
-GuardedComm.Create_group = _with_tag_apart  # type: ignore[method-assign]
+GuardedComm.Create_group = _with_tag_apart  # type: ignore[assignment, method-assign]
 
 
 _lock = threading.Lock()

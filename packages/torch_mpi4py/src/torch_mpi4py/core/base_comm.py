@@ -9,6 +9,7 @@ place, who get new numbers in the same order.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from . import collective_counts
 from .runtime import MPI
@@ -24,8 +25,8 @@ _RESERVED_TAGS = 2**14
 @functools.cache
 def largest_tag() -> int:
     """Return the largest tag that a message of the program may have."""
-    largest: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    return largest - _RESERVED_TAGS
+    largest: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(largest) - _RESERVED_TAGS
 
 
 def tag_apart(tag: int) -> int:
