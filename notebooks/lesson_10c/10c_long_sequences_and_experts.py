@@ -86,15 +86,13 @@ for tokens in (8192, million):
     weights, attention = 2 * parameters * tokens, 4 * tokens**2 / 2 * width * blocks
     row = f"{tokens:9,} {kept:17.3f} TB {inputs_only:18.3f} TB"
     print(f"{row} {weights:22.1e} {attention:11.1e}")
+assert weights < attention
+assert 107_000 < parameters / (width * blocks) < 108_000
 
 # %% [markdown]
 # At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
 #
 # The last two columns cross where $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
-
-# %%
-assert weights < attention
-assert 107_000 < parameters / (width * blocks) < 108_000
 
 # %% [markdown]
 # ## 2. Softmax in parts
@@ -746,13 +744,17 @@ prediction = None
 
 # %%
 # %%px
+mine = EXPERTS // world_size
+
+
 def new_layer(first=0, count=EXPERTS):
     torch.manual_seed(1)
     return Experts(first, count).double()
 
 
-def try_mixture(sizes, layer):
-    """Compare with the dense layer; rank r has sizes[r] tokens. Return the traffic."""
+def try_mixture(sizes):
+    """Compare with the dense layer; rank r has sizes[r] tokens. Return traffic and layers."""
+    layer = new_layer(rank * mine, mine)
     everyones, wanted = torch.randn(2, sum(sizes), WIDTH, generator=generator).double()
     x, y_wanted = everyones.split(sizes)[rank].clone().requires_grad_(), wanted.split(sizes)[rank]
     with Traffic() as traffic:
@@ -763,14 +765,12 @@ def try_mixture(sizes, layer):
     (whole * wanted).sum().backward()
     close(y, whole.split(sizes)[rank])
     close(x.grad, everyones.grad.split(sizes)[rank])
-    return traffic, serial
+    return traffic, layer, serial
 
 
 # %%
 # %%px
-mine = EXPERTS // world_size
-layer = new_layer(rank * mine, mine)
-traffic, serial = try_mixture([32] * world_size, layer)
+traffic, layer, serial = try_mixture([32] * world_size)
 rows_of_all = comm.allgather(layer.travelled)
 same = [len(set(rows)) == 1 for rows in zip(*rows_of_all, strict=True)]
 
@@ -830,7 +830,7 @@ compare(prediction, "B", source="In the report above")
 
 # %%
 # %%px
-_ = try_mixture([40, 1, 24, 0], layer)
+_ = try_mixture([40, 1, 24, 0])
 
 # %% [markdown]
 # (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
