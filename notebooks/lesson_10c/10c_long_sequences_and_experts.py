@@ -308,7 +308,7 @@ assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 #
 # ## 4. A causal mask, and who works
 #
-# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, and so save half of all work. But whose?
+# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, and so save half of all work. But whose work is it?
 #
 # Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys; pairs with nothing visible are skipped, and pairs on the diagonal count as whole. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
@@ -484,7 +484,7 @@ def to_heads(x):
 
 
 def to_tokens(x):
-    """The way back."""
+    """The way back, for the output."""
     return exchange(x.unflatten(2, (world_size, -1)).movedim(2, 0)).movedim(0, 1).flatten(1, 2)
 
 
@@ -606,7 +606,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside of the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that passes keys and values round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that passes keys and values round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -628,7 +628,7 @@ if rank == 0:
     print(outcome)
 
 # %% [markdown]
-# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once; it is left out here because PyTorch takes long to find that out). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
+# It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes long to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
 #
 # This is a good place to stop halfway.
 #
