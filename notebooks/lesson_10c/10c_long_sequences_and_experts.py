@@ -448,15 +448,15 @@ assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 # %%px
 short_order = yours_or_solution("10c.balanced_order")(TOKENS, world_size)
 here = torch.tensor(short_order[rank])
-q, k, v, g = (tensor[:, :, here].contiguous() for tensor in (Q, K, V, WANTED))
-y, log_total, _, _ = causal_ring(q, k, v, short_order)
+*here_qkv, g = (tensor[:, :, here].contiguous() for tensor in (Q, K, V, WANTED))
+y, log_total, _, _ = causal_ring(*here_qkv, short_order)
 
 
 def visible(step):
     return here[:, None] >= torch.tensor(short_order[(rank - step) % world_size])
 
 
-gradients = ring_backward(g, q, k, v, y, log_total, visible)
+gradients = ring_backward(g, *here_qkv, y, log_total, visible)
 serial = [tensor.clone().requires_grad_() for tensor in (Q, K, V)]
 (F.scaled_dot_product_attention(*serial, is_causal=True) * WANTED).sum().backward()
 for one, everyones in zip(gradients, serial, strict=True):
@@ -825,40 +825,6 @@ close(router_gradient, serial.router.weight.grad)
 # %% [markdown]
 # Note the difference: the gradients of the experts are those of all ranks' tokens, without any all-reduce, because the tokens came to them. The router's is that of this rank's tokens only. Section 8 is about this.
 #
-# ### Break it on purpose: nothing to send
-#
-# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below saves it the trouble.
-#
-# **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
-
-# %%
-prediction = None
-
-
-# %% tags=["raises-exception", "nbval-ignore-output"]
-# %%px --limit 4
-def hasty(layer, x, group):
-    if len(x) == 0:
-        return x  # nothing to send
-    return mixture(layer, x, group)
-
-
-few = torch.ones(0 if rank == 3 else 8, WIDTH).double()
-y = hasty(layer, few, dist.group.WORLD)
-
-# %%
-compare(prediction, "B", source="In the report above")
-
-# %% [markdown]
-# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer:
-
-# %%
-# %%px
-_ = try_mixture([40, 1, 24, 0])
-
-# %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
-#
 # ## 8. Whose gradient is it?
 #
 # With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything but the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
@@ -1103,6 +1069,40 @@ assert all(row[0] >= row[1] >= row[2] for row in percent)
 assert percent[0][0] > max(row[0] for row in percent[1:])
 
 # %% [markdown]
+# ### Break it on purpose: nothing to send
+#
+# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below saves it the trouble.
+#
+# **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
+
+# %%
+prediction = None
+
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px --limit 4
+def hasty(layer, x, group):
+    if len(x) == 0:
+        return x  # nothing to send
+    return mixture(layer, x, group)
+
+
+few = torch.ones(0 if rank == 3 else 8, WIDTH).double()
+y = hasty(layer, few, dist.group.WORLD)
+
+# %%
+compare(prediction, "B", source="In the report above")
+
+# %% [markdown]
+# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer:
+
+# %%
+# %%px
+_ = try_mixture([40, 1, 24, 0])
+
+# %% [markdown]
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.) After the hang all groups are new, so run the cell with the mesh again before you go back to section 8 or 9.
+#
 # ## 10. On paper: DeepSeek-V3
 #
 # The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, input and output matrices are separate.
