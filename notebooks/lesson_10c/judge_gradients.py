@@ -62,7 +62,7 @@ def try_gradients(average_gradients, everyone: dist.ProcessGroup) -> dict[str, A
                     for before, after in ((shared, lists[0]), (experts, lists[1]))
                     for one, other in zip(before, after, strict=False)
                 ),
-                "calls": len(calls),
+                "resized": [len(one) for one in lists] != [len(shared), len(experts)],
             }
         )
     return {"trials": trials}
@@ -115,6 +115,8 @@ def _judge_rank(rank: int, found: dict[str, Any], p: int, team: int, dtype: torc
         _explain_shared(rank, begun, total, same_experts, everyone, is_given, fields)
     if not is_given("experts", right_experts):
         _explain_experts(rank, begun, total, same_experts, everyone, is_given, fields)
+    if found["resized"]:
+        raise WrongAnswer("changes-the-lists", **fields)
 
 
 def _explain_shared(rank, begun, total, same_experts, everyone, is_given, fields) -> None:
