@@ -1094,14 +1094,16 @@ y = hasty(layer, few, dist.group.WORLD)
 compare(prediction, "B", source="In the report above")
 
 # %% [markdown]
-# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer:
+# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer. (The mesh is made again first: its groups ended with the hang.)
 
 # %%
 # %%px
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "experts"))
+team, replicas = mesh["experts"].get_group(), mesh["data"].get_group()
 _ = try_mixture([40, 1, 24, 0])
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.) After the hang all groups are new, so run the cell with the mesh again before you go back to section 8 or 9.
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
 #
 # ## 10. On paper: DeepSeek-V3
 #
