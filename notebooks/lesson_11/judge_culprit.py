@@ -138,8 +138,8 @@ def made_up() -> dict[str, Traces]:
             _trace([("load", 4, [("aten::sort", 2)]), ("forward", 10, [("aten::mm", 9)])], 66, 65),
         ],
         "every rank spends most of its time in sync": [
-            _trace([("load", 6, [("aten::stack", 5)]), ("forward", 10, [("aten::mm", 9)])], 64),
-            _trace([("load", 20, [("aten::sort", 18)]), ("forward", 10, [("aten::mm", 9)])], 50),
+            _trace([("load", 6, [("aten::stack", 5)]), ("forward", 10, [("aten::mm", 9)])], 84),
+            _trace([("load", 36, [("aten::sort", 34)]), ("forward", 10, [("aten::mm", 9)])], 54),
         ],
     }
 

@@ -2,7 +2,8 @@
 
 ``python -m tests.hosts.slow_links rates MBIT_PER_S ...`` for a large tensor on links of such rates,
 ``... late BYTES ...`` for small ones on the links as they are, each without the comparison of calls
-and then with it. The last line of rank 0 is a list in JSON, an entry for each.
+and then with it, and for messages there and back. The last line of rank 0 is a list in JSON, an
+entry for each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -21,7 +23,7 @@ GRADIENT_BYTES = 4 * 2**20
 WARM_UP = 2
 
 
-def timed(size: int, rounds: int, calls: int) -> dict:
+def timed(size: int, rounds: int, calls: int, messages: int = 0) -> dict:
     """Time all-reduces one after another, and count what of each crosses the network.
 
     A barrier lets two ranks go a latency apart, which several calls after it even out.
@@ -30,23 +32,33 @@ def timed(size: int, rounds: int, calls: int) -> dict:
         size: bytes of the tensor.
         rounds: how many times are taken.
         calls: all-reduces in a round.
+        messages: how many go there and back before each round.
     """
     tensor = torch.zeros(size // 4)
 
-    def one_round() -> float:
+    def each(times: int, do: Callable[[], object]) -> float:
         dist.barrier()
         start = time.perf_counter()
-        for _ in range(calls):
-            dist.all_reduce(tensor)
-        return (time.perf_counter() - start) / calls
+        for _ in range(times):
+            do()
+        return (time.perf_counter() - start) / times
+
+    def there_and_back() -> None:
+        turns = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+        for turn in turns:
+            turn(tensor, 1 - dist.get_rank())
 
     for _ in range(WARM_UP):  # meanwhile TCP finds out how fast the link is
-        one_round()
+        each(calls, lambda: dist.all_reduce(tensor))
     before = traffic()
-    seconds = [one_round() for _ in range(rounds)]
+    seconds, latency = [], []
+    for _ in range(rounds):
+        if messages > 0:
+            latency.append(each(messages, there_and_back) / 2)
+        seconds.append(each(calls, lambda: dist.all_reduce(tensor)))
     dist.barrier()
     crossed = [(now - then) / rounds / calls for now, then in zip(traffic(), before, strict=True)]
-    return {"bytes": size, "seconds": seconds, "crossed": crossed}
+    return {"bytes": size, "seconds": seconds, "latency": latency, "crossed": crossed}
 
 
 def traffic() -> tuple[int, int]:
@@ -69,7 +81,7 @@ def main(what: str, *numbers: str) -> None:
             for compared in (False, True):
                 dist.barrier()
                 dist.group.WORLD.check_collectives = compared
-                found.append(timed(number, 9, 10))
+                found.append(timed(number, 9, 10, messages=5))
     if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
     dist.destroy_process_group()

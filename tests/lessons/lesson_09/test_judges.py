@@ -16,10 +16,10 @@ def call(name: str, peer: int, *, finished: bool = False, waited: bool = True) -
     return LoggedCall(kind, name, peer, 0, finished=finished, waited=waited)
 
 
-def verdict(judge, *logs: list[LoggedCall]) -> str:
+def verdict(judge, *logs: list[LoggedCall], **more: int) -> str:
     errors = [RevokedError("freed") for _ in logs]
     with pytest.raises(WrongAnswer) as raised:
-        judge(Observation([None] * len(logs), errors, list(logs)))
+        judge(Observation([None] * len(logs), errors, list(logs)), **more)
     return raised.value.name
 
 
@@ -33,7 +33,7 @@ def test_a_send_that_the_partner_s_end_let_return_is_still_a_deadlock(send):
 @pytest.mark.parametrize("send", ["Send", "Isend"])
 def test_so_is_one_in_a_ring(send):
     logs = [[call(send, 1)], [call(send, 2)], [call(send, 0, finished=True), call("Recv", 1)]]
-    assert verdict(judge_shift, *logs) == "everyone-sends-first"
+    assert verdict(judge_shift, *logs, nbytes=32) == "everyone-sends-first"
 
 
 def test_who_waits_for_no_send_is_stuck_in_the_receive():
