@@ -1,8 +1,9 @@
 """Every rank can read the boards of all ranks on its machine, the dead included.
 
-In a cluster they are files in one directory. In a program started by mpiexec they are memory
-without a name: the ranks tell each other where it is, map it, and nothing is left behind,
-however they end.
+In a cluster they are files in one directory, of which every host has its own, or which several
+hosts see: a file of another host is left alone, since no memory is shared with it. In a program
+started by mpiexec they are memory without a name: the ranks tell each other where it is, map it,
+and nothing is left behind, however they end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Address = tuple[int, str, str, str]
 
 directory = os.environ.get("TORCH_MPI4PY_EVENTS_DIR")
 """Where all boards are; None if the ranks have to tell each other where each is."""
-_boards: dict[int, Board] = {MPI.COMM_WORLD.Get_rank(): log.reader}
+_boards: dict[int, Board | None] = {MPI.COMM_WORLD.Get_rank(): log.reader}
 _bells: dict[int, memoryview] = {MPI.COMM_WORLD.Get_rank(): log.bell}
 _lock_file = -1
 
@@ -41,7 +42,7 @@ def exchange(addresses: list[Address]) -> None:
     global _lock_file
     here = [one for one in sorted(addresses) if one[1] == socket.gethostname() and one[2]]
     for rank, _, path, token in here:
-        if rank not in _boards or _boards[rank].token != token:
+        if (known := _boards.get(rank)) is None or known.token != token:
             with contextlib.suppress(OSError, ValueError):  # as good as on another host
                 board = Board.open(path)
                 if board.token == token:
@@ -64,8 +65,11 @@ def board_of(rank: int) -> Board | None:
     if rank not in _boards and directory is not None:
         with contextlib.suppress(OSError, ValueError):
             path = Path(directory) / str(rank)
-            _boards[rank] = Board.open(path)
-            _bells[rank] = Board.open_bell(path)
+            board = Board.open(path)
+            if board.host == log.reader.host:
+                _boards[rank], _bells[rank] = board, Board.open_bell(path)
+            else:  # several hosts see the directory, but share no memory
+                _boards[rank] = None
     return _boards.get(rank)
 
 
