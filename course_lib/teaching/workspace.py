@@ -4,7 +4,8 @@
 ``notebooks/NN_name.ipynb``: solutions blanked, outputs cleared. A copy in which nothing was
 changed is brought up to date in place. Beside a copy that was changed, a newer lesson is laid
 as ``NN_name.newer.ipynb``. A note in the workspace, ``.issued.json``, holds the fingerprint of
-everything handed out, which is how changes are recognised.
+everything handed out, which is how changes are recognised. ``AGENTS.md`` beside the notebooks tells
+an assistant how to be a tutor; a copy that was changed stays as it is.
 
 It runs at each ``make lab``, so it imports nothing but the standard library. It may be
 interrupted at any point: files change in one step, and the next run goes on.
@@ -26,6 +27,9 @@ from .solution_marks import blanked
 # Under JupyterHub the checkout is everybody's, and each learner has a workspace of their own.
 WORKSPACE = Path(os.environ.get("COURSE_WORKSPACE") or ROOT / "workspace").resolve()
 NOTE = ".issued.json"
+TUTOR = Path(__file__).with_name("tutor.md")
+# Most assistants read AGENTS.md; these two read a file of their own, which may include another.
+INCLUDES = {"CLAUDE.md": "@AGENTS.md\n", "GEMINI.md": "@./AGENTS.md\n"}
 
 
 def for_learners(notebook: dict) -> dict:
@@ -58,6 +62,8 @@ def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> li
     for path in paths:
         notebook = for_learners(json.loads(path.read_text(encoding="utf-8")))
         said += _issue(path.name, notebook, workspace, issued)
+    for name, text in {"AGENTS.md": TUTOR.read_text(encoding="utf-8"), **INCLUDES}.items():
+        _issue_text(name, text, workspace, issued)
     return said
 
 
@@ -82,6 +88,25 @@ def _issue(name: str, notebook: dict, workspace: Path, issued: dict[str, str]) -
             return []
         return [_message(name, candidate, there)]
     raise AssertionError("names do not end")
+
+
+def _issue_text(name: str, text: str, workspace: Path, issued: dict[str, str]) -> None:
+    """Bring a text up to date, unless somebody has changed it."""
+    path, new = workspace / name, hashlib.sha256(text.encode()).hexdigest()
+    if path.exists() or path.is_symlink():
+        try:
+            current = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            return  # a folder, or a link that leads nowhere
+        if current not in (new, issued.get(name)):
+            return
+    else:
+        current = ""
+    if current != new:
+        write_atomically(path, text)
+    if issued.get(name) != new:
+        issued[name] = new
+        _write_note(workspace, issued)
 
 
 def _message(name: str, written: str, was_there: bool) -> str:

@@ -277,3 +277,28 @@ def test_under_jupyterhub_each_learner_has_a_workspace_of_their_own(tmp_path: Pa
     ).stdout
     assert (theirs / "00_start_here.ipynb").is_file()
     assert said.split()[-1] == str(theirs / ".progress")
+
+
+def test_a_tutors_text_follows_the_course_until_it_is_changed(course, monkeypatch) -> None:
+    course.update()
+    text = course.workspace / "AGENTS.md"
+    assert text.read_text() == workspace.TUTOR.read_text()
+    assert (course.workspace / "CLAUDE.md").read_text() == "@AGENTS.md\n"
+    newer = course.workspace.parent / "tutor.md"
+    newer.write_text("Ask first.\n")
+    monkeypatch.setattr(workspace, "TUTOR", newer)
+    course.update()
+    assert text.read_text() == "Ask first.\n"
+    text.write_text("Ask first, in German.\n")
+    newer.write_text("Ask first, and wait.\n")
+    course.update()
+    assert text.read_text() == "Ask first, in German.\n"
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link that leads nowhere"])
+def test_what_has_the_name_of_the_tutors_text_stays(course, what: str) -> None:
+    course.workspace.mkdir()
+    path = course.workspace / "AGENTS.md"
+    path.mkdir() if what == "a folder" else path.symlink_to("missing")
+    course.update()
+    assert path.is_dir() if what == "a folder" else path.is_symlink()
