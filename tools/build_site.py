@@ -67,7 +67,7 @@ def install_mathjax() -> Path:
             raise SiteError(
                 "the site needs npm for MathJax: https://nodejs.org, or apt install nodejs npm"
             )
-        _run([npm, "ci", "--no-audit", "--no-fund"], INSTALL_SECONDS)
+        _run([npm, "ci", "--engine-strict", "--no-audit", "--no-fund"], INSTALL_SECONDS)
         stamp.write_text(wanted)
     return modules
 

@@ -156,7 +156,7 @@ def install_marp() -> None:
             "the slides need Node.js 20 or later, with npm: https://nodejs.org, or "
             "apt install nodejs npm"
         )
-    answer = _run([npm, "ci", "--no-audit", "--no-fund"], SLIDES)
+    answer = _run([npm, "ci", "--engine-strict", "--no-audit", "--no-fund"], SLIDES)
     if answer.returncode != 0:
         raise SlidesError(f"npm could not install Marp:\n{answer.stdout}{answer.stderr}")
 

@@ -45,7 +45,7 @@ def source() -> str:
         npm = shutil.which("npm")
         assert npm, "axe-core needs npm: install Node.js 20 or later, or apt install nodejs npm"
         answer = subprocess.run(
-            [npm, "ci", "--no-audit", "--no-fund"],
+            [npm, "ci", "--engine-strict", "--no-audit", "--no-fund"],
             cwd=FOLDER,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -75,7 +75,8 @@ def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> No
     Larger messages take longer than the model says: more than ten frames, some 14 kB, are too much
     for TCP's first window and wait for an answer, and those above 64 KiB also ask first. Each is a
     latency there and one back. And the relay takes a while for each frame: here a message is one.
-    It takes longer on busy cores, so the latency is that of messages sent between the all-reduces.
+    It takes longer on busy cores, so nothing may be slower than the messages between the
+    all-reduces promise, nor quicker than the relay.
     """
     device = links.delay("h1", "h2", LATENCY_S)
     sizes = (4, 1024)
@@ -83,11 +84,12 @@ def test_at_a_raised_latency(root: Path, hostfile: Path, links: BedClient) -> No
     found = measured(root, hostfile, "late", *sizes, settings=settings)
     assert len(found) == 2 * len(sizes)
     for one, compared in zip(found, (False, True) * len(sizes), strict=True):
-        latency = min(one["latency"])
-        assert latency > LATENCY_S, "messages are to go by the slow network"
-        expected = predicted(one["bytes"], latency, float("inf"))
-        expected += compared * predicted(8, latency, float("inf"))
-        assert min(one["seconds"]) == pytest.approx(expected, rel=WITHIN), found
+        least, most = (
+            predicted(one["bytes"], latency, float("inf"))
+            + compared * predicted(8, latency, float("inf"))
+            for latency in (LATENCY_S, min(one["latency"]))
+        )
+        assert (1 - WITHIN) * least < min(one["seconds"]) < (1 + WITHIN) * most, found
         # A frame has 66 bytes at least, and one goes each way. Other traffic, as of mpiexec with
         # its daemon, was 10 bytes a call on a busy machine.
         assert max(one["crossed"]) < 33, "all of it is to go by the slow network"

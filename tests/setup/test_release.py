@@ -70,13 +70,10 @@ def test_a_tag_that_is_not_prepared_ends_the_workflow(
     assert not notes.exists()
 
 
-def test_the_workflow_builds_all_packages_with_pinned_actions(root: Path) -> None:
+def test_the_workflow_tests_and_builds_all_packages(root: Path) -> None:
     folder = root / ".github" / "workflows"
     jobs = yaml.safe_load((folder / "release.yml").read_text())["jobs"]
     steps = [step for job in jobs.values() for step in job.get("steps", [])]
-    for step in steps:
-        _, _, commit = step.get("uses", f"@{40 * '0'}").partition("@")
-        assert len(commit) == 40, step
     commands = [step["run"] for step in steps if "run" in step]
     assert {
         "python -m build --outdir dist packages/torch_mpi4py",
@@ -86,4 +83,4 @@ def test_the_workflow_builds_all_packages_with_pinned_actions(root: Path) -> Non
     assert set(jobs["publish"]["needs"]) == {"test", "build"}
     assert (root / jobs["test"]["uses"]).samefile(folder / "test.yml")
     called = yaml.safe_load((folder / "test.yml").read_text())[True]  # YAML reads "on" as true
-    assert {"push", "pull_request", "workflow_call"} == set(called)
+    assert "workflow_call" in called
