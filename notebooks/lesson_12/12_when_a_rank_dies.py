@@ -750,7 +750,6 @@ class HeldBack(dcp.FileSystemWriter):
 # %%px
 model, optimizer = sharded(init_device_mesh("cpu", (world_size,)))
 train_shards(model, optimizer, range(10))
-after_10 = put_together(state_of_shards(model, optimizer))
 
 # %% [markdown]
 # Then `async_save`, three more steps, and only then the disk begins to write.
@@ -768,9 +767,10 @@ if rank == 0:
 comm.barrier()
 writer, apart = HeldBack(path), dist.new_group()
 state = state_of_shards(model, optimizer)
+at_the_save = put_together(state)
 saving = dcp.async_save(state, storage_writer=writer, process_group=apart)
 train_shards(model, optimizer, range(10, 13))
-after_13 = put_together(state_of_shards(model, optimizer))
+three_steps_on = put_together(state_of_shards(model, optimizer))
 unfinished = not saving.done() and not (path / ".metadata").exists()
 comm.barrier()  # all have looked
 writer.go.set()
@@ -791,9 +791,9 @@ if rank < 2:
     both = {"model_state_dict": parts["model"], "optim_state_dict": parts["optimizer"]}
     set_state_dict(smaller, its_optimizer, **both)
     loaded = put_together(state_of_shards(smaller, its_optimizer))
-    saved = {"A": after_10, "B": after_13}
-    equal_to = [key for key, whole in saved.items() if all(map(torch.equal, loaded, whole))]
-    assert len(loaded) == len(after_10) == 24  # 6 tensors of weights; for each Adam has 3
+    candidates = {"A": at_the_save, "B": three_steps_on}
+    equal_to = [key for key, whole in candidates.items() if all(map(torch.equal, loaded, whole))]
+    assert len(loaded) == len(at_the_save) == 24  # 6 tensors of weights; for each Adam has 3
 
 # %%
 found = cluster.view["equal_to"][0]
