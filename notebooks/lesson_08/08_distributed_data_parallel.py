@@ -19,16 +19,17 @@
 # - turn a one-process training loop into one for many ranks, and prove that it computes the same;
 # - say what DDP sends and when, and see it: hooks, buckets, overlap, buffers;
 # - avoid what usually goes wrong: a sampler that never reshuffles, padded test sets, uneven inputs, unused parameters, batch norm, `module.`;
-# - save bytes with `no_sync` and communication hooks, and measure how many;
+# - save bytes with `no_sync`, communication hooks and 8-bit gradients, measure how many, and keep what rounding leaves out;
 # - launch the same training by `torchrun` and by `mpiexec`, and choose between DataParallel, DDP and your own loop.
 #
 # **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings: sections 1 to 6 are whole in themselves (about 120 minutes). Section 11, and in a workshop section 7 after its first table, can be left out.
+# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes to study it with its five exercises, in two sittings: sections 1 to 6 are whole in themselves (about 120 minutes). Section 11, and in a workshop section 7 after its first table, can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, progress, solution
+from notebooks.lesson_08.figures import distances_to_minimum
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -972,6 +973,185 @@ check("08.bfloat16_hook")
 # %% [markdown]
 # Stuck? `hint("08.bfloat16_hook")`, `solution("08.bfloat16_hook")`.
 #
+# ### Eight bits, and error feedback
+#
+# How few bits can a number have? With 8 there are 255 levels: divide a vector by its largest number, multiply by 127, and round. Everything below a 254th of the largest becomes zero. A weight whose gradient is as small as that in every step never moves.
+#
+# PowerSGD's *error feedback* helps here too: what rounding leaves out is added to the vector of the next step [7, 8]. This class rounds, with or without it, and makes a message of 4 bytes for the scale and 1 byte a number.
+
+
+# %%
+# %%px
+class Rounding:
+    """Rounds vectors to 8 bits, and knows by name what each has left out."""
+
+    def __init__(self, feedback):
+        self.feedback, self.left_out = feedback, {}
+
+    def message(self, numbers, name):
+        if self.feedback:
+            numbers = numbers + self.left_out.get(name, 0)
+        scale = (numbers.abs().max() / 127).clamp_min(1e-30)
+        levels = (numbers / scale).round().to(torch.int8)
+        self.left_out[name] = numbers - scale * levels
+        return torch.cat([scale.view(1).view(torch.int8), levels])
+
+
+def opened(message):
+    return message[:4].view(torch.float32) * message[4:]
+
+
+# %% [markdown]
+# **Predict.** A gradient has two numbers, 1 and 0.003, the same in each of 1,000 steps. What is the sum of all that has been sent for the *second* number, without and with feedback? Write `[without, with]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+sums = {}
+for feedback in (False, True):
+    rounding = Rounding(feedback)
+    messages = [rounding.message(torch.tensor([1, 0.003]), "both") for _ in range(1000)]
+    sums[feedback] = sum(map(opened, messages))[1].item()
+
+# %%
+without, with_feedback = (cluster.view["sums"][0][feedback] for feedback in (False, True))
+compare(prediction, [without, round(with_feedback, 2)], within=0.01)
+assert without == 0
+assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out now"
+
+# %% [markdown]
+# Without feedback nothing, in a thousand steps. With it a whole level leaves as soon as enough has come together. At every moment, what has been sent is what should have been sent, less the one vector that is left out now.
+#
+# ### The mean in eight bits
+#
+# Vectors with different scales cannot be added up on their way round a ring. So chunk number r of every rank goes to rank r, which opens and adds them, rounds the sum, and sends that to all. Numbers are rounded in two places, and each keeps what it leaves out.
+
+
+# %%
+# %%px
+def swap(messages):
+    """Send message number r to rank r; return what all ranks sent to this one, in rank order."""
+    received = [torch.empty_like(messages[rank]) for _ in messages]
+    received[rank] = messages[rank]
+    others = [r for r in range(world_size) if r != rank]
+    transfers = [dist.P2POp(dist.isend, messages[r], r) for r in others]
+    transfers += [dist.P2POp(dist.irecv, received[r], r) for r in others]
+    for work in dist.batch_isend_irecv(transfers):
+        work.wait()
+    return received
+
+
+def mean_in_8_bits(gradient, rounding):
+    chunks = (gradient / world_size).chunk(world_size)
+    parts = swap([rounding.message(chunk, r) for r, chunk in enumerate(chunks)])
+    summed = rounding.message(sum(map(opened, parts)), "sum")
+    return torch.cat([opened(message) for message in swap([summed] * world_size)])
+
+
+# %% [markdown]
+# Where does it matter? Where the gradients of the ranks are large and nearly cancel in the mean. Here the samples are sorted: rank 0 has the digits 0 to 2, rank 3 those from 7 to 9, and each rank pulls towards its own. The model is one layer of 64 · 10 weights, with a small weight decay, so there is one minimum and we can measure the distance to it. Every step uses all samples.
+
+
+# %%
+# %%px
+sorted_digits = digits.labels[:1436].argsort(stable=True)
+pixels, classes = digits.images[sorted_digits].flatten(1), digits.labels[sorted_digits]
+
+
+def gradient_of(weights, part, parts):
+    x, labels = pixels.chunk(parts)[part], classes.chunk(parts)[part]
+    slopes = torch.softmax(x @ weights.view(64, 10), 1)
+    slopes[torch.arange(len(x)), labels] -= 1
+    return (x.T @ slopes / len(x)).flatten() + 0.01 * weights
+
+
+def descend(mean_gradient, steps=400):
+    """Return the weights after each step of gradient descent with momentum."""
+    weights, velocity, path = torch.zeros(640), torch.zeros(640), []
+    for _ in range(steps):
+        velocity = 0.9 * velocity + mean_gradient(weights)
+        weights = weights - 0.2 * velocity
+        path.append(weights)
+    return path
+
+
+# %% [markdown]
+# **Predict.** In float32 the weights come within a millionth of the minimum in 400 steps. And in 8 bits? (A) As close, with and without feedback. (B) Without feedback they stay some per cent away; with it they come much closer. (C) Both stay some per cent away, since 8 bits are 8 bits. Write a letter.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def mean_in_float32(weights):
+    gradient = gradient_of(weights, rank, world_size)
+    dist.all_reduce(gradient)
+    return gradient / world_size
+
+
+def descend_in_8_bits(feedback):
+    rounding = Rounding(feedback)
+    return descend(lambda w: mean_in_8_bits(gradient_of(w, rank, world_size), rounding))
+
+
+# %%
+# %%px
+alone = descend(lambda w: gradient_of(w, 0, 1), 800) if rank == 0 else [None]
+minimum = comm.bcast(alone[-1])
+paths = {
+    "float32": descend(mean_in_float32),
+    "8 bits, without feedback": descend_in_8_bits(False),
+    "8 bits, with feedback": descend_in_8_bits(True),
+}
+distances = {}
+for name, path in paths.items():
+    assert_replicas_equal({"weights": path[-1]})
+    distances[name] = [((w - minimum).norm() / minimum.norm()).item() for w in path]
+
+# %%
+names = ["float32", "8 bits, without feedback", "8 bits, with feedback"]
+distances = {name: cluster.view["distances"][0][name] for name in names}
+exact, without, with_feedback = (path[-1] for path in distances.values())
+far, near = without > 0.01, with_feedback < without / 30
+compare(prediction, {(True, True): "B", (True, False): "C"}.get((far, near), "A"))
+assert exact < 1e-5
+assert far
+assert near
+
+# %% tags=["nbval-ignore-output"]
+print("distance to the minimum, as a part of its length (measured here)")
+for name, path in distances.items():
+    print(f"{name:26} {path[49]:.1e} after 50 steps, {path[-1]:.1e} after 400")
+distances_to_minimum(
+    distances,
+    alt="Distance to the minimum over 400 steps, logarithmic. Float32 falls all the way. 8 bits "
+    "without feedback follow it for a while, then stay high. 8 bits with feedback follow it for "
+    "longer, and end far lower.",
+)
+
+# %% [markdown]
+# Near the minimum the mean is small, but the gradient of each rank is not: it sets the scale, and what is left of the way to the minimum falls below half a level. Without feedback the weights stop there, and drift to where the rounding pushes them. With feedback the errors of many steps do not add up: only one vector of left-out parts is missing at any time. In all three runs the replicas are equal to the bit, because all ranks open the same messages.
+#
+# And the bytes? Each rank sends $2\,(p-1)$ messages. Each message has a $p$-th of the numbers, one byte a number, and 4 bytes of scale. Apart from the scales that is a quarter of what the ring sends in float32, for any $p$.
+
+# %%
+# %%px
+with Traffic() as traffic:
+    mean_in_8_bits(gradient_of(minimum, rank, world_size), Rounding(True))
+assert traffic.sent.messages == 2 * (world_size - 1)
+assert traffic.sent.bytes == 2 * (world_size - 1) * (640 // world_size + 4)
+with Traffic() as traffic_of_ring:
+    sum_round_a_ring(gradient_of(minimum, rank, world_size), dist.group.WORLD)
+assert traffic_of_ring.sent.bytes == 2 * (world_size - 1) * 640 // world_size * 4
+if rank == 0:
+    print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
+
+# %% [markdown]
+# The price is one more vector on each rank, which belongs in its checkpoint (section 9). Two traps in a DDP hook: DDP cuts its buckets anew after the first step, so begin after that, as PowerSGD does here; and what was left out under one learning rate is added under the next. *Published*: Seide and others trained speech models with 1 bit a number and feedback [7]; Karimireddy and others give convex problems on which signs alone never arrive, and prove that feedback repairs it [8].
+#
 # ### Mixed precision
 #
 # Sixteen bits also make the computing cheaper, most of all on GPUs. *Mixed precision* computes the layers' products in float16 or bfloat16, and keeps weights, gradients and the optimizer's memory in float32. `torch.autocast` does so for whatever is computed inside its `with`.
@@ -1530,6 +1710,7 @@ for p, (in_all, own) in master.items():
 # | `join()` | for uneven numbers of batches |
 # | `find_unused_parameters=True` | when parts of the model are skipped; one more all-reduce |
 # | communication hook | fewer bytes handed over; returns a future of the mean; whether fewer travel is up to the library |
+# | 8 bits | a scale and one byte a number; error feedback adds what rounding left out to the next step |
 # | mixed precision | `autocast` around forward and loss; float16 also needs a `GradScaler`; the gradients stay float32 |
 # | SyncBatchNorm | convert before wrapping |
 # | checkpoint | rank 0 writes `ddp.module.state_dict()`, optimizer, step, all ranks' random states |
@@ -1547,3 +1728,5 @@ for p, (in_all, own) in master.items():
 # 4. P. Goyal and others, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", arXiv:1706.02677, 2017. Section 2.3 says why every rank normalises over its own samples; section 3 lists the traps of distributed SGD, the scaling of the loss among them.
 # 5. PyTorch, "Frequently Asked Questions" of `torch.compile`, section "Do you support Distributed code?", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/torch.compiler_faq.html).
 # 6. P. Micikevicius, S. Narang, J. Alben and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Float32 weights beside 16-bit products, and the scaling of the loss.
+# 7. F. Seide, H. Fu, J. Droppo, G. Li and D. Yu, "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech DNNs", *Interspeech*, 1058–1062, 2014.
+# 8. S. P. Karimireddy, Q. Rebjock, S. U. Stich and M. Jaggi, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", *International Conference on Machine Learning*, 2019, arXiv:1901.09847.

@@ -19,12 +19,13 @@
 # - cut a transformer into stages, train it on four ranks, and measure how far its weights are from those of one process;
 # - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
 # - predict how long ranks idle, and how many activations they hold;
+# - trade activations for computing, layer by layer: keep all, recompute all, or choose;
 # - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
 # - put a pipeline and data parallelism together on a 2 x 2 mesh.
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes with the three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 50 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes with the three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -609,6 +610,119 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 
 # %% [markdown]
+# ### Selective recomputation
+#
+# Some activations are more expensive to compute again than others. Nearly all operations of a block are in its matrix products and in attention. Layer norms, GELU and sums cost little, and yet what they give out fills half of the memory. *Selective recomputation* keeps the outputs of the expensive operations and computes the cheap ones again [8]. In PyTorch a function, the policy, decides for each operation. This one keeps the output of everything that `FlopCounterMode` counts:
+
+# %%
+# %%px
+from functools import partial
+
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+aten = torch.ops.aten
+EXPENSIVE = {aten.mm.default, aten.addmm.default, aten.bmm.default}
+EXPENSIVE.add(aten._scaled_dot_product_flash_attention_for_cpu.default)
+
+
+def keep_products(context, operation, *arguments, **named):
+    keep = operation in EXPENSIVE
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Selective(Checkpointed):
+    def forward(self, x):
+        contexts = partial(create_selective_checkpoint_contexts, keep_products)
+        return checkpoint(self.block, x, use_reentrant=False, context_fn=contexts)
+
+
+# %% [markdown]
+# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways by another means: note every piece of memory that an operation allocates in forward, and see which pieces are still in use when forward is over.
+
+
+# %%
+# %%px
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Allocations(TorchDispatchMode):
+    """Notes the memory of all tensors that operations give out, without keeping it alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = {}
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        given_out = operation(*arguments, **(named or {}))
+        for tensor in tree_leaves(given_out):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.noted[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        return given_out
+
+    def in_use(self):
+        return sum(nbytes for memory, nbytes in self.noted.values() if not memory.expired())
+
+
+# %%
+# %%px
+def kept_by(blocks):
+    """Bytes that stay in use after forward of one micro-batch, without weights."""
+    x = torch.ones(8, 8, 64, dtype=torch.float64, requires_grad=True)
+    with Allocations() as allocations:
+        y = nn.Sequential(*blocks)(x)  # as long as y lives, so does what its backward needs
+    weights = {p.untyped_storage()._cdata for p in blocks.parameters()}
+    for memory in weights & allocations.noted.keys():  # a transposed weight is no new memory
+        del allocations.noted[memory]
+    assert y.requires_grad
+    return allocations.in_use()
+
+
+# %% [markdown]
+# In a block, one unit is 8 · 8 · 64 numbers of 8 bytes, an activation of the width of the block. It keeps 16 units and a little without checkpointing, and 1 with it (its output, which is the next one's input).
+#
+# **Predict.** How many units does a block keep under the policy? Count its products: queries, keys, values, attention, `out`, `up` (four times as wide) and `down`; and its output. And how many times as many products as without checkpointing does a step compute? Write `[units, times]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+ways = {"all is kept": lambda block: block}
+ways |= {"checkpointing": Checkpointed, "selective": Selective}
+found, gradients = {}, {}
+for way, wrap in ways.items():
+    own = Stage(new_model(), rank, world_size)
+    own.blocks = nn.ModuleList(wrap(block) for block in own.blocks)
+    one_f_one_b(Pipe(own, micro_batches(0), ranks))  # a real step, of all ranks
+    gradients[way] = [p.grad for p in own.parameters()]
+    units = kept_by(own.blocks) / (8 * 8 * 64 * 8) / len(own.blocks)
+    found[way] = units, operations(own.blocks) / operations(plain.blocks)
+for others in gradients.values():
+    assert all(map(torch.equal, others, gradients["all is kept"])), "to the bit"
+
+# %%
+found = cluster.view["found"][0]
+compare(prediction, [round(found["selective"][0]), round(found["selective"][1], 2)])
+print("                 units a block   products, times (measured here, on each rank)")
+for way, (units, times) in found.items():
+    print(f"{way:16} {units:13.2f} {times:10.2f}")
+
+# %% [markdown]
+# Two thirds of the memory, and not one product twice. (The hundredths are the norms' means and the sums of attention's softmax.) `checkpoint` with a policy goes through forward a second time too, but takes the outputs of the products from where it kept them. The gradients of all three ways are equal to the bit. A policy can also keep less: torchtitan (lesson 13b) long computed every second product again [10].
+
+# %%
+for units_of in cluster.view["found"]:
+    assert units_of["all is kept"] == (16 + 2 / 16, 1)
+    assert units_of["checkpointing"] == (1, 11 / 9)
+    assert units_of["selective"] == (11 + 1 / 16, 1)
+
+# %% [markdown]
+# What do large trainings do? (*Published*.) Megatron-LM computes only the middle of attention again, scores and softmax, whose memory grows with the square of the sequence; together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this in every attention layer. DeepSeek-V3 computes its norms and the up-projections of its attention again, and keeps the rest [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages and slices had saved enough memory [9].
+
+# %% [markdown]
 # ## 6. By torch.distributed.pipelining
 #
 # PyTorch has both schedules, and more. You give it your stage, its number, and the loss; it finds shapes, sends and receives.
@@ -938,7 +1052,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # |---|---|
 # | does the model with its optimizer fit on one device? | data parallelism, lesson 08 |
 # | not, and the network between devices is slow? | stages: only activations travel |
-# | is memory for activations short? | 1F1B rather than GPipe; checkpointing |
+# | is memory for activations short? | 1F1B rather than GPipe; selective recomputation; checkpointing |
 # | is the batch too small for many micro-batches? | interleaving, zero bubble; or slices, lesson 10b |
 # | is one layer alone too large, or is memory for the optimizer short? | slices and shards, lesson 10b |
 #
@@ -954,6 +1068,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps inputs only, up to a third more computing |
+# | selective recomputation | keeps the outputs of products, computes the cheap rest again |
 #
 # As a script: `mpiexec -n 4 python scripts/pipeline.py`.
 #
@@ -968,3 +1083,6 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
 # 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Section 3.2.1; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
+# 8. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198.
+# 9. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2.
+# 10. PyTorch, *torchtitan*, `torchtitan/distributed/activation_checkpoint.py`, [github.com](https://github.com/pytorch/torchtitan).

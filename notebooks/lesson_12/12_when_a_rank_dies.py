@@ -19,13 +19,14 @@
 # - notice the death of a rank, shrink to the survivors, go on from the same weights, and measure what the death has changed;
 # - say what changes for batch size and learning rate with one rank fewer;
 # - write a checkpoint that holds all that the next step depends on, and know what each part of it is for;
+# - save a sharded model from all ranks at once while training goes on, and load it on fewer;
 # - choose how often to save, for four ranks and for a hundred thousand;
 # - use `torchrun --max-restarts`, and say what it does differently;
 # - read a hang report and name the bug.
 #
-# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is not needed.
+# **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is needed only for the second half of section 7.
 #
-# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; sections 8 and 9 need nothing of the others, and can be left out.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes to study it with its five exercises; sections 8 and 9 need nothing of the others, and can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -575,7 +576,7 @@ for left_out, difference in sorted(off.items(), key=lambda entry: -entry[1]):
 # | place in the data: epoch, step, seed of the order | samples come twice, others never |
 # | random generators *of every rank* | other dropout masks and augmentations; no exact repetition |
 #
-# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. Sharded training (lesson 10b) saves a part per rank: `torch.distributed.checkpoint`. Its `async_save` copies the state aside and writes it while training goes on, so that a save costs little more than the copy; until the future that it returns is done, the checkpoint is not there.
+# With mixed precision add the gradient scaler's state; with a home-made data loader its buffer. In sharded training (lesson 10b) every rank saves a part; section 7 shows how.
 #
 # ### Exercise 3: the file is there, or it is not
 #
@@ -665,6 +666,193 @@ compare(prediction, differing)
 
 # %%
 assert differing == 0
+
+# %% [markdown]
+# ### Checkpoints of shards
+#
+# So far every rank had everything. With `fully_shard` (lesson 10b) a rank has only its shards of weights and optimizer state. Then a death destroys the only copy of a part, and the survivors cannot go on without a checkpoint. And no rank has the whole model, so none can write it alone. With `torch.distributed.checkpoint`, *DCP* for short, every rank writes its own shards.
+
+
+# %%
+# %%px
+import shutil
+import threading
+
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+from torch_mpi4py import Traffic
+
+from course_lib.training import data
+
+training, _ = data.load("digits")
+
+
+# %%
+# %%px
+def sharded(mesh):
+    """Return a model and its optimizer in shards over the ranks of the mesh."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    model = fully_shard(nn.Sequential(nn.Flatten(), *layers), mesh=mesh)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def train_shards(model, optimizer, steps):
+    for step in steps:
+        chosen = (96 * step + torch.arange(rank, 96, world_size)) % len(training)
+        images, labels = training[chosen]
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
+# %%
+# %%px
+def state_of_shards(model, optimizer):
+    """Return the names and this rank's shards, with DTensors that know which part they are."""
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+
+
+def put_together(state):
+    """Return all tensors of a state, whole: for the test alone."""
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    return [t.full_tensor() if isinstance(t, DTensor) else t.clone() for t in tensors]
+
+
+# %% [markdown]
+# `async_save` copies the shards aside and returns; a thread writes the copy while training goes on. To see what that means, here is a disk that is as slow as we like: it writes nothing until it is told to.
+
+
+# %%
+# %%px
+class HeldBack(dcp.FileSystemWriter):
+    """Writes into a folder, but only after go.set()."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.go = threading.Event()
+
+    def write_data(self, plan, planner):
+        assert self.go.wait(30)
+        return super().write_data(plan, planner)
+
+
+# %% [markdown]
+# Ten steps on four ranks:
+
+# %%
+# %%px
+model, optimizer = sharded(init_device_mesh("cpu", (world_size,)))
+train_shards(model, optimizer, range(10))
+
+# %% [markdown]
+# Then `async_save`, three more steps, and only then the disk begins to write.
+#
+# **Predict.** What will be in the files: (A) the state after step 10, (B) the state after step 13, or (C) some of each? Write a letter.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+path = Path(folder, "shards")
+if rank == 0:
+    shutil.rmtree(path, ignore_errors=True)  # if the cell is run again
+comm.barrier()
+writer, apart = HeldBack(path), dist.new_group()
+state = state_of_shards(model, optimizer)
+at_the_save = put_together(state)
+saving = dcp.async_save(state, storage_writer=writer, process_group=apart)
+train_shards(model, optimizer, range(10, 13))
+three_steps_on = put_together(state_of_shards(model, optimizer))
+unfinished = not saving.done() and not (path / ".metadata").exists()
+comm.barrier()  # all have looked
+writer.go.set()
+saving.result()  # waits, and raises what the thread raised
+dist.destroy_process_group(apart)
+
+# %% [markdown]
+# Now suppose that ranks 2 and 3 are lost. Ranks 0 and 1 make the same model in two shards, and load.
+
+# %%
+# %%px
+two = DeviceMesh("cpu", [0, 1])  # all ranks make it, two are in it
+equal_to = None
+if rank < 2:
+    smaller, its_optimizer = sharded(two)
+    parts = state_of_shards(smaller, its_optimizer)  # load fills these in
+    dcp.load(parts, checkpoint_id=path, process_group=two.get_group())
+    both = {"model_state_dict": parts["model"], "optim_state_dict": parts["optimizer"]}
+    set_state_dict(smaller, its_optimizer, **both)
+    loaded = put_together(state_of_shards(smaller, its_optimizer))
+    candidates = {"A": at_the_save, "B": three_steps_on}
+    equal_to = [key for key, whole in candidates.items() if all(map(torch.equal, loaded, whole))]
+    assert len(loaded) == len(at_the_save) == 24  # 6 tensors of weights; for each Adam has 3
+
+# %%
+found = cluster.view["equal_to"][0]
+compare(prediction, found[0] if found else "C")
+
+# %% [markdown]
+# The state after step 10, weights and optimizer, equal to the bit, and on half as many ranks. Each tensor was cut in four and is now cut in two: the files say which part of which tensor they hold, and each rank reads what its own shards need.
+
+# %%
+assert cluster.view["equal_to"][:2] == [["A"], ["A"]]
+assert cluster.view["unfinished"] == [True] * 4
+
+# %% [markdown]
+# What is safe while a save is under way?
+#
+# - Once `async_save` has returned you may change weights and optimizer: the copy has been made. (A stager of your own, given by `async_stager`, can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
+# - The group that you gave to it belongs to the writing thread. Hence `dist.new_group()`: in a shared one its calls and those of training would mix.
+# - The checkpoint is not there before `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that.
+#
+# **Predict.** The network has 301,066 parameters in float32, and Adam keeps two more numbers for each. How many bytes does each of the four ranks write, and how many would rank 0 have to receive to write everything itself? Write `[written, received]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+sizes = {file.name: file.stat().st_size for file in sorted(path.iterdir())}
+mine = 3 * sum(p.to_local().nbytes for p in model.parameters())
+with Traffic() as plans:
+    dcp.save(state, checkpoint_id=Path(folder, "not asynchronous"))
+whole_on_rank_0 = StateDictOptions(full_state_dict=True, cpu_offload=True)
+with Traffic() as gathering:
+    gathered = get_state_dict(model, optimizer, options=whole_on_rank_0)
+gathered = sum(leaf.nbytes for leaf in tree_leaves(gathered) if isinstance(leaf, torch.Tensor))
+handed = [sum(c.bytes for c in t.collectives.values()) for t in (plans, gathering)]
+
+# %% tags=["nbval-ignore-output"]
+sizes, mine, gathered = (cluster.view[name] for name in ("sizes", "mine", "gathered"))
+compare(prediction, [sum(mine) // 4, sum(mine) * 3 // 4], within=0.05, source="By the shapes")
+for name, size in sizes[0].items():
+    print(f"{name:13} {size:9,} bytes")
+plans, gathering = cluster.view["handed"][1]
+print(f"handed over by rank 1: {plans:,} bytes in dcp.save, {gathering:,} to gather everything,")
+print(f"after which rank 0 holds {gathered[0]:,} bytes")
+
+# %%
+for number in range(4):
+    header = sizes[0][f"__{number}_0.distcp"] - mine[number]
+    assert 0 < header < 0.06 * mine[number], "a file is a rank's shards, and a header for each"
+    plans, gathering = cluster.view["handed"][number]
+    assert mine[number] <= gathering < 1.05 * mine[number], "and padding, up to equal shards"
+    assert plans < 0.06 * mine[number], "names and shapes, no weights"
+assert sum(mine) == 3 * 4 * 301_066
+assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps for 6 tensors
+
+# %% [markdown]
+# One file for each rank, with a quarter of 12 bytes a parameter, and between 1 and 2 kB of header for each tensor. The ranks tell each other only who writes what. To gather everything, rank 0 receives $(R - 1)/R$ of it and holds all of it in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which alone writes them: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks each writes 0.83 GB at the same time as the others, in less than a second if the storage keeps up. So it is the sharded save that makes $\delta$ of the next section small.
 
 # %% [markdown]
 # ## 8. How often to save
@@ -938,6 +1126,7 @@ check("12.name_the_bugs")
 # | R - 1 ranks | same global batch, same rate; or smaller batch, rate times (R - 1)/R |
 # | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |
 # | writing it | beside, flush, `fsync`, rename |
+# | shards | `dcp.async_save` with a group of its own; every rank writes its part; `.metadata` last; loads on any number of ranks |
 # | how often | $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ |
 # | `torchrun --max-restarts` | all are ended and started again; the program finds its checkpoint |
 # | hang report | who is not waiting? does the chain close? which two calls do not fit? |
@@ -957,3 +1146,4 @@ check("12.name_the_bugs")
 # 7. NVIDIA, "NCCL User Guide", sections "Shrinking a communicator" and "Fault Tolerance", [docs.nvidia.com](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html).
 # 8. PyTorch, [torchft](https://github.com/meta-pytorch/torchft): "Easy Per Step Fault Tolerance for PyTorch".
 # 9. PyTorch tutorials, ["Flight Recorder for Debugging Stuck Jobs"](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html).
+# 10. PyTorch, "Distributed Checkpoint", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html). `async_save`, stagers, and loading on another number of ranks.

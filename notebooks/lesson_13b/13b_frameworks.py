@@ -19,11 +19,13 @@
 # - find the three things in seven scripts, and say which lines each framework asks of you;
 # - test whether they all train the same model, and with which tolerance;
 # - say what a batch size in a setting counts;
-# - read a paragraph of documentation and say: synchronous or not, all-reduce or a server, which library.
+# - read a paragraph of documentation and say: synchronous or not, all-reduce or a server, which library;
+# - debug DTensor code with many ranks simulated in one process, and say which bugs this cannot show;
+# - read the parallel degrees of a torchtitan configuration, and say which ranks hold what.
 #
-# **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching).
+# **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 90 minutes with the three exercises.
+# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes with the three exercises; sections 8 and 9 can be left out.
 #
 # **What is run here.** Plain PyTorch and DDP are run on your machine. A framework that is installed beside the course is run, too (at most two minutes each); of the others you see a stored run, with its date. To install the two smallest: `.venv/bin/python -m pip install lightning-fabric accelerate` (do not do it just before a workshop: `make setup` may have to put versions right).
 
@@ -368,6 +370,200 @@ check("13b.reading")
 # %% [markdown]
 # Stuck? `hint("13b.reading")`, `solution("13b.reading")`.
 #
+# ## 8. LocalTensor: ranks to debug with
+#
+# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging PyTorch has a *LocalTensor*: one tensor that holds the parts of *all* ranks, in one process. An operation is done to every part; a collective is computed from all of them. Its module is `torch.distributed._local_tensor`, and the underscore says that it may change. (What follows ran with PyTorch 2.13.) Groups are made by the backend `fake`, which sends nothing.
+
+# %%
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
+@contextmanager
+def simulated(ranks):
+    """Let this process be so many ranks, for DTensor and collectives."""
+    dist.init_process_group("fake", rank=0, world_size=ranks)
+    try:
+        with LocalTensorMode(ranks):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+# %% [markdown]
+# A row of eight ones times a column of 0 to 7, cut over four ranks where they meet: rank r has numbers 2r and 2r + 1 of both. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+#
+# **Predict.** What does rank 3 hold before the sum?
+
+# %%
+prediction = None
+
+# %%
+with simulated(4):
+    mesh = init_device_mesh("cpu", (4,))
+    row = distribute_tensor(torch.ones(1, 8), mesh, [Shard(1)])
+    column = distribute_tensor(torch.arange(8.0).view(8, 1), mesh, [Shard(0)])
+    product = row @ column
+    terms, total = product.to_local(), product.full_tensor()
+
+# %%
+rank_3 = terms._local_tensors[3].item()
+compare(prediction, rank_3)
+print(product.placements, terms, sep="\n")
+
+# %% [markdown]
+# 6 + 7. All ranks stand below one another, which no single rank could have printed. If a program applied a ReLU to these terms instead of their sum, you would see it here at once.
+
+# %%
+assert rank_3 == 13
+assert total.reconcile().item() == 28  # reconcile: the parts are equal, so give me one of them
+
+# %% [markdown]
+# Do real ranks compute the same? Here is one program for the four real ranks and for simulated ones: an MLP whose first layer is cut by columns and the second by rows, forward and backward.
+
+# %%
+# %%px --local
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+def gradient_of_first_layer(ranks):
+    """Of an MLP in slices over so many ranks, of which this process is one, or all."""
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).double()
+    x = torch.ones(4, 16, dtype=torch.float64, requires_grad=True)
+    if ranks > 1:
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(mlp, init_device_mesh("cpu", (ranks,)), plan)
+    mlp(x).square().sum().backward()
+    return mlp[0].weight.grad
+
+
+# %%
+# %%px
+mine = gradient_of_first_layer(world_size).to_local()
+
+# %%
+whole = gradient_of_first_layer(1)
+for ranks in (4, 16):
+    with simulated(ranks):
+        gradients = gradient_of_first_layer(ranks).to_local()._local_tensors
+    assert len(gradients) == ranks
+    together = torch.cat([gradients[r] for r in range(ranks)])
+    torch.testing.assert_close(together, whole, rtol=0, atol=1e-12)
+    if ranks == 4:
+        for r, real in enumerate(cluster.view["mine"]):
+            torch.testing.assert_close(gradients[r], real, rtol=0, atol=1e-12)
+
+# %% [markdown]
+# Each simulated rank has the shard of its real counterpart. Put together, the shards of 4 ranks or of 16 are the gradient of one process. ($10^{-12}$ leaves room for another order of summation.)
+#
+# Now a bug. All ranks should take part in a collective, and only rank 0 does:
+
+# %%
+# %%px --local
+import torch
+import torch.distributed as dist
+
+
+def careless_sum(numbers):
+    if dist.get_rank() == 0:
+        dist.all_reduce(numbers)
+    return numbers
+
+
+# %% [markdown]
+# **Predict.** What does the simulation show: (A) a hang; (B) an error that names the missing ranks; (C) the right sum, as if all were well? Write a letter.
+
+# %%
+prediction = None
+
+# %%
+with simulated(4):
+    parts = LocalTensor({r: torch.tensor([float(r)]) for r in range(4)})
+    sums = careless_sum(parts)._local_tensors
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px --limit 3
+careless_sum(torch.tensor([float(rank)]))
+dist.barrier()
+
+# %%
+answers = [sums[r].item() for r in range(4)]
+compare(prediction, "C" if answers == [6.0] * 4 else "other")
+print("simulated:", answers)
+
+# %%
+assert answers == [6.0] * 4
+
+# %% [markdown]
+# The right sum, while the real ranks hang. In the simulation there is one program, which asks for its rank once and is told 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` are not simulated, so it can't run a pipeline. And it says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
+#
+# ## 9. torchtitan: everything in one configuration
+#
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. Names are those of its repository in 2026 [10].)
+#
+# | setting | what it makes | lesson |
+# |---|---|---|
+# | `data_parallel_replicate_degree` | replicas, gradients averaged as in DDP | 08 |
+# | `data_parallel_shard_degree` | `fully_shard`; -1 takes all ranks that are left | 10b, section 7 |
+# | `tensor_parallel_degree`, `enable_sequence_parallel` | slices of layers; norms cut by tokens | 10b, sections 4 and 5 |
+# | `pipeline_parallel_degree`, `pipeline_parallel_schedule` | stages; 1F1B, interleaved, zero bubble | 10 |
+# | `context_parallel_degree` | parts of a sequence, ring attention or Ulysses | 10c |
+# | `expert_parallel_degree` | experts spread over ranks that otherwise share data, context and slices | 10c |
+# | `activation_checkpoint` | none, full or selective | 10, section 5 |
+# | `local_batch_size`, `global_batch_size` | samples of a rank, of a step; accumulation makes up the difference | 08, section 4 |
+# | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
+#
+# All degrees but that of the experts multiply to the number of ranks. Its mesh has the pipeline outside and the slices inside:
+
+
+# %%
+def arranged(ranks, pipeline=1, replicate=1, shard=-1, context=1, tensor=1):
+    """Return the numbers of the ranks as torchtitan arranges them, one dimension a degree."""
+    if shard == -1:
+        shard = ranks // (pipeline * replicate * context * tensor)
+    return torch.arange(ranks).reshape(pipeline, replicate, shard, context, tensor)
+
+
+# %% [markdown]
+# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the rest for shards of data. (By Meta's own program; the degrees mean the same.)
+#
+# **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice cut into shards? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
+
+# %%
+prediction = None
+
+# %%
+llama = arranged(16_384, pipeline=16, context=16, tensor=8)
+degree, same_weights = llama.shape[2], llama[0, 0, :, :, 0].flatten()
+compare(prediction, [degree, len(same_weights)], source="By the arrangement")
+names = ("pipeline", "replicate", "shard", "context", "tensor")
+for dimension, name in enumerate(names):
+    others = llama.movedim(dimension, 0).flatten(1)[:, 0].tolist()  # rank 0 and its peers
+    print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
+
+# %% [markdown]
+# 8, and 8 · 16: context parallelism cuts the tokens and leaves the weights alone, so `fully_shard` uses both dimensions together. The slices, which talk in every layer, are neighbours in one machine of 8 GPUs; the stages, which talk least, are farthest apart. PyTorch's own mesh of 32 simulated ranks has the same groups:
+
+# %%
+assert (degree, len(same_weights)) == (8, 128)
+small = arranged(32, pipeline=2, replicate=2, context=2, tensor=2)
+assert small.shape == (2, 2, 2, 2, 2)
+with simulated(32):
+    mesh = init_device_mesh("cpu", tuple(small.shape), mesh_dim_names=names)
+    both = mesh["shard", "context"]._flatten("shard and context")
+    groups = [dist.get_process_group_ranks(mesh[name].get_group()) for name in names]
+    together = dist.get_process_group_ranks(both.get_group())
+assert groups == [small.movedim(d, 0).flatten(1)[:, 0].tolist() for d in range(5)]
+assert together == small[0, 0, :, :, 0].flatten().tolist()
+
+# %% [markdown]
 # ## Recap
 
 # %%
@@ -386,6 +582,8 @@ framework_map()
 # | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | coordinator |
 # | Ray Train | DDP inside | in backward | sync | PyTorch's | function for a worker |
 #
+# And beside them: `LocalTensor` shows what simulated ranks compute, and no hang; torchtitan's degrees multiply to the number of ranks.
+#
 # Which to choose? The one that your colleagues know; then the one with the fewest lines between you and the three things above. For a model that fits on one device DDP is enough, with Fabric or Accelerate around it if you want one script for every machine; for one that does not, FSDP2, by itself or through any of them. Horovod's last release is of 2023 [5]; you will read it more often than write it.
 #
 # **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: gradients are summed there, and the loss is the mean over a replica: the rate is too large by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
@@ -400,3 +598,6 @@ framework_map()
 # 6. TensorFlow, module `tf.distribute`, [tensorflow.org](https://www.tensorflow.org/api_docs/python/tf/distribute).
 # 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).
 # 8. Keras, `keras/src/optimizers/base_optimizer.py`, [github.com](https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py): in the step the accumulated sum is divided by the number of steps.
+# 9. W. Liang and others, "TorchTitan: One-stop PyTorch native solution for production ready LLM pre-training", *International Conference on Learning Representations*, 2025, arXiv:2410.06511.
+# 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` (the settings) and `torchtitan/distributed/parallel_dims.py` (the mesh), [github.com](https://github.com/pytorch/torchtitan).
+# 11. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Table 4.

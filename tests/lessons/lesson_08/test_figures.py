@@ -1,0 +1,23 @@
+"""The figure of lesson 08: distances to the minimum."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from notebooks.lesson_08.figures import distances_to_minimum
+
+RUNS = {"float32": [1.0, 0.1, 0.001], "8 bits": [1.0, 0.1, 0.05]}
+
+
+def test_distances_are_a_picture_with_words_the_same_each_time() -> None:
+    figure = distances_to_minimum(RUNS)
+    ElementTree.fromstring(figure.svg)
+    assert "float32; 8 bits" in figure.alt
+    assert figure.svg == distances_to_minimum(RUNS).svg
+    assert distances_to_minimum(RUNS, alt="Two lines.").alt == "Two lines."
+
+
+@pytest.mark.parametrize("runs", [{}, {key: [1.0] for key in "abcd"}])
+def test_distances_of_no_run_or_too_many_are_refused(runs) -> None:
+    with pytest.raises(ValueError, match=f"{len(runs)} runs"):
+        distances_to_minimum(runs)
