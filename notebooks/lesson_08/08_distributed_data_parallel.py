@@ -617,7 +617,7 @@ assert cluster.view["volumes"][0] == [4 * 8 * 61_706, 8 * 61_706], "8 bytes a nu
 #
 # ### Exercise 3: accumulation on a budget
 #
-# Write `accumulate(ddp, optimizer, loss_function, batches)`: one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, however many batches there are. It will be called more than once.
+# Write `accumulate(ddp, optimizer, loss_function, batches)`: one optimizer step over all `batches`, a list of `(inputs, targets)` of equal length. `loss_function(outputs, targets)` is a mean over its samples. The budget is one round of all-reduce, however many batches there are, and the memory suffices for one of them at a time. It will be called more than once.
 
 
 # %% tags=["exercise"] exercise="08.accumulate"

@@ -110,12 +110,13 @@ HOOK_HINTS = [
 def check_bfloat16_hook(bfloat16_hook) -> str:
     from course_lib.teaching.judges.rank_groups import on_each_rank, with_smaller_group
 
-    from .judge_hook import judge_hook, try_hook
+    from .judge_hook import judge_hook, judge_two_buckets, try_hook, try_two_buckets
 
     def judge(ranks: list[int] | None, p: int) -> None:
         judge_hook(on_each_rank(lambda group: try_hook(bfloat16_hook, group), ranks), p)
 
     with_smaller_group(judge)
+    judge_two_buckets(on_each_rank(lambda group: try_two_buckets(bfloat16_hook, group)))
     return "The mean in float32, two bytes a number handed over, and nobody waits for it."
 
 

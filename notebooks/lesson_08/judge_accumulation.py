@@ -60,7 +60,15 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
         nn.init.zeros_(parameter)
     ddp = DistributedDataParallel(linear, process_group=group)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
-    counts = {"no_sync": 0, "entered": 0, "steps": 0, "largest": 0, "graphs": 0, "open": 0}
+    counts = {
+        "no_sync": 0,
+        "entered": 0,
+        "steps": 0,
+        "largest": 0,
+        "graphs": 0,
+        "open": 0,
+        "taken": 0,
+    }
     linear.register_forward_hook(functools.partial(_note_forward, counts))
     _count_no_sync(ddp, counts)
     optimizer.register_step_post_hook(functools.partial(_count_step, counts))
@@ -68,7 +76,8 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
     for step in range(2):
         # Of all groups: DDP's here is as large as the world, on which a learner may call `dist`.
         with Traffic() as traffic, recorded(group, names=("all_reduce",)) as all_reduces:
-            accumulate(ddp, optimizer, loss_function, micro_batches(rank, step))
+            accumulate(ddp, optimizer, loss_function, batches := micro_batches(rank, step))
+        counts["taken"] = max(counts["taken"], (SECOND if step else MICRO_BATCHES) - len(batches))
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         own.append(len(all_reduces))
         weights.append(torch.cat([p.detach().flatten() for p in linear.parameters()]))
@@ -124,6 +133,8 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("own-all-reduces", count=found["own"][0])
     if rounds[0] > 1 and found["no_sync"] and not found["entered"]:
         raise WrongAnswer("no-sync-not-entered", rounds=rounds[0], micro_batches=MICRO_BATCHES)
+    if 1 < rounds[0] < MICRO_BATCHES and found["entered"]:
+        raise WrongAnswer("leaves-no-sync-early", rounds=rounds[0], micro_batches=MICRO_BATCHES)
     if rounds[0] > 1 and found["no_sync"]:
         raise WrongAnswer("forward-outside-no-sync", rounds=rounds[0], micro_batches=MICRO_BATCHES)
     if rounds[0] > 1:
@@ -154,6 +165,8 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("count-is-fixed", **told)
     if not _equal(second_got, second):
         raise WrongAnswer("never-zeroes")
+    if found["taken"]:
+        raise WrongAnswer("changes-its-input", taken=found["taken"])
     need_training_mode(found["training"])
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])
@@ -169,6 +182,8 @@ def _name_the_step(got: torch.Tensor, gradient: torch.Tensor, p: int) -> None:
         raise WrongAnswer("divides-by-the-ranks", p=p)
     if _equal(got, gradient + of_each[-1] * (1 - 1 / MICRO_BATCHES)):
         raise WrongAnswer("last-not-divided", micro_batches=MICRO_BATCHES)
+    if _equal(got, MICRO_BATCHES * gradient - of_each[-1] * (1 - 1 / MICRO_BATCHES)):
+        raise WrongAnswer("only-the-last-divided", micro_batches=MICRO_BATCHES)
     for many in range(1, MICRO_BATCHES):
         for chosen in itertools.combinations(range(MICRO_BATCHES), many):
             if _equal(got, sum(of_each[index] for index in chosen) / MICRO_BATCHES):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from course_lib.teaching.exercise import WrongAnswer
 
-REPLICAS, SAMPLES, BATCH, EPOCHS = 4, 24, 2, 3
+REPLICAS, SAMPLES, BATCH, EPOCHS = 4, 24, 2, 6
 
 
 class _Sampler(DistributedSampler):
@@ -58,10 +58,11 @@ def judge_epochs(everyone: list[list[list[int]]]) -> None:
         len({*map(tuple, seen)}) > 1 for seen in everyone
     ):
         raise WrongAnswer("keeps-its-share")
-    first, second, third = everyone[0]
-    if first == second == third:
+    orders = [tuple(epoch) for epoch in everyone[0]]
+    different = len(set(orders))
+    if different == 1:
         raise WrongAnswer("same-order-every-epoch")
-    if first == second:
+    if orders[0] == orders[1]:
         raise WrongAnswer("set-epoch-too-late")
-    if len({tuple(first), tuple(second), tuple(third)}) < EPOCHS:
-        raise WrongAnswer("orders-repeat")
+    if different < EPOCHS:
+        raise WrongAnswer("orders-repeat", epochs=EPOCHS, different=different)

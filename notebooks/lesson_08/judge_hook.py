@@ -7,6 +7,7 @@ are whole numbers that bfloat16 holds exactly.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -68,6 +69,32 @@ def try_hook(hook, group: dist.ProcessGroup) -> dict[str, Any]:
         "values": values,
         "error": errors[0] if errors else None,
     }
+
+
+def try_two_buckets(hook, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Run a backward pass with two buckets on their way at once; note what was sent, and where."""
+    ddp = DistributedDataParallel(_Parameters(), process_group=group, bucket_cap_mb=1e-5)
+    ddp.register_comm_hook(group, lambda group, bucket: hook(group, bucket))
+    sent: list[torch.Tensor] = []  # kept, so that no memory is used twice by chance
+    all_reduce = dist.all_reduce
+
+    def noted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        sent.append(tensor)
+        return all_reduce(tensor, *args, **kwargs)
+
+    with patch.object(dist, "all_reduce", noted):
+        for _ in range(2):  # after the first pass DDP knows the order, and cuts the buckets
+            sent.clear()
+            ddp(gradient_of(dist.get_rank(group))).backward()
+    places = {tensor.untyped_storage().data_ptr() for tensor in sent}
+    return {"buckets": len(sent), "places": len(places)}
+
+
+def judge_two_buckets(everyone: Findings) -> None:
+    judge_findings(everyone)
+    for found in everyone:
+        if found and found["places"] < found["buckets"]:
+            raise WrongAnswer("one-tensor-for-all-buckets")
 
 
 def _outcome(hook: Any, future: object, buffer: torch.Tensor) -> object:

@@ -22,7 +22,7 @@ from torch_mpi4py import world
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.collective_calls import need_group, need_one_all_reduce
-from course_lib.teaching.judges.failures import in_one_line, was_kept_waiting
+from course_lib.teaching.judges.failures import in_one_line, need_training_mode, was_kept_waiting
 from course_lib.teaching.judges.formulas import name_the_mistake
 from course_lib.teaching.judges.rank_groups import TIMEOUT, Findings, judge_findings
 from course_lib.teaching.message_log import portable
@@ -44,9 +44,10 @@ def accuracy_case(samples: int, p: int) -> tuple[list[torch.Tensor], float]:
 def try_accuracy(global_accuracy, samples: int, group: dist.ProcessGroup) -> dict[str, Any]:
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     right = accuracy_case(samples, p)[0][rank]
+    before = right.clone()
     with recorded(group) as log:
         result = global_accuracy(right, samples, group)
-    return {"result": result, "calls": log}
+    return {"result": result, "calls": log, "changed": not torch.equal(right, before)}
 
 
 def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
@@ -106,6 +107,8 @@ def judge_accuracy(everyone: Findings, samples: int, p: int) -> None:
     need_one_all_reduce(calls)
     if calls[0].nbytes > 16:
         raise WrongAnswer("gathers-everything: by an all-reduce", nbytes=calls[0].nbytes)
+    if any(found["changed"] for found in everyone[:p]):
+        raise WrongAnswer("changes-its-input")
 
 
 def _is(result: float, fraction: float) -> bool:
@@ -150,14 +153,16 @@ def _name_the_accuracy(rank: int, result: float, truth: float, samples: int, sha
 
 
 class _Dropping(nn.Module):
-    """A layer and dropout, so that the generator's state matters."""
+    """Dropout, so that the generator's state matters, and a buffer, as batch norm has."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.layers = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 1))
+        self.register_buffer("batches", torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
         return self.layers(inputs)
 
 
@@ -174,12 +179,12 @@ def _replica(seed: int, rate: float):
     return ddp, torch.optim.SGD(ddp.parameters(), lr=rate, momentum=0.9)
 
 
-SAVED_AT, GOES_ON = 3, 2
+SAVED_AT, GOES_ON = 4, 2  # the lesson's own example saves at 3
 _UNSET = 55  # seed of a fresh start's generator
 
 
 def judge_resume(resume) -> None:
-    """Save a run after three steps, let the learner's ``resume`` load it, and go on with both."""
+    """Save a run after four steps, let the learner's ``resume`` load it, and go on with both."""
     before = torch.get_rng_state()
     try:
         _judge_going_on(*_judged_restoring(resume))
@@ -210,7 +215,8 @@ def _judged_restoring(resume) -> tuple[tuple, tuple]:
         try:
             with _short_deadline():
                 step = resume(path, fresh, fresh_optimizer)
-            found = {"step": step, **_restored(fresh, fresh_optimizer, saved, rank)}
+            found = {"step": step, "kept": path.exists()}
+            found |= _restored(fresh, fresh_optimizer, saved, rank)
         except Exception as error:  # told to every rank below, and judged there
             found = {"error": portable(error)}
         _judge_restored(comm.allgather(found))
@@ -231,7 +237,8 @@ def _short_deadline() -> Iterator[None]:
 
 def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
     model = ddp.module.state_dict()
-    weights = all(torch.equal(model[name], tensor) for name, tensor in saved["model"].items())
+    same = {name: torch.equal(model[name], tensor) for name, tensor in saved["model"].items()}
+    weights = {name for name, _ in ddp.module.named_parameters()}
     state, wanted = optimizer.state_dict()["state"], saved["optimizer"]["state"]
     momentum = state.keys() == wanted.keys() and all(
         torch.equal(state[i]["momentum_buffer"], wanted[i]["momentum_buffer"]) for i in wanted
@@ -240,7 +247,9 @@ def _restored(ddp, optimizer, saved: dict, rank: int) -> dict[str, Any]:
     whose = [r for r, state in enumerate(saved["rng"]) if torch.equal(rng, state)]
     untouched = torch.equal(rng, torch.Generator().manual_seed(_UNSET).get_state())
     return {
-        "weights": weights,
+        "weights": all(same[name] for name in weights),
+        "buffers": all(same.values()),
+        "training": all(module.training for module in ddp.modules()),
         "momentum": momentum,
         "rate": optimizer.param_groups[0]["lr"],
         "rng": whose[0] if whose else "untouched" if untouched else "another",
@@ -289,6 +298,8 @@ def _judge_restored(everyone: Findings) -> None:
         raise WrongAnswer("only-rank-0-loads", rank=lacking[0])
     if lacking:
         raise WrongAnswer("weights-not-restored")
+    if not all(found["buffers"] for found in everyone):
+        raise WrongAnswer("forgets-the-buffers")
     if not all(found["momentum"] for found in everyone):
         raise WrongAnswer("forgets-the-optimizer")
     rates = [found["rate"] for found in everyone]
@@ -313,6 +324,9 @@ def _judge_restored(everyone: Findings) -> None:
             raise WrongAnswer("wrong-step: of another kind", kind=kind)
         if found["step"] != SAVED_AT:
             raise WrongAnswer("wrong-step", step=found["step"], saved_at=SAVED_AT)
+    need_training_mode(all(found["training"] for found in everyone))
+    if not all(found["kept"] for found in everyone):
+        raise WrongAnswer("removes-the-file")
 
 
 def _waits_in(found: dict[str, Any]) -> str:

@@ -169,7 +169,7 @@ def check_rate_for(rate_for) -> str:
         fresh = rate_for(0.5, 0)
     except ZeroDivisionError as error:
         raise WrongAnswer("division-by-zero") from error
-    cases = [(0.5, age) for age in (0, 1, 2, 4, 10)]
+    cases = [*((0.5, age) for age in (0, 1, 2, 4, 10, 40)), (0.03, 7)]
     if any(rate_for(*case) is None for case in cases):
         raise WrongAnswer("returns-nothing")
     only_fresh = Mistake("fresh-is-special", lambda base, s: _rate(base, s) if s else fresh)

@@ -21,7 +21,7 @@ from course_lib.teaching.message_log import Observation
 from .judge_parameter_server import judge_first
 from .message_recording import observe_messages
 
-LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
+SHAPE = 2, 1 << 16  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
 
 
 NEXT, SECOND_NEXT = 1, 2  # how far the partner is: an odd rank and an even one, or two alike
@@ -29,17 +29,24 @@ _FINE = 2.0**-22  # a part of the numbers of the second trial that float32 canno
 
 
 def observe_gossip(gossip: Callable, far: int = NEXT) -> Observation:
-    """Per rank of a pair: the result as a number (None: no such tensor), and its own afterwards."""
+    """Per rank of a pair: the numbers in the result, in its own value, in the result later on.
+
+    A result of another shape is told by its shape, and what is no tensor by its text.
+    """
 
     def call(group):
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         if rank ^ far >= size:
             return None
-        value = torch.full((LENGTH,), start_of(rank, far), dtype=torch.float64)
+        value = torch.full(SHAPE, start_of(rank, far), dtype=torch.float64)
         result = gossip(value, rank ^ far, group)
-        shape = tuple(result.shape) if isinstance(result, torch.Tensor) else None
-        number = result.unique().tolist() if shape == (LENGTH,) else repr(result)[:60]
-        return number, value.unique().tolist()
+        if not isinstance(result, torch.Tensor):
+            return repr(result)[:60], None, None
+        if result.shape != SHAPE:
+            return tuple(result.shape), None, None
+        number, after = result.unique().tolist(), value.unique().tolist()
+        gossip(torch.zeros(SHAPE, dtype=torch.float64), rank ^ far, group)
+        return number, after, result.unique().tolist()
 
     return observe_messages(call)
 
@@ -57,6 +64,9 @@ def judge_gossip(seen: Observation, far: int = NEXT) -> None:
         raise WrongAnswer("both-receive-first", call=_first(logs))
     judge_hang(seen)
     all_waited(seen)  # or what came of it depends on when the messages did
+    for rank, log in enumerate(seen.logs):
+        if any(event.kind == "recv" and event.any_source for event in log):
+            raise WrongAnswer("from-anyone", rank=rank)
     p = len(seen.results)
     for rank in range(p):
         if rank < rank ^ far < p:
@@ -83,7 +93,7 @@ def _judge_pair(seen: Observation, low: int, high: int, far: int) -> None:
     one, other = start_of(low, far), start_of(high, far)
     mean = (one + other) / 2
     for rank, own, theirs in ((low, one, other), (high, other, one)):
-        number, after = seen.results[rank]
+        number, after, later = seen.results[rank]
         what = {(one + other): "sum-not-mean", theirs: "swaps", own: "keeps-its-own"}
         if number == [mean]:
             pass
@@ -120,7 +130,11 @@ def _judge_pair(seen: Observation, low: int, high: int, far: int) -> None:
                 kept_high=kept[1],
                 mean=mean,
             )
+        elif isinstance(number, tuple):
+            raise WrongAnswer("another-shape", rank=rank, shape=number, wanted=SHAPE)
         else:
             raise WrongAnswer("returns-no-tensor", rank=rank, number=number)
         if after != [own]:
             raise WrongAnswer("changes-its-own", rank=rank, own=own, after=after[0])
+        if later != number:
+            raise WrongAnswer("one-tensor-for-all-calls", rank=rank)

@@ -20,7 +20,7 @@ from course_lib.teaching.judges.failures import not_attempted
 from course_lib.teaching.judges.messages import all_waited, judge_hang, no_collective
 from course_lib.teaching.message_log import Observation
 
-from .message_recording import observe_messages, recorded_messages
+from .message_recording import Message, observe_messages, recorded_messages
 
 HELLO, READY, GRADIENT, PARAMETERS = 1, 2, 3, 4
 WORDS = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
@@ -131,8 +131,8 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
         elif event.tag == GRADIENT and hello_open:
             raise WrongAnswer("does-not-wait-for-ready", who=who)
     for event in log:
-        if event.kind == "send" and event.tag == HELLO and event.content != [1.0]:
-            raise WrongAnswer("wrong-words", who=who, content=event.content)
+        if event.kind == "send" and event.tag == HELLO and not _is_one(event):
+            raise WrongAnswer("wrong-words", who=who, content=event.content, nbytes=event.nbytes)
         if event.kind == "send" and event.tag == GRADIENT and event.nbytes == BYTES - 4:
             raise WrongAnswer("forgets-the-loss", who=who, n=N, together=N + 1)
     rounds = said.count(GRADIENT)
@@ -146,6 +146,11 @@ def _judge_conversation(seen: Observation, worker: int) -> None:
         raise WrongAnswer("wrong-number-of-rounds: too few", who=who, hellos=hellos, rounds=ROUNDS)
 
 
+def _is_one(event: Message) -> bool:
+    """Tell whether a message is the tensor ``[1.0]``, in float32."""
+    return event.content == [1.0] and event.nbytes == 4
+
+
 def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
     losses, inputs, times, parameters = seen.results[worker]
     log, who = seen.logs[worker], f"worker {worker}"
@@ -155,6 +160,9 @@ def _judge_worked(seen: Observation, worker: int, sent: list[list]) -> None:
         raise WrongAnswer("computes-at-old-parameters", who=who, given=inputs[1], wanted=sent[0])
     if parameters not in ([1.0] * N, *sent):  # what they were at first, or have been
         raise WrongAnswer("changes-them", who=who, parameters=parameters, wanted=sent[-1])
+    fetched = sum(event.kind == "recv" and event.tag == PARAMETERS for event in log)
+    if fetched < ROUNDS:
+        raise WrongAnswer("never-fetches: the last", who=who, fetched=fetched, rounds=ROUNDS)
     if parameters != sent[-1]:
         raise WrongAnswer("another-tensor", who=who, parameters=parameters, wanted=sent[-1])
     hellos = [event.start for event in log if event.kind == "send" and event.tag == HELLO]
@@ -250,6 +258,9 @@ def _judge_listening(seen: Observation, log: list) -> None:
     _judge_answers(seen, log)
     if not any(event.kind == "send" and event.tag == READY for event in log):
         raise WrongAnswer("no-answer")
+    for event in log:
+        if event.kind == "send" and event.tag == READY and not _is_one(event):
+            raise WrongAnswer("wrong-words", peer=event.peer, content=event.content)
     finished = all(seen.errors[worker] is None for worker in range(1, len(seen.logs)))
     if seen.hung and finished:
         raise WrongAnswer("serves-too-many")

@@ -80,6 +80,7 @@ def observe_messages(function: Callable, *args, timeout: float = 6.0) -> Observa
 
 class _MessageRecorder(Recorder):
     entry = Message
+    names = (*Recorder.names, "barrier")
 
     def __init__(
         self,

@@ -43,16 +43,21 @@ def try_sharded_step(sharded_step, part: int, group: dist.ProcessGroup) -> dict[
     """Take two steps with the learner's function; return weights, velocity and calls."""
     rank, p = dist.get_rank(group), dist.get_world_size(group)
 
+    changed: list[int] = []
+
     def steps() -> tuple[torch.Tensor, torch.Tensor]:
         weights, velocity = torch.arange(part * p).double(), torch.zeros(part).double()
         for step in range(STEPS):
-            sharded_step(weights, gradient_of(rank, step, part * p), velocity, group)
+            gradient = gradient_of(rank, step, part * p)
+            sharded_step(weights, gradient, velocity, group)
+            changed.extend([step] * (not torch.equal(gradient, gradient_of(rank, step, part * p))))
         return weights, velocity
 
     with recorded(group) as calls:
         weights, velocity = steps()
     again, _ = steps()
-    return {"calls": calls, "weights": weights, "velocity": velocity, "again": again}
+    found = {"calls": calls, "weights": weights, "velocity": velocity, "again": again}
+    return found | {"changed": bool(changed)}
 
 
 def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
@@ -79,6 +84,8 @@ def judge_sharded_step(everyone: Findings, p: int, part: int) -> None:
     for rank, found in enumerate(members):
         if not _close(found["again"], weights):
             raise WrongAnswer("velocity-elsewhere", rank=rank)
+        if found["changed"]:
+            raise WrongAnswer("changes-its-input", rank=rank)
 
 
 def _judge_velocity(rank: int, found: torch.Tensor, expected: torch.Tensor, p: int) -> None:

@@ -44,7 +44,16 @@ def try_row_linear(row_linear, group: dist.ProcessGroup) -> dict[str, Any]:
     row_linear(2 * own[0], own[1], bias, group)  # the next batch
     overwritten = isinstance(result, torch.Tensor) and not torch.equal(result, kept)
     changed = any(not torch.equal(*pair) for pair in zip(before, (*own, bias), strict=True))
-    return {"calls": calls, "result": kept, "changed": changed, "overwritten": overwritten}
+    with recorded(group) as in_single:
+        if not overwritten:  # else its one tensor may have another dtype
+            row_linear(own[0].float(), own[1].float(), bias.float(), group)
+    return {
+        "calls": calls,
+        "result": kept,
+        "changed": changed,
+        "overwritten": overwritten,
+        "single": sum(call.nbytes or 0 for call in in_single),
+    }
 
 
 def judge_row_linear(everyone: Findings, p: int) -> None:
@@ -85,6 +94,12 @@ def judge_row_linear(everyone: Findings, p: int) -> None:
         need_one_all_reduce(calls)
         if calls[0].nbytes < whole.nbytes:
             raise WrongAnswer("loses-digits", nbytes=calls[0].nbytes, needed=whole.nbytes)
+        for dtype, sent in ((torch.float64, calls[0].nbytes), (torch.float32, found["single"])):
+            needed = whole.to(dtype).nbytes
+            if sent > needed:
+                raise WrongAnswer(
+                    "sends-too-much", rank=rank, nbytes=sent, needed=needed, dtype=dtype
+                )
 
 
 def _judge_numbers(

@@ -23,7 +23,7 @@ _DTYPES = (torch.float64, torch.float32)
 
 def gradients_of(rank: int, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Return the shared and the experts' gradients with which a rank begins."""
-    scale = 12.0 * 3 ** (rank + 1)
+    scale = 12.0 * (3 ** (rank + 1) + rank % 2)  # no sum is a simple multiple of another
     shared = [scale * torch.arange(1, 4), scale * torch.ones(2, 2)]
     experts = [scale * torch.arange(5, 7) + rank, (scale + 60) * torch.ones(1, 3)]
     return [one.to(dtype) for one in shared], [one.to(dtype) for one in experts]
@@ -127,6 +127,8 @@ def _explain_shared(rank, begun, total, same_experts, everyone, is_given, fields
         ("shared-not-averaged", [one / p for one in own]),
         ("shared-over-replicas", [one / len(same_experts) for one in total(0, same_experts)]),
         ("shared-over-replicas", [one / p for one in total(0, same_experts)]),
+        ("shared-divided-twice", [one / p / len(same_experts) for one in total(0, everyone)]),
+        ("shared-divided-twice", [one / p / p for one in total(0, everyone)]),
     )
     for name, wrong in mistakes:
         if is_given("shared", wrong):

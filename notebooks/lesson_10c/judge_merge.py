@@ -111,7 +111,8 @@ def _judge_numbers(found: Part, whole: Part, parts: tuple[Part, Part], case: str
         if one.isnan().any() or one.isposinf().any():
             raise WrongAnswer("not-a-number", case=case, name=name)
     sums = [one + other for one, other in zip(*parts, strict=True)]
-    if _close(total, sums[1]) and _close(weighted, sums[2]):
+    only_m_is_wrong = _close(total, whole[1]) and _close(weighted, whole[2])
+    if _close(total, sums[1]) and _close(weighted, sums[2]) and not only_m_is_wrong:
         raise WrongAnswer("forgets-to-rescale", case=case)
     if not _close(m, whole[0]):
         _judge_m(m, whole, parts, case)
@@ -134,6 +135,9 @@ def _judge_m(m: torch.Tensor, whole: Part, parts: tuple[Part, Part], case: str) 
         raise WrongAnswer("the-smaller-maximum", case=case)
     if bool((m == whole[0]).any()) and _close(m, torch.full_like(m, whole[0].max().item())):
         raise WrongAnswer("one-maximum-for-all", case=case)
+    hidden = whole[0].isneginf()
+    if hidden.any() and _close(m[~hidden], whole[0][~hidden]):
+        raise WrongAnswer("wrong-maximum: of no key", case=case, given=m[hidden][0].item())
     raise WrongAnswer("wrong-maximum", case=case)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.trials import Trials, written
 
-# Divisible by 2p, not divisible, one rank, more chunks than tokens, no token.
-_CASES = ((16, 4), (32, 2), (24, 3), (37, 4), (50, 3), (7, 1), (8, 1), (5, 4), (0, 2))
+# Divisible by 2p, not divisible, one rank, more chunks than tokens, no token, and one in which
+# floats are not enough: 15 * (164 / 20) is a little less than 123.
+_CASES = ((16, 4), (32, 2), (24, 3), (37, 4), (50, 3), (7, 1), (8, 1), (5, 4), (0, 2), (164, 10))
 
 
 def chunk(number: int, tokens: int, ranks: int) -> list[int]:

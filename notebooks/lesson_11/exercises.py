@@ -105,4 +105,4 @@ def check_culprit(culprit: Callable) -> str:
     from .judge_culprit import judge_culprit
 
     judge_culprit(culprit)
-    return "The rank that waits least, and where its own time goes, in nine different traces."
+    return "The rank that waits least, and where its own time goes, in a dozen different traces."

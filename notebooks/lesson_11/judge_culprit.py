@@ -36,7 +36,8 @@ def waited(spans: Spans) -> float:
 def judge_culprit(culprit: Callable) -> None:
     """Raise WrongAnswer unless the function finds rank and name in all made-up traces."""
     cases = list(made_up().values())
-    given = [_plain(culprit(copy.deepcopy(case))) for case in cases]
+    tried = copy.deepcopy(cases)
+    given = [_plain(culprit(case)) for case in tried]
     wanted = [expected(case) for case in cases]
     for answer in given:
         if answer is None:
@@ -44,6 +45,8 @@ def judge_culprit(culprit: Callable) -> None:
         if not _is_pair(answer):
             raise WrongAnswer("not-a-pair", answer=repr(answer))
     if given == wanted:
+        if tried != cases:
+            raise WrongAnswer("changes-its-input")
         return
     name_the_mistake(_CULPRIT_MISTAKES, lambda makes: given == [makes(case) for case in cases])
     for label, answer, right in zip(made_up(), given, wanted, strict=True):
@@ -141,6 +144,14 @@ def made_up() -> dict[str, Traces]:
             _trace([("load", 6, [("aten::stack", 5)]), ("forward", 10, [("aten::mm", 9)])], 84),
             _trace([("load", 36, [("aten::sort", 34)]), ("forward", 10, [("aten::mm", 9)])], 54),
         ],
+        "a rank's sync comes in several pieces": [
+            _steps([(72, 12)], 9),
+            _steps([(9, 5)] * 6, 9),
+        ],
+        "an operator calls itself": [
+            _trace([("load", 9, []), ("forward", 45, [("aten::to", 40)])], 50),
+            _calls_itself(),
+        ],
     }
 
 
@@ -153,7 +164,7 @@ def _trace(sections: list[_Section], sync: int, copies: int = 2) -> Spans:
     now = 0
     for name, length, operators in [*sections, (SYNC, sync, [("aten::copy_", copies)])]:
         spans.append((name, now, now + length))
-        inner = now
+        inner = now + (name == SYNC)  # copies end with their sync, if they take all but 1 ms
         for operator, of_operator in operators:
             spans.append((operator, inner, inner + of_operator))
             inner += of_operator
@@ -208,6 +219,23 @@ def _deeply_nested() -> Spans:
             ("aten::linear", 8, 50),
             ("aten::addmm", 10, 49),
             (SYNC, 94, 104),
+        ]
+    )
+
+
+def _calls_itself() -> Spans:
+    """A rank on which an operator inside of one of the same name takes most; no span is around all.
+
+    Spans end together, and between sections there is time that belongs to none.
+    """
+    return _seconds(
+        [
+            *_views(0),
+            ("load", 0, 8),
+            ("forward", 8, 94),
+            ("aten::to", 20, 94),
+            ("aten::to", 22, 94),
+            (SYNC, 96, 104),
         ]
     )
 

@@ -64,17 +64,20 @@ def judge_read_share(read_share: Callable) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path, starts, samples = packed(Path(folder))
         tried: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        given, changed = {}, []
+        given, changed, closed = {}, [], []
         for rank, size in _RANKS:
             with CountedFile(path) as file:
                 file.seek(3)  # wherever somebody has left it
                 own = list(starts)
                 given[rank, size] = read_share(file, own, rank, size)
+                closed += [_who(rank, size)] if file.closed else []
             tried[rank, size] = file.reads
             changed += [_who(rank, size)] if own != starts else []
         _judge_samples(given, samples)
         if changed:
             raise WrongAnswer("changes-its-input", who=changed[0])
+        if closed:
+            raise WrongAnswer("closes-the-file", who=closed[0])
         for (rank, size), reads in tried.items():
             first, last = _share(len(samples), rank, size)
             _judge_reads(reads, starts[first], starts[last], rank, size, starts[-1])
@@ -108,7 +111,10 @@ def _pieces(found: Any, who: str) -> list[bytes]:
     if isinstance(found, (bytes, bytearray, memoryview)):
         raise WrongAnswer("one-piece-not-a-list", who=who, nbytes=len(found))
     try:
-        return [bytes(piece) for piece in found]
+        pieces = [*found]
+        if any(isinstance(piece, memoryview) for piece in pieces):
+            raise WrongAnswer("views-not-bytes", who=who)
+        return [bytes(piece) for piece in pieces]
     except (TypeError, ValueError):
         raise WrongAnswer("not-bytes", who=who, kind=type(found).__name__) from None
 

@@ -87,8 +87,14 @@ def _judge_gap(save_whole) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run.pt")
         path.write_bytes(OLD)
+        others = [path.with_name(name) for name in ("run", "run.json", "last.pt")]
+        for other in others:
+            other.write_bytes(other.name.encode())
         seen = Seen()
         _watch(save_whole, path, NEW, seen)
+        for other in others:
+            if not other.exists() or other.read_bytes() != other.name.encode():
+                raise WrongAnswer("writes-over-another", name=other.name)
         if any(not rename.over_old for rename in seen.renames):
             raise WrongAnswer("removes-the-old-one-first")
 

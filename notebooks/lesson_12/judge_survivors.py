@@ -10,6 +10,7 @@ import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.teaching.distributed_log import recorded
 from course_lib.teaching.exercise import CheckImpossibleError, WrongAnswer, as_mistake
+from course_lib.teaching.judges.failures import need_training_mode
 from course_lib.teaching.judges.rank_groups import Findings, judge_findings, on_each_rank
 
 DEAD = 1
@@ -67,6 +69,7 @@ def _try(go_on, ahead: int, group: dist.ProcessGroup) -> dict[str, Any]:
         raise WrongAnswer("another-model")
     return {
         "step": step,
+        "training": all(module.training for module in ddp.modules()),
         "weights": _which(_weights(model)),
         "momentum": _momentum_of(optimizer),
         "sources": sources,
@@ -95,6 +98,9 @@ def judge_survivors(everyone: Findings, ahead: int) -> None:
         raise WrongAnswer(
             "forgets-the-optimizer: of another step", weights=weights[0], momenta=_told(momenta)
         )
+    for step in steps:
+        if not isinstance(step, Integral):
+            raise WrongAnswer("not-a-step", step=repr(step), kind=_kind(step))
     if len(set(steps)) > 1:
         raise WrongAnswer("steps-differ", steps=_told(steps))
     if steps[0] == AHEAD + 1 and weights[0] == AHEAD:
@@ -107,6 +113,7 @@ def judge_survivors(everyone: Findings, ahead: int) -> None:
         )
     if steps[0] == BEHIND:
         raise WrongAnswer("throws-a-step-away", behind=BEHIND, ahead=AHEAD)
+    need_training_mode(all(found["training"] for found in survivors))
 
 
 # ---- what the replicas are --------------------------------------------------------------------

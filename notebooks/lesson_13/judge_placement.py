@@ -101,6 +101,7 @@ _DEVICE_CASES = (
     (["a", "a", "a", "b", "b", "b"], {"a": 2, "b": 3}),
     (["b", "a", "a", "c", "b", "c", "a"], {"a": 4, "b": 2, "c": 0}),
     (["a", "a", "a"], {"a": 1}),
+    (["a"] * 5, {"a": 2}),
 )
 _DEVICE_MISTAKES = (
     Mistake("global-rank", lambda hosts, gpus: _devices(hosts, gpus, _global, modulo=False)),
@@ -238,6 +239,7 @@ _NODE_CASES = (
     ("dgx-a[01-02],dgx-b3",),
     ("n[08]",),
     ("gpu[007,12]",),
+    ("rack1-2,n[3]",),
 )
 _NODE_MISTAKES = (
     Mistake("end-left-out", lambda text: expanded(text, last=0)),

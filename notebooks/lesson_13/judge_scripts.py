@@ -40,6 +40,7 @@ class Job:
     Attributes:
         asked: the options of its ``#SBATCH`` lines, those that count.
         ignored: options below the first command, which do not.
+        commented: the first line that would be one of those, but for a space, as in ``# SBATCH``.
         variables: what is set above the command that starts torchrun, as it is written.
         launch: the words of that command; those within ``bash -c`` stand for themselves.
         on_each_node: whether each node's own shell reads them, as it does in ``bash -c '...'``.
@@ -48,6 +49,7 @@ class Job:
 
     asked: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
+    commented: str = ""
     variables: dict[str, str] = field(default_factory=dict)
     launch: list[str] = field(default_factory=list)
     on_each_node: bool = False
@@ -76,6 +78,8 @@ def read_job(script: str) -> Job:
             options = job.ignored if commands_began else job.asked
             options.update(_options(shlex.split(line.removeprefix("#SBATCH"), comments=True)))
             continue
+        if re.match(r"#[# ]+SBATCH", line):
+            job.commented = job.commented or line
         if not line or line.startswith("#"):
             continue
         commands_began = True
@@ -170,6 +174,8 @@ def _judge_asked(job: Job) -> None:
         raise WrongAnswer("below-a-command", ignored=", ".join(sorted(needed & job.ignored.keys())))
     nodes = _number(job.asked.get("--nodes") or "1")
     if nodes != 2:
+        if job.commented:
+            raise WrongAnswer("wrong-nodes: in comments", nodes=nodes, line=job.commented)
         raise WrongAnswer("wrong-nodes", nodes=nodes)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -104,9 +105,7 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
             found.append(_weights(model))
         return found
 
-    def train_both(group) -> list:
-        models = [_model() for _ in _OPTIMIZERS]
-        first, second = (of(model) for of, model in zip(_OPTIMIZERS, models, strict=True))
+    def wrapped_and_trained(first, second, models: list[nn.Module], group) -> list:
         stepped: list[bool] = []
         second.register_step_post_hook(lambda *_: stepped.append(True))
         # Both are wrapped before one of them steps: each has to keep what is its own.
@@ -118,7 +117,27 @@ def observe_wrapping(distributed: Callable, ranks: list[int] | None) -> Observat
             raise WrongAnswer("steps-another")
         return [*found, train(models[1], wrapped[1], group)]
 
+    def train_both(group) -> list:
+        models = [_model() for _ in _OPTIMIZERS]
+        first, second = (of(model) for of, model in zip(_OPTIMIZERS, models, strict=True))
+        with _own_steps(type(first), type(second)):
+            return wrapped_and_trained(first, second, models, group)
+
     return observe_distributed(train_both, ranks=ranks)
+
+
+@contextmanager
+def _own_steps(*kinds: type[torch.optim.Optimizer]) -> Iterator[None]:
+    """Put back the classes' own ``step``, and raise if it was replaced."""
+    before = [kind.step for kind in kinds]
+    try:
+        yield
+    finally:
+        replaced = [k for k, step in zip(kinds, before, strict=True) if k.step is not step]
+        for kind, step in zip(kinds, before, strict=True):
+            kind.step = step
+    if replaced:
+        raise WrongAnswer("changes-the-class", name=replaced[0].__name__)
 
 
 def _close(one: list, other: list) -> bool:
