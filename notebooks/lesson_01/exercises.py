@@ -86,8 +86,10 @@ def check_shift(shift) -> str:
     from .judge_messages import judge_shift
 
     comm = world()
+    kept: np.ndarray | None = None  # what the last call has returned
 
     def call(comm: LoggedComm, dtype: type):
+        nonlocal kept
         # Not the ranks themselves: a sum of two ranks' arrays must not be a third one's.
         owners = {10 * rank + 1: rank for rank in range(comm.size)}
         mine = np.full(SHIFT_LENGTH, 10 * comm.rank + 1, dtype=dtype)
@@ -98,11 +100,14 @@ def check_shift(shift) -> str:
             numbers = np.unique(received)
             whole = len(numbers) == 1 and received.dtype == mine.dtype
             owner = owners.get(numbers[0]) if whole else None
-        return owner, type(received).__name__, intact
+        kind, earlier = type(received).__name__, kept
+        kept = received if kind == "ndarray" else None
+        return owner, kind, intact, earlier is None or not np.may_share_memory(kept, earlier)
 
     def judge(comm: GuardedComm, dtype: type = np.float64) -> None:
         judge_shift(observe(call, comm, dtype), SHIFT_LENGTH * np.dtype(dtype).itemsize)
 
+    judge(comm)
     with_fewer_ranks(comm, judge)
     with as_mistake("forgets-the-dtype"):
         judge(comm, np.int32)
@@ -142,20 +147,26 @@ def check_handshake(handshake) -> str:
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
-    from .judge_messages import judge_handshake
+    from .judge_messages import highest_worker_first, judge_handshake
 
     comm = world()
 
-    def payload(rank: int) -> dict:
-        return {"gradient of rank": rank}
+    def payloads(p: int, step: int) -> list[dict]:
+        return [{"gradient of rank": rank, "step": step} for rank in range(p)]
 
-    def call(comm: LoggedComm):
-        return handshake(comm, payload(comm.rank))
+    def call(comm: LoggedComm, step: int):
+        return handshake(comm, payloads(comm.size, step)[comm.rank])
+
+    def call_in_turn(comm: LoggedComm, step: int):
+        with highest_worker_first(comm):
+            return call(comm, step)
 
     def judge(comm: GuardedComm) -> None:
-        judge_handshake(observe(call, comm), [payload(rank) for rank in range(comm.size)])
+        judge_handshake(observe(call, comm, 1), payloads(comm.size, 1))
 
     with_fewer_ranks(comm, judge)
+    first, second = (payloads(comm.size, step) for step in (1, 2))
+    judge_handshake(observe(call_in_turn, comm, 2), second, first)
     return "Every worker asked, was answered, and was served alone, whoever came first."
 
 
