@@ -37,17 +37,21 @@ def check_broadcast(broadcast) -> str:
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
-    from .judge_collectives import judge_broadcast, note
+    from .judge_collectives import judge_broadcast, notes
 
     comm = world()
     last = comm.size - 1
 
-    def judge(comm: GuardedComm, root: int = 0) -> None:
-        judge_broadcast(observe(broadcast, comm, note(comm.rank), root), root)
+    def judge(comm: GuardedComm, root: int = 0, values: list | None = None) -> None:
+        values = values or notes(comm.size)
+        judge_broadcast(observe(broadcast, comm, values[comm.rank], root), root, values)
 
     with_fewer_ranks(comm, judge)
     with as_mistake("root-is-fixed", last=last):
         judge(comm, root=last)
+    judge(comm, values=[(rank, "a pair") for rank in range(comm.size)])
+    with as_mistake("empty-value"):
+        judge(comm, values=list(range(comm.size)))
     return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
 
 

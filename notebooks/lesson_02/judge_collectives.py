@@ -32,8 +32,8 @@ from course_lib.teaching.message_log import Observation, observe
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
 
-def note(rank: int) -> str:
-    return f"value of rank {rank}"
+def notes(p: int) -> list[str]:
+    return [f"value of rank {rank}" for rank in range(p)]
 
 
 def _part(root: int, rank: int) -> str:
@@ -74,16 +74,20 @@ def judge_scatter_of_nothing(seen: Observation) -> None:
             raise WrongAnswer("changes-its-input", rank=rank)
 
 
-def judge_broadcast(seen: Observation, root: int) -> None:
+def judge_broadcast(seen: Observation, root: int, values: list) -> None:
+    """``values``: what each rank has passed in."""
+    earlier = notes(len(values)) if values != notes(len(values)) else []
+    if any(result in earlier for result in seen.results):
+        raise WrongAnswer("remembers-earlier-calls: the value")
     _judge_messages(seen, root)
     for rank, result in enumerate(seen.results):
-        if result == note(root):
+        if result == values[root]:
             continue
         if rank == root and result is None:
             raise WrongAnswer("root-returns-nothing")
         all_waited(seen)  # or it returned before anything had come
         _judge_nothing(rank, result)
-        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(note(root)))
+        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(values[root]))
     _judge_number_of_messages(seen, root)
 
 
@@ -126,6 +130,9 @@ def _judge_messages(seen: Observation, root: int) -> None:
     inside_the_world(seen)
     judge_errors(seen.errors)
     no_collective(seen)
+    for rank, _ in seen.sent():
+        if rank != root and not any(event.kind == "recv" for event in seen.logs[rank]):
+            raise WrongAnswer("sends-like-the-root", rank=rank, root=root)
     own = [rank for rank, peer in seen.sent() if rank == peer]
     if own:
         raise WrongAnswer("sends-to-itself", rank=own[0])
