@@ -20,10 +20,11 @@ from course_lib.teaching.judges.failures import need_training_mode
 
 # ---- backward by hand -------------------------------------------------------------------------
 
-# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either.
+# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either;
+# the last one has results of many digits, all of which a float holds.
 POINTS = (
     *((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2)),
-    *((0.5, 0, 1, 3), (0.5, -1, 1, 2)),
+    *((0.5, 0, 1, 3), (0.5, -1, 1, 2), (0.125, 0.375, 1.5, 2)),
 )
 
 
@@ -134,6 +135,8 @@ class _Recording(nn.Module):
         self.graphs = self._open = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dim() != 2:
+            raise WrongAnswer("a-sample-without-a-batch", shape=tuple(inputs.shape))
         self.sizes.append(len(inputs))
         outputs = self.layer(inputs)
         if outputs.requires_grad:
