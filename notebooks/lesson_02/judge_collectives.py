@@ -66,8 +66,11 @@ def judge_scatter_of_nothing(seen: Observation) -> None:
     judge_errors(seen.errors)
     if seen.hung:
         raise WrongAnswer("empty-part: and it hangs")
-    for rank, wanted in enumerate(_false_parts(len(seen.results))):
+    p = len(seen.results)
+    for rank, wanted in enumerate(_false_parts(p)):
         result, unchanged = seen.results[rank]
+        if result in [_part(0, other) for other in range(p)]:
+            raise WrongAnswer("remembers-earlier-calls: a part", rank=rank)
         if result != wanted:
             raise WrongAnswer("empty-part", rank=rank, result=repr(result), wanted=repr(wanted))
         if not unchanged:
@@ -225,14 +228,16 @@ def _judge_mean_of_losses(results: list, losses: list[float], mean: float) -> No
 # ---- one mean over unequal shares -------------------------------------------------------------
 
 
-def _shares(p: int, first: int) -> list[list[float]]:
+def _shares(p: int, first: int, more: float) -> list[list[float]]:
     """Rank r has r + ``first`` values, which float32 does not hold."""
-    return [[10 * rank + i + 0.1 for i in range(rank + first)] for rank in range(p)]
+    return [[10 * rank + i + 0.1 + more for i in range(rank + first)] for rank in range(p)]
 
 
-def observe_mean(global_mean, ranks: list[int] | None, first: int = 1) -> Observation:
-    """``first``: how many values the group's rank 0 has."""
-    shares = _shares(dist.get_world_size(), first)
+def observe_mean(
+    global_mean, ranks: list[int] | None, first: int = 1, more: float = 0.0
+) -> Observation:
+    """``first``: how many values the group's rank 0 has; ``more`` is added to all values."""
+    shares = _shares(dist.get_world_size(), first, more)
 
     def call(group):
         values = torch.tensor(shares[dist.get_rank(group)], dtype=torch.float64)
@@ -242,9 +247,9 @@ def observe_mean(global_mean, ranks: list[int] | None, first: int = 1) -> Observ
     return observe_distributed(call, ranks=ranks)
 
 
-def judge_mean(seen: Observation, p: int, first: int = 1) -> None:
+def judge_mean(seen: Observation, p: int, first: int = 1, more: float = 0.0) -> None:
     judge_collectives(seen)
-    shares = _shares(p, first)
+    shares = _shares(p, first, more)
     given = [result for result, _ in seen.results[:p]]
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:
