@@ -326,6 +326,9 @@ def _judge_mended(function: OnRanks, p: int) -> float:
     most = max(seen.bytes_sent(rank) for rank in range(p))
     if p > 1 and most > (p - 1) * given[0].nbytes:
         raise WrongAnswer("goes-round-twice", p=p, most=most)
+    counts = [_counts_sent(message, p) for message in seen.messages]
+    if p > 2 and any(count and sum(count) > 1 for count in counts):
+        raise WrongAnswer("sends-the-sum: one after another", p=p, steps=seen.steps, enough=p - 1)
     return most / enough if enough else 1.0
 
 
