@@ -115,8 +115,9 @@ def _autograd_watched() -> Iterator[list[str]]:
 
 # ---- gradient accumulation --------------------------------------------------------------------
 
-# How many samples, and how many at a time. With the second, `most` pieces are too large.
-CASES = ((10, 4), (14, 3), (9, 4))
+# How many samples, and how many at a time. With the second, `most` pieces are too large; with the
+# last two there is no rest, and no whole piece.
+CASES = ((10, 4), (14, 3), (9, 4), (8, 4), (3, 5))
 
 
 class _Recording(nn.Module):
@@ -181,7 +182,7 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
         raise WrongAnswer("no-gradient")
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
-    _judge_sum(given, wanted, parts, sizes, stale)
+    _judge_sum(given, wanted, parts, sizes, most, stale)
     if not all(map(torch.equal, batch, (images, labels))):
         raise WrongAnswer("changes-its-input")
     need_training_mode(model.training)
@@ -190,12 +191,12 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     return len(model.sizes)
 
 
-def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
+def _judge_sum(given, wanted, parts: list, sizes: list[int], most: int, stale) -> None:
     # The numbers are small and whole, so only the divisions round, in float64.
     def equal(candidate: torch.Tensor, tolerance: float = 1e-10) -> bool:
         return torch.allclose(given.double(), candidate, rtol=tolerance, atol=tolerance)
 
-    samples, most, rest = sum(sizes), sizes[0], sizes[-1]
+    samples, rest = sum(sizes), sizes[-1]
     sums = [part * size for part, size in zip(parts, sizes, strict=True)]
     if equal(wanted):
         return
