@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import exercise
+from course_lib.teaching.judges.trials import second_call
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -39,7 +40,7 @@ def check_sync_gradients(sync_gradients: Callable) -> str:
     def judge(ranks: list[int] | None, p: int) -> None:
         judge_sync(observe_sync(sync_gradients, ranks), p)
         if ranks is None:
-            with as_mistake("remembers-earlier-calls: gradients"):
+            with second_call():
                 judge_sync(observe_sync(sync_gradients, ranks), p)
 
     with_smaller_group(judge)

@@ -266,7 +266,12 @@ def _judge_losses(given: list, whole: list[float], after: list[float]) -> None:
             raise WrongAnswer("loss-after-the-step", wanted=whole[0], given=losses[0])
         if len({round(own[0], 9) for own in given}) > 1:
             raise WrongAnswer("own-loss-only", rank=rank, given=losses[0], wanted=whole[0])
-        raise WrongAnswer("wrong-loss", wanted=whole[0], given=losses[0])
+        step = next(
+            i
+            for i, pair in enumerate(zip(losses, whole, strict=True))
+            if abs(pair[0] - pair[1]) >= 1e-9
+        )
+        raise WrongAnswer("wrong-loss", step=step + 1, wanted=whole[step], given=losses[step])
 
 
 def _near(losses: list, wanted: list) -> bool:
