@@ -25,6 +25,9 @@ def judge_scatter(scatter: Callable) -> str:
     for samples, p in ((8, 4), (9, 4), (10, 4), (250, 4), (7, 3), (2, 4), (3, 4), (5, 1)):
         batch = torch.arange(2 * samples).reshape(samples, 2)
         _judge_shards(scatter(batch, p), batch, p)
+    thirds = torch.arange(20, dtype=torch.float64) / 3  # which float32 does not hold
+    for batch in (thirds.reshape(5, 1, 2, 2), torch.arange(5)):  # such as images, and labels
+        _judge_shards(scatter(batch, 3), batch, 3)
     return "Every sample has its device, in order, and no device has two more than another."
 
 
@@ -83,6 +86,7 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([5.0, 3.0], [7.0, 1.0], []), "sizes 2, 2 and 0")
     _judge_loss(mean_loss, ([-1.0, -3.0], [0.0], [12.0]), "means -2, 0, 12 of sizes 2, 1, 1")
     _judge_loss(mean_loss, ([6.0], [], [2.0, 4.0, 4.0]), "sizes 1, 0 and 3")
+    _judge_loss(mean_loss, ([], [2.0, 4.0]), "sizes 0 and 2")
     _judge_loss(mean_loss, ([2.0**30 + 1.0], [1.0, 1.0, 1.0]), "sizes 1 and 3, a large loss")
     _judge_loss(mean_loss, ([3.0], [6.0, 9.0]), "sizes 1 and 2")
     _judge_loss(mean_loss, ([2.0, 4.0],), "one device")
