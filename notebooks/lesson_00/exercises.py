@@ -18,6 +18,7 @@ from course_lib.teaching.judges.failures import (
     own_error,
 )
 from course_lib.teaching.judges.formulas import name_the_mistake, plain
+from course_lib.teaching.judges.trials import second_call
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -66,6 +67,8 @@ def _judge_neighbours(given, wanted: tuple[int, int], asked: str, world_size: in
         raise WrongAnswer("not-two-numbers", asked=asked, given=repr(given))
     given = tuple(given)
     if given == wanted:
+        if not all(isinstance(n, int) for n in given):
+            raise WrongAnswer("not-two-numbers: not whole", asked=asked, given=given)
         return
     if world_size == 1:
         raise WrongAnswer("alone-at-the-table", asked=asked, given=given, wanted=wanted)
@@ -187,6 +190,9 @@ def check_global_accuracy(global_accuracy: Callable) -> str:
         # No two sums or means of these are equal, for any number of ranks from 2 on.
         papers = [(3 * rank + 1, 10 * rank * rank + 7) for rank in range(comm.size)]
         _judge_accuracy(observe(global_accuracy, comm, *papers[comm.rank]), papers)
+        with second_call():
+            others = [(rank + 2, 5 * rank + 4) for rank in range(comm.size)]
+            _judge_accuracy(observe(global_accuracy, comm, *others[comm.rank]), others)
         if comm.size == 1:
             return
         with as_mistake("an-empty-share", last=comm.size - 1):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.judges.trials import second_call
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -49,10 +50,16 @@ def check_ring_pass(ring_pass) -> str:
 
     comm = world()
 
-    def start(comm: LoggedComm):
-        return ring_pass(comm, ["start"] if comm.rank == 0 else None)
+    def start(comm: LoggedComm, token: list):
+        return ring_pass(comm, [*token] if comm.rank == 0 else None)
 
-    with_fewer_ranks(comm, lambda comm: judge_ring_pass(observe(start, comm), ["start"]))
+    def judge(comm: GuardedComm, token: list) -> None:
+        judge_ring_pass(observe(start, comm, token), token)
+
+    judge(comm, ["start"])
+    with second_call():
+        judge(comm, ["another", "start"])
+    with_fewer_ranks(comm, lambda comm: judge(comm, ["start"]))
     return f"The token went once round {comm.size} ranks and came home, in {comm.size} messages."
 
 
@@ -86,11 +93,13 @@ def check_shift(shift) -> str:
     from .judge_messages import judge_shift
 
     comm = world()
+    kept: np.ndarray | None = None  # what the last call has returned
 
-    def call(comm: LoggedComm, dtype: type):
+    def call(comm: LoggedComm, dtype: type, length: int):
+        nonlocal kept
         # Not the ranks themselves: a sum of two ranks' arrays must not be a third one's.
         owners = {10 * rank + 1: rank for rank in range(comm.size)}
-        mine = np.full(SHIFT_LENGTH, 10 * comm.rank + 1, dtype=dtype)
+        mine = np.full(length, 10 * comm.rank + 1, dtype=dtype)
         received = shift(comm, mine)
         intact = bool(np.all(mine == 10 * comm.rank + 1))
         owner = None
@@ -98,14 +107,19 @@ def check_shift(shift) -> str:
             numbers = np.unique(received)
             whole = len(numbers) == 1 and received.dtype == mine.dtype
             owner = owners.get(numbers[0]) if whole else None
-        return owner, type(received).__name__, intact
+        kind, earlier = type(received).__name__, kept
+        kept = received if kind == "ndarray" else None
+        return owner, kind, intact, earlier is None or not np.may_share_memory(kept, earlier)
 
-    def judge(comm: GuardedComm, dtype: type = np.float64) -> None:
-        judge_shift(observe(call, comm, dtype), SHIFT_LENGTH * np.dtype(dtype).itemsize)
+    def judge(comm: GuardedComm, dtype: type = np.float64, length: int = SHIFT_LENGTH) -> None:
+        judge_shift(observe(call, comm, dtype, length), length * np.dtype(dtype).itemsize)
 
+    judge(comm)
     with_fewer_ranks(comm, judge)
     with as_mistake("forgets-the-dtype"):
         judge(comm, np.int32)
+    with as_mistake("length-is-fixed"):
+        judge(comm, length=1)
     return "1 MiB from every rank to its right neighbour, and nobody waits for ever."
 
 
@@ -142,20 +156,26 @@ def check_handshake(handshake) -> str:
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
-    from .judge_messages import judge_handshake
+    from .judge_messages import highest_worker_first, judge_handshake
 
     comm = world()
 
-    def payload(rank: int) -> dict:
-        return {"gradient of rank": rank}
+    def payloads(p: int, step: int) -> list[dict]:
+        return [{"gradient of rank": rank, "step": step} for rank in range(p)]
 
-    def call(comm: LoggedComm):
-        return handshake(comm, payload(comm.rank))
+    def call(comm: LoggedComm, step: int):
+        return handshake(comm, payloads(comm.size, step)[comm.rank])
+
+    def call_in_turn(comm: LoggedComm, step: int):
+        with highest_worker_first(comm):
+            return call(comm, step)
 
     def judge(comm: GuardedComm) -> None:
-        judge_handshake(observe(call, comm), [payload(rank) for rank in range(comm.size)])
+        judge_handshake(observe(call, comm, 1), payloads(comm.size, 1))
 
     with_fewer_ranks(comm, judge)
+    first, second = (payloads(comm.size, step) for step in (1, 2))
+    judge_handshake(observe(call_in_turn, comm, 2), second, first)
     return "Every worker asked, was answered, and was served alone, whoever came first."
 
 
@@ -187,18 +207,21 @@ def check_write_in_order(write_in_order) -> str:
 
     comm = world()
 
-    def line(rank: int) -> str:
-        return f"line of rank {rank}"
+    def lines(p: int, call: int) -> list[str]:
+        return [f"line {call} of rank {rank}" for rank in range(p)]
 
-    def call(comm: LoggedComm):
+    def call(comm: LoggedComm, number: int):
         def write(text: str) -> None:
             comm.mark(text)
 
         write.__qualname__ = "write"  # as errors name it
-        return write_in_order(comm, line(comm.rank), write)
+        return write_in_order(comm, lines(comm.size, number)[comm.rank], write)
 
-    def judge(comm: GuardedComm) -> None:
-        judge_in_order(observe(call, comm), [line(rank) for rank in range(comm.size)])
+    def judge(comm: GuardedComm, number: int = 1) -> None:
+        judge_in_order(observe(call, comm, number), lines(comm.size, number))
 
+    judge(comm)
+    with second_call():
+        judge(comm, 2)
     with_fewer_ranks(comm, judge)
     return f"The messages force the order, and {comm.size - 1} of them are all it takes."

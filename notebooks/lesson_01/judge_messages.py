@@ -7,7 +7,10 @@ every rank, and raises :class:`WrongAnswer` with the name of the mistake it reco
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.judges.failures import not_attempted
@@ -19,10 +22,14 @@ from course_lib.teaching.judges.messages import (
     no_collective,
     one_after_another,
 )
-from course_lib.teaching.message_log import Observation
+from course_lib.teaching.message_log import LoggedComm, Observation
+
+if TYPE_CHECKING:
+    from torch_mpi4py import GuardedComm
 
 HELLO = "hello"
 READY = "I am ready for you"
+_TURN = 4711  # the tag of the judge's own messages
 
 
 def left(rank: int, p: int) -> int:
@@ -135,7 +142,8 @@ def _judge_token(rank: int, token, start: list, p: int) -> None:
 
 
 def judge_shift(seen: Observation, nbytes: int) -> None:
-    """``seen.results``: per rank (whose data came back or None, of what type, own is intact).
+    """``seen.results``: per rank (whose data came back or None, of what type, is its own intact, is
+    it in memory of its own).
 
     ``nbytes``: of each rank's array.
     """
@@ -150,7 +158,7 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
         if stuck and not seen.sent():
             raise WrongAnswer("everyone-receives-first")
     judge_hang(seen)
-    for rank, (owner, kind, intact) in enumerate(seen.results):
+    for rank, (owner, kind, intact, apart) in enumerate(seen.results):
         if kind == "NoneType":
             raise WrongAnswer("returns-nothing", rank=rank)
         if owner == right(rank, p) and p > 2:
@@ -162,6 +170,8 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
         if owner != left(rank, p):
             all_waited(seen)  # or the array was looked at before anything had come
             raise WrongAnswer("wrong-value", rank=rank, neighbour=left(rank, p))
+        if not apart:
+            raise WrongAnswer("remembers-earlier-calls: the array", rank=rank)
     all_waited(seen)
     pickled = [event.call for _, event in seen.events("send") if event.call[0].islower()]
     if pickled:
@@ -177,12 +187,58 @@ def judge_shift(seen: Observation, nbytes: int) -> None:
 # ---- handshake --------------------------------------------------------------------------------
 
 
-def judge_handshake(seen: Observation, payloads: list) -> None:
+@contextmanager
+def highest_worker_first(logged: LoggedComm) -> Iterator[None]:
+    """Let no worker but the highest begin before the hello of the next higher one has arrived.
+
+    Without it the lowest may always be first, and to serve by rank would look right.
+    """
+    own = logged.comm
+    if 0 < own.rank < own.size - 1:
+        own.recv(source=own.rank + 1, tag=_TURN)
+    turn: Any = _HelloArrives(own)
+    logged.comm = turn
+    try:
+        yield
+    finally:
+        turn.pass_on()
+        logged.comm = own
+
+
+class _HelloArrives:
+    """Stands in for a worker's ``comm``: passes the turn on once its first message is received."""
+
+    def __init__(self, comm: GuardedComm) -> None:
+        self._comm, self._begins = comm, comm.rank > 1
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._comm, name)
+        if not callable(method):
+            return method
+        if name == "send" and self._begins:
+            return self._hello
+        self.pass_on()  # any other call may wait for what the others do
+        return method
+
+    def _hello(self, *args: Any, **kwargs: Any) -> None:
+        self._comm.ssend(*args, **kwargs)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        if self._begins:
+            self._begins = False
+            self._comm.send(None, dest=self._comm.rank - 1, tag=_TURN)
+
+
+def judge_handshake(seen: Observation, payloads: list, earlier: list | None = None) -> None:
+    """``earlier``: what the payloads were in a call before."""
     p = len(seen.results)
     not_attempted(seen.errors)
     no_collective(seen)
     if seen.hung and not seen.sent():
         raise WrongAnswer("nobody-speaks-first", hello=HELLO)
+    if any(event.kind == "send" and event.content == HELLO for event in seen.logs[0]):
+        raise WrongAnswer("rank-0-says-hello", hello=HELLO)
     for worker in range(1, p):
         _judge_worker(seen, worker)
     _judge_server(seen)
@@ -193,6 +249,8 @@ def judge_handshake(seen: Observation, payloads: list) -> None:
     if seen.results[0] == dict.fromkeys(expected, HELLO):
         raise WrongAnswer("keeps-the-hello")
     if seen.results[0] != expected:
+        if earlier and isinstance(seen.results[0], dict) and earlier[1] in seen.results[0].values():
+            raise WrongAnswer("remembers-earlier-calls: a payload")
         raise WrongAnswer("wrong-value", given=repr(seen.results[0]), expected=repr(expected))
     for worker in range(1, p):
         if seen.results[worker] is not None:
@@ -233,13 +291,17 @@ def _judge_server(seen: Observation) -> None:
         raise WrongAnswer("fixed-order", worker=received[0].peer)
     for before, event in zip([None, *received], received, strict=False):
         if before is not None and before.content == HELLO and event.any_source:
-            if not _answered_between(log, before, event):
+            if not _answered_between(log, before, event) or _named_later(log, before):
                 break
             raise WrongAnswer("payload-from-anyone", worker=before.peer)
     for first, second in pairwise(answered):
         between = log[log.index(first) : log.index(second)]
         if not any(event.kind == "recv" and event.peer == first.peer for event in between):
             raise WrongAnswer("not-one-at-a-time", worker=second.peer, earlier=first.peer)
+    greeted = [event.peer for event in received if event.content == HELLO]
+    for worker, served in zip(greeted, (event.peer for event in answered), strict=False):
+        if worker != served and worker in [event.peer for event in answered]:
+            raise WrongAnswer("not-in-order", worker=worker, served=served)
     unanswered = [
         event.peer
         for event in received
@@ -252,6 +314,14 @@ def _judge_server(seen: Observation) -> None:
     unserved = {rank for rank, event in seen.stuck().items() if event.kind == "recv"} - {0}
     if unserved and 0 not in seen.stuck():
         raise WrongAnswer("stops-too-early", worker=min(unserved))
+
+
+def _named_later(log: list, hello) -> bool:
+    """Whether a receive after ``hello`` names the rank that it came from."""
+    return any(
+        event.kind == "recv" and event.peer == hello.peer and not event.any_source
+        for event in log[log.index(hello) + 1 :]
+    )
 
 
 def _answered_between(log: list, first, second) -> bool:
@@ -315,4 +385,6 @@ def _judge_turns(seen: Observation, p: int) -> None:
             raise WrongAnswer("passes-on-before-writing", before=rank - 1, rank=rank)
         if any(event.kind == "recv" for event in seen.logs[rank][marks[rank] :]):
             raise WrongAnswer("writes-before-its-turn", rank=rank)
+        if (rank - 1, rank) in seen.sent() and not any(e.kind == "recv" for e in seen.logs[rank]):
+            raise WrongAnswer("never-received", before=rank - 1, rank=rank)
         raise WrongAnswer("order-not-forced", before=rank - 1, rank=rank)

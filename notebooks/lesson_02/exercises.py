@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.judges.trials import second_call
 
 if TYPE_CHECKING:
     from torch_mpi4py import GuardedComm
@@ -37,17 +38,22 @@ def check_broadcast(broadcast) -> str:
     from course_lib.teaching.judges.rank_groups import with_fewer_ranks
     from course_lib.teaching.message_log import observe
 
-    from .judge_collectives import judge_broadcast, note
+    from .judge_collectives import judge_broadcast, notes
 
     comm = world()
     last = comm.size - 1
 
-    def judge(comm: GuardedComm, root: int = 0) -> None:
-        judge_broadcast(observe(broadcast, comm, note(comm.rank), root), root)
+    def judge(comm: GuardedComm, root: int = 0, values: list | None = None) -> None:
+        values = values or notes(comm.size)
+        judge_broadcast(observe(broadcast, comm, values[comm.rank], root), root, values)
 
     with_fewer_ranks(comm, judge)
-    with as_mistake("root-is-fixed", last=last):
-        judge(comm, root=last)
+    for root in (last, min(1, last)):
+        with as_mistake("root-is-fixed", root=root):
+            judge(comm, root=root)
+    judge(comm, values=[(rank, "a pair") for rank in range(comm.size)])
+    with as_mistake("empty-value"):
+        judge(comm, values=list(range(comm.size)))
     return f"Every rank has the root's value, for {last} messages on {comm.size} ranks."
 
 
@@ -84,8 +90,9 @@ def check_scatter(scatter) -> str:
         judge_scatter(observe_scatter(scatter, comm, root), root)
 
     with_fewer_ranks(comm, judge)
-    with as_mistake("root-is-fixed", last=last):
-        judge(comm, root=last)
+    for root in (last, min(1, last)):
+        with as_mistake("root-is-fixed", root=root):
+            judge(comm, root=root)
     judge_scatter_of_nothing(observe_scatter_of_nothing(scatter, comm))
     return "Every rank has its part, and nobody was sent more than that."
 
@@ -140,8 +147,11 @@ def check_global_mean(global_mean) -> str:
 
     from .judge_collectives import judge_mean, observe_mean
 
-    with_smaller_group(lambda ranks, p: judge_mean(observe_mean(global_mean, ranks), p))
     p = dist.get_world_size()
+    judge_mean(observe_mean(global_mean, None), p)
+    with second_call():
+        judge_mean(observe_mean(global_mean, None, more=3.0), p, more=3.0)
+    with_smaller_group(lambda ranks, p: judge_mean(observe_mean(global_mean, ranks), p))
     if p == 1:
         return "One all-reduce of two numbers."
     for mistake, first in (("count-is-fixed", 2), ("fails-on-no-values", 0)):

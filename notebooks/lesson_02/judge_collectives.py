@@ -32,8 +32,8 @@ from course_lib.teaching.message_log import Observation, observe
 # ---- broadcast and scatter from send and recv -------------------------------------------------
 
 
-def note(rank: int) -> str:
-    return f"value of rank {rank}"
+def notes(p: int) -> list[str]:
+    return [f"value of rank {rank}" for rank in range(p)]
 
 
 def _part(root: int, rank: int) -> str:
@@ -66,24 +66,31 @@ def judge_scatter_of_nothing(seen: Observation) -> None:
     judge_errors(seen.errors)
     if seen.hung:
         raise WrongAnswer("empty-part: and it hangs")
-    for rank, wanted in enumerate(_false_parts(len(seen.results))):
+    p = len(seen.results)
+    for rank, wanted in enumerate(_false_parts(p)):
         result, unchanged = seen.results[rank]
+        if result in [_part(0, other) for other in range(p)]:
+            raise WrongAnswer("remembers-earlier-calls: a part", rank=rank)
         if result != wanted:
             raise WrongAnswer("empty-part", rank=rank, result=repr(result), wanted=repr(wanted))
         if not unchanged:
             raise WrongAnswer("changes-its-input", rank=rank)
 
 
-def judge_broadcast(seen: Observation, root: int) -> None:
+def judge_broadcast(seen: Observation, root: int, values: list) -> None:
+    """``values``: what each rank has passed in."""
+    earlier = notes(len(values)) if values != notes(len(values)) else []
+    if any(result in earlier for result in seen.results):
+        raise WrongAnswer("remembers-earlier-calls: the value")
     _judge_messages(seen, root)
     for rank, result in enumerate(seen.results):
-        if result == note(root):
+        if result == values[root]:
             continue
         if rank == root and result is None:
             raise WrongAnswer("root-returns-nothing")
         all_waited(seen)  # or it returned before anything had come
         _judge_nothing(rank, result)
-        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(note(root)))
+        raise WrongAnswer("wrong-value", rank=rank, result=repr(result), wanted=repr(values[root]))
     _judge_number_of_messages(seen, root)
 
 
@@ -126,6 +133,9 @@ def _judge_messages(seen: Observation, root: int) -> None:
     inside_the_world(seen)
     judge_errors(seen.errors)
     no_collective(seen)
+    for rank, _ in seen.sent():
+        if rank != root and not any(event.kind == "recv" for event in seen.logs[rank]):
+            raise WrongAnswer("sends-like-the-root", rank=rank, root=root)
     own = [rank for rank, peer in seen.sent() if rank == peer]
     if own:
         raise WrongAnswer("sends-to-itself", rank=own[0])
@@ -218,14 +228,16 @@ def _judge_mean_of_losses(results: list, losses: list[float], mean: float) -> No
 # ---- one mean over unequal shares -------------------------------------------------------------
 
 
-def _shares(p: int, first: int) -> list[list[float]]:
+def _shares(p: int, first: int, more: float) -> list[list[float]]:
     """Rank r has r + ``first`` values, which float32 does not hold."""
-    return [[10 * rank + i + 0.1 for i in range(rank + first)] for rank in range(p)]
+    return [[10 * rank + i + 0.1 + more for i in range(rank + first)] for rank in range(p)]
 
 
-def observe_mean(global_mean, ranks: list[int] | None, first: int = 1) -> Observation:
-    """``first``: how many values the group's rank 0 has."""
-    shares = _shares(dist.get_world_size(), first)
+def observe_mean(
+    global_mean, ranks: list[int] | None, first: int = 1, more: float = 0.0
+) -> Observation:
+    """``first``: how many values the group's rank 0 has; ``more`` is added to all values."""
+    shares = _shares(dist.get_world_size(), first, more)
 
     def call(group):
         values = torch.tensor(shares[dist.get_rank(group)], dtype=torch.float64)
@@ -235,9 +247,9 @@ def observe_mean(global_mean, ranks: list[int] | None, first: int = 1) -> Observ
     return observe_distributed(call, ranks=ranks)
 
 
-def judge_mean(seen: Observation, p: int, first: int = 1) -> None:
+def judge_mean(seen: Observation, p: int, first: int = 1, more: float = 0.0) -> None:
     judge_collectives(seen)
-    shares = _shares(p, first)
+    shares = _shares(p, first, more)
     given = [result for result, _ in seen.results[:p]]
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
         if not unchanged:

@@ -20,6 +20,7 @@ from .judge_rehearsals import (
     need_array,
     need_neighbours,
     need_new_array,
+    need_new_array_each_time,
     need_no_mean,
     play,
     total,
@@ -39,6 +40,10 @@ __all__ = [
 LENGTH = 12
 
 
+def _contributions(p: int) -> list[np.ndarray]:
+    return [contribution(rank, LENGTH) for rank in range(p)]
+
+
 # ---- recursive doubling for any number of ranks -----------------------------------------------
 
 
@@ -50,6 +55,7 @@ def judge_any_world_size(sum_over_all: Callable) -> None:
         with _only_powers_of_two(p):
             seen = _judge_sums(function, p, folded=True)
         _judge_steps(seen, p)
+    need_new_array_each_time(function, _contributions(4))
 
 
 @contextmanager
@@ -63,7 +69,7 @@ def _only_powers_of_two(p: int) -> Iterator[None]:
 
 
 def _judge_sums(function: OnRanks, p: int, folded: bool = False) -> Rehearsal:
-    given = [contribution(rank, LENGTH) for rank in range(p)]
+    given = _contributions(p)
     before = [array.copy() for array in given]
     seen, right = play(function, given), total(p, LENGTH)
     need_no_mean(seen.results[0], right, p)
@@ -74,7 +80,7 @@ def _judge_sums(function: OnRanks, p: int, folded: bool = False) -> Rehearsal:
         _explain_fold(seen, results, wrong)
     for rank in wrong:
         explain_counts(rank, results[rank], LENGTH, p)
-    need_new_array(given, before)
+    need_new_array(seen, given, before)
     return seen
 
 
@@ -146,6 +152,7 @@ def judge_reduce_scatter(reduce_scatter: Callable) -> None:
             _judge_chunks(function, 4, length)
     with as_mistake("wider-numbers"):
         _judge_chunks(function, 4, LENGTH, np.int32)
+    need_new_array_each_time(function, _contributions(4))
 
 
 def _judge_chunks(function: OnRanks, p: int, length: int, dtype: type = np.int64) -> None:
@@ -162,7 +169,7 @@ def _judge_chunks(function: OnRanks, p: int, length: int, dtype: type = np.int64
         _explain_chunk(rank, result, chunks, length, p)
         _explain_passing_of_chunks(seen, rank, chunks)
         explain_counts(rank, result, length, p, int(starts[rank]))
-    need_new_array(given, before)
+    need_new_array(seen, given, before)
     need_neighbours(seen, p)
     _judge_bytes(seen, p, [given[0].nbytes - chunk.nbytes for chunk in chunks], given[0].nbytes)
 
@@ -243,6 +250,7 @@ def judge_all_gather(all_gather: Callable) -> None:
             _judge_gathered(function, p)
     with as_mistake("wider-numbers"):
         _judge_gathered(function, 4, np.int32)
+    need_new_array_each_time(function, _contributions(4))
 
 
 def _judge_gathered(function: OnRanks, p: int, dtype: type = np.int64, length: int = 3) -> None:
@@ -261,7 +269,7 @@ def _judge_gathered(function: OnRanks, p: int, dtype: type = np.int64, length: i
             )
         if not np.array_equal(result, expected):
             _explain_gathered(rank, result, before, p)
-    need_new_array(given, before)
+    need_new_array(seen, given, before)
     need_neighbours(seen, p)
     one = given[0].nbytes
     _judge_bytes(seen, p, [(p - 1) * one] * p, p * one)
@@ -294,11 +302,12 @@ def judge_mended_ring(mended_ring: Callable) -> float:
     for p in (3, 2, 5, 1):
         with as_mistake("size-is-fixed", p=p):
             _judge_mended(function, p)
+    need_new_array_each_time(function, _contributions(4))
     return factor
 
 
 def _judge_mended(function: OnRanks, p: int) -> float:
-    given = [contribution(rank, LENGTH) for rank in range(p)]
+    given = _contributions(p)
     before = [array.copy() for array in given]
     seen = play(function, given)
     need_no_mean(seen.results[0], total(p, LENGTH), p)
@@ -311,12 +320,15 @@ def _judge_mended(function: OnRanks, p: int) -> float:
             raise WrongAnswer("zeros-travel")
         _explain_passing(seen, rank, result, p)
         explain_counts(rank, result, LENGTH, p)
-    need_new_array(given, before)
+    need_new_array(seen, given, before)
     need_neighbours(seen, p)
     enough = 2 * (p - 1) * given[0].nbytes / p
     most = max(seen.bytes_sent(rank) for rank in range(p))
     if p > 1 and most > (p - 1) * given[0].nbytes:
         raise WrongAnswer("goes-round-twice", p=p, most=most)
+    counts = [_counts_sent(message, p) for message in seen.messages]
+    if p > 2 and any(count and sum(count) > 1 for count in counts):
+        raise WrongAnswer("sends-the-sum: one after another", p=p, steps=seen.steps, enough=p - 1)
     return most / enough if enough else 1.0
 
 

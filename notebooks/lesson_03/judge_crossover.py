@@ -54,7 +54,7 @@ def _judge(function: Callable, p: int, alpha: float, beta: float, gamma: float) 
 def _same(got: float, value: float) -> bool:
     # Formulas written differently differ by rounding only; and whoever rounds n*, or cuts it off,
     # to whole bytes is right.
-    return math.isclose(got, value, rel_tol=1e-6, abs_tol=1.0)
+    return math.isclose(got, value, rel_tol=1e-6, abs_tol=1.5)
 
 
 def _right(p: int, alpha: float, beta: float, gamma: float) -> float:
@@ -107,6 +107,8 @@ def _suspects(
     yield ("numbers-not-bytes: of 4 bytes", right / 4)
     yield ("numbers-not-bytes: of 8 bytes", right / 8)
     yield ("bits-not-bytes", right * 8)
+    if p != 4:
+        yield ("size-is-fixed", _right(4, alpha, beta, gamma))
     yield ("wrong-sign", -right)
     yield ("upside-down", 1 / right)
 

@@ -24,6 +24,7 @@ __all__ = [
     "need_array",
     "need_neighbours",
     "need_new_array",
+    "need_new_array_each_time",
     "need_no_mean",
     "play",
     "total",
@@ -186,11 +187,21 @@ def need_no_mean(result, right: np.ndarray, p: int) -> None:
         raise WrongAnswer("mean-not-sum", p=p)
 
 
-def need_new_array(given: list[np.ndarray], before: list[np.ndarray]) -> None:
-    """Raise if a rank's own array is not what it was."""
+def need_new_array(seen: Rehearsal, given: list[np.ndarray], before: list[np.ndarray]) -> None:
+    """Raise if a rank's own array is not what it was, or is what is returned."""
     for rank, (now, then) in enumerate(zip(given, before, strict=True)):
         if not np.array_equal(now, then):
             raise WrongAnswer("changes-its-input", rank=rank)
+        if np.may_share_memory(now, seen.results[rank]):
+            raise WrongAnswer("returns-its-input", rank=rank)
+
+
+def need_new_array_each_time(function: OnRanks, arrays: list[np.ndarray]) -> None:
+    """Raise if a second call returns an array that the first one had returned."""
+    first, second = (play(function, [array.copy() for array in arrays]).results for _ in range(2))
+    for rank, pair in enumerate(zip(first, second, strict=True)):
+        if np.may_share_memory(*pair):
+            raise WrongAnswer("remembers-earlier-calls: the array", rank=rank)
 
 
 def need_neighbours(seen: Rehearsal, p: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from course_lib.teaching.exercise import exercise
+from course_lib.teaching.judges.trials import second_call
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -94,9 +95,13 @@ def check_mean_gradient(mean_gradient: Callable) -> str:
 
     from .judge_splitting import judge_mean_gradient, observe_mean_gradient
 
-    with_smaller_group(
-        lambda ranks, p: judge_mean_gradient(observe_mean_gradient(mean_gradient, ranks), p)
-    )
+    def judge(ranks: list[int] | None, p: int, first: float = 1.0) -> None:
+        judge_mean_gradient(observe_mean_gradient(mean_gradient, ranks, first), p, first)
+        if ranks is None and first == 1:
+            with second_call():
+                judge(ranks, p, first=2.0)
+
+    with_smaller_group(judge)
     return "One all-reduce, and every sample counts the same."
 
 

@@ -20,10 +20,11 @@ from course_lib.teaching.judges.failures import need_training_mode
 
 # ---- backward by hand -------------------------------------------------------------------------
 
-# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either.
+# (w, b, x, y): with the ReLU open, closed, open with a negative error, closed, and just either;
+# the last one has results of many digits, all of which a float holds.
 POINTS = (
     *((2, 1, 3, 4), (1, -5, 2, 3), (-1, 2, -3, 7), (3, 2, -4, 2)),
-    *((0.5, 0, 1, 3), (0.5, -1, 1, 2)),
+    *((0.5, 0, 1, 3), (0.5, -1, 1, 2), (0.125, 0.375, 1.5, 2)),
 )
 
 
@@ -114,8 +115,9 @@ def _autograd_watched() -> Iterator[list[str]]:
 
 # ---- gradient accumulation --------------------------------------------------------------------
 
-# How many samples, and how many at a time. With the second, `most` pieces are too large.
-CASES = ((10, 4), (14, 3), (9, 4))
+# How many samples, and how many at a time. With the second, `most` pieces are too large; with the
+# last two there is no rest, and no whole piece.
+CASES = ((10, 4), (14, 3), (9, 4), (8, 4), (3, 5))
 
 
 class _Recording(nn.Module):
@@ -134,6 +136,8 @@ class _Recording(nn.Module):
         self.graphs = self._open = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dim() != 2:
+            raise WrongAnswer("a-sample-without-a-batch", shape=tuple(inputs.shape))
         self.sizes.append(len(inputs))
         outputs = self.layer(inputs)
         if outputs.requires_grad:
@@ -178,7 +182,7 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
         raise WrongAnswer("no-gradient")
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
-    _judge_sum(given, wanted, parts, sizes, stale)
+    _judge_sum(given, wanted, parts, sizes, most, stale)
     if not all(map(torch.equal, batch, (images, labels))):
         raise WrongAnswer("changes-its-input")
     need_training_mode(model.training)
@@ -187,12 +191,12 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     return len(model.sizes)
 
 
-def _judge_sum(given, wanted, parts: list, sizes: list[int], stale) -> None:
+def _judge_sum(given, wanted, parts: list, sizes: list[int], most: int, stale) -> None:
     # The numbers are small and whole, so only the divisions round, in float64.
     def equal(candidate: torch.Tensor, tolerance: float = 1e-10) -> bool:
         return torch.allclose(given.double(), candidate, rtol=tolerance, atol=tolerance)
 
-    samples, most, rest = sum(sizes), sizes[0], sizes[-1]
+    samples, rest = sum(sizes), sizes[-1]
     sums = [part * size for part, size in zip(parts, sizes, strict=True)]
     if equal(wanted):
         return

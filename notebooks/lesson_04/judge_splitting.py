@@ -64,22 +64,24 @@ def _all(vectors: list[torch.Tensor], wanted, rtol: float = 1e-10) -> bool:
 # ---- the mean over uneven shards --------------------------------------------------------------
 
 
-def _uneven_shards(p: int) -> tuple[list[torch.Tensor], list[int]]:
-    gradients = [torch.arange(LENGTH).double() * (r + 1) - 3 * r for r in range(p)]
+def _uneven_shards(p: int, first: float) -> tuple[list[torch.Tensor], list[int]]:
+    gradients = [torch.arange(LENGTH).double() * (r + first) - 3 * r for r in range(p)]
     return gradients, [2**r for r in range(p)]
 
 
-def observe_mean_gradient(mean_gradient, ranks: list[int] | None) -> Observation:
+def observe_mean_gradient(mean_gradient, ranks: list[int] | None, first: float) -> Observation:
+    """``first``: of the first rank's gradient."""
+
     def inputs_of(rank: int, p: int) -> tuple[torch.Tensor, int]:
-        gradients, samples = _uneven_shards(p)
+        gradients, samples = _uneven_shards(p, first)
         return gradients[rank], samples[rank]
 
     return observe_with_input_kept(mean_gradient, inputs_of, ranks)
 
 
-def judge_mean_gradient(seen: Observation, p: int) -> None:
+def judge_mean_gradient(seen: Observation, p: int, first: float) -> None:
     vectors = _results(seen, p)
-    gradients, samples = _uneven_shards(p)
+    gradients, samples = _uneven_shards(p, first)
     total = sum(samples)
     weighted = sum(n * g for n, g in zip(samples, gradients, strict=True))
     mistakes = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from course_lib.teaching.exercise import exercise
+from course_lib.teaching.judges.trials import second_call
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -36,7 +37,13 @@ def check_sync_gradients(sync_gradients: Callable) -> str:
 
     from .judge_steps import judge_sync, observe_sync
 
-    with_smaller_group(lambda ranks, p: judge_sync(observe_sync(sync_gradients, ranks), p))
+    def judge(ranks: list[int] | None, p: int) -> None:
+        judge_sync(observe_sync(sync_gradients, ranks), p)
+        if ranks is None:
+            with second_call():
+                judge_sync(observe_sync(sync_gradients, ranks), p)
+
+    with_smaller_group(judge)
     return "The mean gradient on every rank, for one collective."
 
 

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 
 from course_lib.teaching.exercise import WrongAnswer
 
+
+def _small_cases() -> Iterator[tuple[int, int, int]]:
+    for world_size, batch_size, samples in product(range(2, 5), range(1, 5), range(2, 30)):
+        steps = -(-samples // (batch_size * world_size))
+        if samples >= steps * world_size:  # enough for no batch to be empty
+            yield samples, batch_size, world_size
+
+
 # (samples, batch_size, world_size)
-CASES = ((8, 2, 4), (1437, 32, 4), (10, 2, 4), (23, 3, 2), (7, 7, 1), (9, 4, 3))
+CASES = (
+    *((8, 2, 4), (1437, 32, 4), (10, 2, 4), (23, 3, 2), (7, 7, 1), (9, 4, 3)),
+    *_small_cases(),
+)
 
 
 def judge_batches(given: list, again: list, samples: int, batch_size: int) -> None:

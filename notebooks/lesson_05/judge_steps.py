@@ -153,6 +153,10 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
+def _sgd_without_momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5)
+
+
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
@@ -183,9 +187,9 @@ class _SerialRuns(NamedTuple):
 def _serial_runs(p: int, make_optimizer=_sgd) -> _SerialRuns:
     later: list[float] = []
 
-    def train(choose, *, scale=1.0, clear=True) -> tuple[torch.Tensor, list]:
+    def train(choose, *, scale=1.0, clear=True, make=make_optimizer) -> tuple[torch.Tensor, list]:
         model, images, labels = _task(p)
-        optimizer, losses = make_optimizer(model), []
+        optimizer, losses = make(model), []
         later.clear()
         for step in range(STEPS):
             loss = F.cross_entropy(model(choose(images[step])), choose(labels[step]))
@@ -209,6 +213,7 @@ def _serial_runs(p: int, make_optimizer=_sgd) -> _SerialRuns:
         "sum-not-mean": train(whole, scale=p)[0],
         "divides-twice": train(whole, scale=1 / p)[0],
         "forgets-to-clear": train(whole, clear=False)[0],
+        "goes-round-the-optimizer": train(whole, make=_sgd_without_momentum)[0],
     }
     return _SerialRuns(right, mistakes, losses, after)
 
@@ -261,7 +266,12 @@ def _judge_losses(given: list, whole: list[float], after: list[float]) -> None:
             raise WrongAnswer("loss-after-the-step", wanted=whole[0], given=losses[0])
         if len({round(own[0], 9) for own in given}) > 1:
             raise WrongAnswer("own-loss-only", rank=rank, given=losses[0], wanted=whole[0])
-        raise WrongAnswer("wrong-loss", wanted=whole[0], given=losses[0])
+        step = next(
+            i
+            for i, pair in enumerate(zip(losses, whole, strict=True))
+            if abs(pair[0] - pair[1]) >= 1e-9
+        )
+        raise WrongAnswer("wrong-loss", step=step + 1, wanted=whole[step], given=losses[step])
 
 
 def _near(losses: list, wanted: list) -> bool:

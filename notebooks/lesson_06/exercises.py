@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import exercise
 
 # Each check imports its judges when it is called: a notebook's kernel imports this module too.
 
@@ -93,8 +93,7 @@ def check_bucketed_sync(bucketed_sync: Callable) -> str:
     def judge(ranks: list[int] | None, p: int) -> None:
         judge_buckets(on_each_rank(lambda group: try_buckets(bucketed_sync, group), ranks), p)
         if ranks is None:
-            with as_mistake("four-bytes-each"):
-                judge_wide_buckets(on_each_rank(wide), p)
+            judge_wide_buckets(on_each_rank(wide), p)
 
     with_smaller_group(judge)
     return "Three messages for five parameters, two of them on their way before backward has ended."

@@ -27,6 +27,7 @@ BUCKET_BYTES = 40
 BUCKETS = [40, 40, 36]
 FORWARD_BUCKETS = [52, 64]
 WIDE_BUCKETS = [80, 48, 96, 8]  # of the same parameters in float64, which fill no bucket exactly
+EARLY_BUCKETS = [80, 48, 32, 64, 8]  # if a bucket leaves before it would hold too much
 STEPS = 2
 
 
@@ -87,12 +88,22 @@ def judge_buckets(everyone: Findings, p: int) -> None:
 
 def judge_wide_buckets(everyone: Findings, p: int) -> None:
     """The same in float64, where each number has 8 bytes."""
-    judge_findings(everyone)
+    with as_mistake("four-bytes-each"):
+        judge_findings(everyone)
     first = [call for call in everyone[0]["calls"] if call.sent[1] == 0]
     sizes = [call.nbytes for call in first]
-    if sizes != WIDE_BUCKETS:
-        told = {"sizes": sizes, "bucket_bytes": BUCKET_BYTES, "buckets": WIDE_BUCKETS}
-        raise WrongAnswer("wrong-buckets", **told)
+    told = {"sizes": sizes, "bucket_bytes": BUCKET_BYTES, "buckets": WIDE_BUCKETS}
+    if sizes == EARLY_BUCKETS:
+        raise WrongAnswer("leaves-before-it-is-full", **told)
+    if sizes == [nbytes // 2 for nbytes in WIDE_BUCKETS]:
+        raise WrongAnswer("loses-digits")
+    with as_mistake("four-bytes-each"):
+        if sizes != WIDE_BUCKETS:
+            raise WrongAnswer("wrong-buckets", **told)
+        _judge_wide_values(everyone, p)
+
+
+def _judge_wide_values(everyone: Findings, p: int) -> None:
     mean = [
         sum(column) / p
         for column in zip(*(gradients_of(r, 0, torch.float64) for r in range(p)), strict=True)

@@ -31,7 +31,7 @@ _EPOCH_CASES = (
     *((4096, 32, 3, 7, 8), (4096, 32, 3, 7, 2)),
 )
 # Here the last step is a shorter one. It may count as a part or as a whole, but not as none.
-_SHORTER_STEP = (1000, 32, 3, 7, 4)
+_SHORTER_STEPS = ((1000, 32, 3, 7, 4), (1000, 32, 3, 7, 3))
 
 _EPOCH_MISTAKES = (
     Mistake("one-rank-synchronises", lambda n, b, c, s, r: n / (r * b) * (c + s)),
@@ -45,10 +45,15 @@ _EPOCH_MISTAKES = (
 
 def judge_epoch(epoch_seconds: Callable) -> None:
     judge_formula(epoch_seconds, _epoch, _EPOCH_MISTAKES, _EPOCH_CASES)
-    by_steps = plain(epoch_seconds(*_SHORTER_STEP)) == _whole_steps(*_SHORTER_STEP)
-    right, dropped = _whole_steps if by_steps else _epoch, 7 * (3 + 7)
-    mistakes = [Mistake("drops-the-last-samples", lambda *case: dropped)]
-    judge_formula(epoch_seconds, right, mistakes, [_SHORTER_STEP])
+    first = _SHORTER_STEPS[0]
+    right = _whole_steps if plain(epoch_seconds(*first)) == _whole_steps(*first) else _epoch
+    mistakes = [
+        Mistake("drops-the-last-samples", lambda n, b, c, s, r: n // (r * b) * (c + s)),
+        Mistake(
+            "drops-the-last-samples: of some", lambda n, b, c, s, r: round(n / r / b) * (c + s)
+        ),
+    ]
+    judge_formula(epoch_seconds, right, mistakes, _SHORTER_STEPS)
 
 
 # ---- the boundary -----------------------------------------------------------------------------
@@ -224,6 +229,7 @@ def _efficiency(base_ranks, base_rate, ranks, rate):
 _EFFICIENCY_CASES = (
     *((8, 1_000, 256, 28_800), (1, 100, 4, 200), (4, 900, 16, 2_400)),
     (2, 100, 4, 250),  # more than twice as fast: so it is published, if caches help
+    (4, 900, 6, 1_200),  # one and a half times as many ranks
 )
 
 _EFFICIENCY_MISTAKES = (
@@ -247,6 +253,8 @@ _EFFICIENCY_MISTAKES = (
         lambda b, s, r, t: (100 * _efficiency(b, s, r, t)[0], _ratio(100 * t / r / (s / b))),
     ),
     Mistake("wrong-order", lambda b, s, r, t: _efficiency(b, s, r, t)[::-1]),
+    Mistake("whole-times", lambda b, s, r, t: (t / s / (r // b), _ratio(t / s / (r // b)))),
+    Mistake("rounds", lambda *case: tuple(round(number, 2) for number in _efficiency(*case))),
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -24,6 +25,9 @@ def judge_scatter(scatter: Callable) -> str:
     for samples, p in ((8, 4), (9, 4), (10, 4), (250, 4), (7, 3), (2, 4), (3, 4), (5, 1)):
         batch = torch.arange(2 * samples).reshape(samples, 2)
         _judge_shards(scatter(batch, p), batch, p)
+    thirds = torch.arange(20, dtype=torch.float64) / 3  # which float32 does not hold
+    for batch in (thirds.reshape(5, 1, 2, 2), torch.arange(5)):  # such as images, and labels
+        _judge_shards(scatter(batch, 3), batch, 3)
     return "Every sample has its device, in order, and no device has two more than another."
 
 
@@ -82,9 +86,13 @@ def judge_mean_loss(mean_loss: Callable) -> str:
     _judge_loss(mean_loss, ([5.0, 3.0], [7.0, 1.0], []), "sizes 2, 2 and 0")
     _judge_loss(mean_loss, ([-1.0, -3.0], [0.0], [12.0]), "means -2, 0, 12 of sizes 2, 1, 1")
     _judge_loss(mean_loss, ([6.0], [], [2.0, 4.0, 4.0]), "sizes 1, 0 and 3")
+    _judge_loss(mean_loss, ([], [2.0, 4.0]), "sizes 0 and 2")
     _judge_loss(mean_loss, ([2.0**30 + 1.0], [1.0, 1.0, 1.0]), "sizes 1 and 3, a large loss")
     _judge_loss(mean_loss, ([3.0], [6.0, 9.0]), "sizes 1 and 2")
     _judge_loss(mean_loss, ([2.0, 4.0],), "one device")
+    diverged = mean_loss([torch.tensor(torch.nan), torch.tensor(3.0)], [2, 2])
+    if not torch.as_tensor(diverged).isnan():
+        raise WrongAnswer("hides-a-nan", found=float(diverged))
     return "It is the mean over all samples, and its gradient is that of the full batch."
 
 
@@ -94,9 +102,9 @@ def _judge_loss(mean_loss: Callable, shards, asked: str) -> None:
     sizes = [len(sample) for sample in samples]
     before = [loss.item() for loss in losses]
     given = mean_loss(losses, sizes)
-    if len(losses) != len(before) or any(
-        loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)
-    ):
+    if len(losses) != len(before) or sizes != [len(sample) for sample in samples]:
+        raise WrongAnswer("changes-its-input: a list", asked=asked)
+    if any(loss.item() != b and b == b for loss, b in zip(losses, before, strict=True)):
         raise WrongAnswer("changes-its-input", asked=asked)
     if any(sample.grad is not None for sample in samples):
         raise WrongAnswer("goes-back-itself", asked=asked)
@@ -287,7 +295,9 @@ def judge_master_bytes(master_bytes: Callable) -> str:
     masked.register_buffer("mean", torch.zeros(3))
     masked.register_buffer("mask", torch.ones(7), persistent=False)  # in no `state_dict`
     cases = [(plain, four, 4, 5), (plain, four, 8, 5), (plain, four, 1, 5)]
+    counting = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))  # its count is an int64
     cases += [(model, eight, 4, 3), (model, eight, 2, 3), (masked, four, 4, 5)]
+    cases += [(counting, four, 4, 5)]
     for net, dtype, p, classes in cases:
         inputs, outputs = torch.zeros(24, 6, dtype=dtype), torch.zeros(24, classes, dtype=dtype)
         _judge_bytes(master_bytes(net, inputs, outputs, p), net, inputs, outputs, p)
@@ -301,6 +311,8 @@ def _judge_bytes(given, net: nn.Module, inputs, outputs, p: int) -> None:
     wanted = _wanted_bytes(net, inputs, outputs, p)
     out, into = given
     if (out, into) == wanted:
+        if not all(isinstance(number, Integral) for number in given):
+            raise WrongAnswer("not-two-numbers: not whole", given=repr(given))
         return
     if (into, out) == wanted:
         raise WrongAnswer("out-and-in-swapped", asked=asked)
@@ -337,7 +349,8 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
     trained = sum(t.nbytes for t in net.parameters() if t.requires_grad)
     buffers = sum(t.nbytes for t in net.buffers())
     saved = sum(t.nbytes for t in net.state_dict().values())
-    others = p - 1
+    size, others = inputs.element_size(), p - 1
+    alike = sum(size * t.numel() for t in net.buffers())
 
     def shards(tensor: torch.Tensor, forgotten: str) -> _Options:
         whole = tensor.nbytes
@@ -353,6 +366,7 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
         (others * (parameters + buffers), ()),
         (others * parameters, ("forgets-the-buffers",)),
         (others * saved, ("only-what-is-saved",)),
+        (others * (parameters + alike), ("one-size-for-all",)),
         (others * (trained + buffers), ("forgets-the-frozen",)),
         (others * trained, ("forgets-the-buffers", "forgets-the-frozen")),
         (p * (parameters + buffers), ("counts-itself",)),
@@ -371,7 +385,6 @@ def _mistakes(given: tuple, net: nn.Module, inputs, outputs, p: int) -> list[str
     out = [weights, shards(inputs, "forgets-the-inputs"), shards(outputs, "forgets-the-way-back")]
     back: _Options = [(0, ()), (inputs.nbytes * others // p, ("inputs-come-back",))]
     into = [shards(outputs, "forgets-the-outputs"), gradients, back]
-    size = inputs.element_size()
     units = [(1, ()), (size, ("numbers-not-bytes",))]
     units += [(2, ("always-four-bytes",))] if size == 8 else []
     found = [

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from numbers import Number
 from pathlib import PurePath
 from typing import Any
 
-from ..exercise import WrongAnswer
+from ..exercise import WrongAnswer, as_mistake
 
 _LONGEST = 200  # characters of a value that is shown
 
@@ -56,6 +57,13 @@ class Trials:
                     given=shown(again),
                     wanted=shown(first),
                 )
+
+
+@contextmanager
+def second_call() -> Iterator[None]:
+    """Whatever goes wrong inside comes from an earlier call, which was right."""
+    with as_mistake("remembers-earlier-calls: a second call"):
+        yield
 
 
 def argument_name(function: Callable, number: int) -> str:
