@@ -26,7 +26,7 @@
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -507,11 +507,10 @@ logits_gb = 4 * tokens * vocabulary / 1e9
 compare(prediction, logits_gb, within=0.02, unit="GB", source="By the formula")
 
 # %%
-print(
-    f"logits of {tokens:,} tokens: {logits_gb / 2:.2f} GB in bfloat16, {logits_gb:.2f} GB in float32"
-)
-print(f"with what the loss keeps and their gradient   {3 * logits_gb:6.2f} GB")
-print(f"... each cut over {t} GPUs                      {3 * logits_gb / t:6.2f} GB")
+print(f"logits of {tokens:,} tokens, bfloat16         {logits_gb / 2:6.2f} GB")
+print(f"... in float32                               {logits_gb:6.2f} GB")
+print(f"... with what the loss keeps, and gradients  {3 * logits_gb:6.2f} GB")
+print(f"... each cut over {t} GPUs                     {3 * logits_gb / t:6.2f} GB")
 assert 12 < 3 * logits_gb < 13
 
 # %% [markdown]
@@ -521,7 +520,7 @@ assert 12 < 3 * logits_gb < 13
 #
 # $$ L = \ln \sum_v e^{z_v} - z_\text{label} $$
 #
-# and both terms are sums over the ranks; the second has one term that is not zero. (Softmax subtracts the largest logit first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient is softmax minus one at the label: each rank has its columns of it already. This is called *loss parallelism*.
+# and both terms are sums over the ranks; the second has one term that is not zero. (Softmax subtracts the largest logit first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient is softmax minus one at the label: each rank has its columns of it already. This is called *loss parallelism*; Megatron-LM computes its loss so [1].
 
 
 # %%
@@ -615,7 +614,7 @@ if rank == 0:
     print(f"kept for backward: {kept:,} bytes here, {kept_whole:,} in one piece")
 
 # %% [markdown]
-# DTensor does the same: the layer leaves its output cut by columns, and within `loss_parallel` cross-entropy takes it that way. Without `loss_parallel` the same line gathers the logits. The result is right, and only the counts tell.
+# DTensor does the same: the layer leaves its output cut by columns, and within `loss_parallel` cross-entropy takes it that way. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is right, and only the counts tell.
 
 # %%
 # %%px
@@ -643,7 +642,7 @@ with Traffic() as traffic:
 assert traffic.collectives == {"all_gather": (1, TOKENS * VOCABULARY // world_size * 8)}
 
 # %% [markdown]
-# With it, three all-reduces instead of our two (*measured here*, PyTorch 2.13), and the same 6,144 bytes. Without it, 512,000 from each rank.
+# With `loss_parallel` there are three all-reduces instead of our two (*measured here*, PyTorch 2.13), and the same 6,144 bytes. Without it each rank hands over 512,000.
 #
 # ## 5. Sequence parallelism
 #
@@ -714,7 +713,7 @@ compare(prediction, in_chunks, unit="ms", source="By the formula")
 product_in_chunks(ranks, transfer, product)
 
 # %% [markdown]
-# 6 ms. The first chunk is at hand, and each of the others costs whatever takes longer, its transfer or the product before it. As long as a product takes at least as long as a transfer, nothing of the all-gather is left to see. With 2 ms for a transfer it would be 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
+# 6 ms. The first chunk is at hand, and each of the others costs whatever takes longer, its transfer or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. With 2 ms for a transfer it would be 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
 #
 # Here are the chunks on your ranks. The result is the whole product, and the bytes are those of a ring all-gather: $p - 1$ chunks from each rank.
 
@@ -963,7 +962,7 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
 #
 # ### In mixed precision
 #
-# In *mixed precision* the layers of a model compute in bfloat16, two bytes a number, of which 8 bits are significant. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: `param_dtype`, in which weights are gathered and used, and `reduce_dtype`, in which gradients are summed. What a rank stores keeps the dtype that the model had, here float32. These are the *master weights*, which the optimizer updates.
+# In *mixed precision* the layers of a model compute in bfloat16, two bytes a number, of which 8 bits are significant. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: `param_dtype`, in which weights are gathered and used, and `reduce_dtype`, in which gradients are summed. What a rank stores keeps the dtype that the model had, here float32. These are the *master weights* [8], which the optimizer updates.
 #
 # **Predict.** Stage 3 with weights gathered in bfloat16 and gradients summed in float32: how many times the bytes of stage 3 in float32 does it send? Write a fraction.
 
@@ -1036,7 +1035,7 @@ for policy_name, traffic in mixed_traffic.items():
         print(f"{policy_name:20} {counts}")
 
 # %% [markdown]
-# Why not sum in bfloat16 as well, and send half?
+# Why not sum in bfloat16 as well, and halve those bytes too?
 #
 # **Predict.** 1,000 ranks each have the gradient 1. The sum goes from rank to rank, and each adds its own, in bfloat16. What comes out?
 
@@ -1056,7 +1055,7 @@ compare(prediction, cluster.view["came_out"][0], source="Computed here")
 # %% [markdown]
 # 256. The next number, 257, needs nine significant bits, so $256 + 1$ is rounded to 256 from there on. The more ranks, the more of a gradient is lost, and it is lost before the optimizer sees it.
 #
-# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend is kinder than a network: it adds bfloat16 in float32 and rounds once, lesson 08. NCCL's sums are rounded at every hop.)
+# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. NCCL's rings round at every hop.)
 
 # %%
 # %%px
@@ -1078,7 +1077,7 @@ if rank == 0:
 # %% [markdown]
 # And why master weights? The same rounding stops the update. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
 #
-# **Predict.** There are 5 · 64 = 320 of them. How many have moved after 3 steps, if the stored weights themselves are bfloat16?
+# **Predict.** There are 5 · 64 = 320 of them. How many have moved after 2 steps, if the stored weights themselves are bfloat16?
 
 # %%
 prediction = None
@@ -1087,9 +1086,9 @@ prediction = None
 # %%
 # %%px
 def moved(model):
-    """How many weights of the norms are not 1 any more after three steps of Adam."""
+    """How many weights of the norms are not 1 any more after two steps of Adam."""
     optimizer = adam(model)
-    for step in range(3):
+    for step in range(2):
         optimizer.zero_grad()
         images, labels = batch(step, rank, world_size)
         images = images.to(next(model.parameters()).dtype)
@@ -1113,7 +1112,7 @@ assert cluster.view["moved_master"] == [320] * 4
 assert cluster.view["moved_bfloat16"] == [0] * 4
 
 # %% [markdown]
-# ### Born in shards: the meta device
+# ### Build it in shards: the meta device
 #
 # One thing is still whole on every rank: the model before `fully_shard` cuts it. If it does not fit there, it cannot even be built. PyTorch's *meta device* has tensors with a shape and a dtype and no memory. So build the model there, shard it, and let `to_empty` allocate memory for the shards only.
 #
@@ -1182,7 +1181,7 @@ usual = new_model().blocks[0].mlp.up.weight.detach()
 compare(prediction, cluster.view["different"][0])
 
 # %% [markdown]
-# One quarter, four times: equal seeds, equal shapes, equal numbers. Mean and spread look right, and the loss will fall, so only a comparison shows it. (On GPUs DTensor takes care: each rank draws from its own place in one sequence. On CPUs it warns.) And `position`, a parameter that belongs to no layer, has no `reset_parameters` and holds what it held.
+# One quarter, four times: equal seeds, equal shapes, equal numbers. Mean and spread look right, so only a comparison shows it. (On GPUs DTensor takes care: each rank draws from its own place in one sequence. On CPUs it warns.) And `position`, a parameter that belongs to no layer, has no `reset_parameters` and holds what it held.
 
 # %%
 # %%px
@@ -1250,7 +1249,7 @@ assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
 # %% [markdown]
 # ### Replicas of shards: HSDP
 #
-# A mesh of two dimensions can also be given to `fully_shard` itself. Then the model is sharded along the second dimension and replicated along the first: *HSDP*, hybrid sharding. Ranks 0 and 1 hold a half each, and so do ranks 2 and 3. Every rank has samples of its own.
+# A mesh of two dimensions can also be given to `fully_shard` itself. Then the model is sharded along the second dimension and replicated along the first: *HSDP*, hybrid sharding [4]. Ranks 0 and 1 hold a half each, and so do ranks 2 and 3. Every rank has samples of its own.
 #
 # So each rank belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as stage 3 does. Then the ranks that hold the same shard, one in each machine, all-reduce their part of the gradient: the *replicate* group.
 #
@@ -1279,7 +1278,7 @@ hsdp, plain = shard_units(new_model(), mesh_hsdp), shard_units(new_model())
 one_process = new_model()
 three = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (hsdp, plain, one_process)]
 of_group = {}
-for step, micro in enumerate((1, 2, 4)):
+for step, micro in enumerate((1, 2)):
     with Traffic(groups["shard"]) as in_shard, Traffic(groups["replicate"]) as in_replicate:
         accumulate(hsdp, step, micro)
     of_group[micro] = [ring_bytes(t, 2) / whole_bytes for t in (in_shard, in_replicate)]
@@ -1305,12 +1304,12 @@ compare(prediction, of_group[1], source="From the counts")
 #
 # $$ 3 \, \frac{p_\text{shard} - 1}{p_\text{shard}} \, n \quad \text{in the one,} \qquad 2 \, \frac{p_\text{replicate} - 1}{p_\text{replicate}} \cdot \frac{n}{p_\text{shard}} \quad \text{in the other} $$
 #
-# It holds $n / p_\text{shard}$, a half here, where plain stage 3 holds a quarter. After three steps HSDP, plain stage 3 and one process have the same weights. Steps two and three took 2 and 4 micro-batches. Each micro-batch needs its own gathers and reduce-scatters, so the shard group sends 2 and 4 times as much. The replicate group works once, after the last micro-batch, because `set_requires_all_reduce` puts it off until then.
+# It holds $n / p_\text{shard}$, a half here, where plain stage 3 holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step took two micro-batches. Each needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works once, after the last micro-batch, because `set_requires_all_reduce` puts it off until then.
 
 # %%
-assert of_group == {1: [1.5, 0.5], 2: [3.0, 0.5], 4: [6.0, 0.5]}
+assert of_group == {1: [1.5, 0.5], 2: [3.0, 0.5]}
 for micro, (shard_group, replicate_group) in of_group.items():
-    print(f"{micro} micro-batches: {shard_group} n in the shard group, {replicate_group} n across")
+    print(f"micro-batches: {micro}   shard group: {shard_group} n   replicate: {replicate_group} n")
 
 # %%
 # %%px
@@ -1329,7 +1328,7 @@ across = per_machine * 2 * (machines - 1) / machines * 4 * model_size / per_mach
 assert across < flat < 1.2 * across
 print("GB                                       stage 3   HSDP")
 for micro in (1, 4):
-    print(f"leave each machine, {micro} micro-batches    {micro * flat:8.0f} {across:6.0f}")
+    print(f"leave each machine, micro-batches: {micro}   {micro * flat:8.0f} {across:6.0f}")
 held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, per_machine))
 print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
 
@@ -1452,3 +1451,4 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. The sizes of the model, and the network of its training; the exact vocabulary is `vocab_size` in the released model's `config.json`.
 # 6. NVIDIA, *H100 Tensor Core GPU*, specifications, [nvidia.com](https://www.nvidia.com/en-us/data-center/h100/).
 # 7. PyTorch, *torchtitan*, `torchtitan/distributed/tensor_parallel.py`, [github.com](https://github.com/pytorch/torchtitan), which sets `torch._inductor.config._micro_pipeline_tp`; the compiler's pass is `torch/_inductor/fx_passes/micro_pipeline_tp.py` in PyTorch 2.13.
+# 8. P. Micikevicius, S. Narang and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Why the optimizer keeps weights in float32.

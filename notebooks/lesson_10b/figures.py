@@ -149,7 +149,7 @@ def product_in_chunks(ranks: int = 4, transfer: float = 1.0, product: float = 1.
     lane(180, "processor", [step * pace for step in range(ranks)], product, 0.0)
     _time_axis(drawing, left, 224, scale, serial)
     words = (
-        "Rank 0 of the layer; the number is the rank whose tokens they are.",
+        "On rank 0. The number is the rank whose tokens they are.",
         "Pale: they arrive. Solid: they are multiplied. Hatched: rank 0 waits.",
     )
     for line, sentence in enumerate(words):
