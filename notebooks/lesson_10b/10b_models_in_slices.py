@@ -18,18 +18,20 @@
 # **You will be able to**
 # - cut a linear layer by columns and by rows, and say which all-reduce belongs into forward and which into backward;
 # - do the same to a whole transformer, by hand and by DTensor, and prove that it computes what the uncut one does;
+# - work out the loss of a large vocabulary without gathering its logits;
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by their bytes in memory and on the way;
-# - use `ZeroRedundancyOptimizer`, `fully_shard` and a 2 x 2 mesh;
+# - use `ZeroRedundancyOptimizer` and `fully_shard`, also in mixed precision and from the meta device;
+# - lay out a 2 x 2 mesh, of data and slices or of replicas and shards, and say what each of its groups carries;
 # - work out on paper what a model of 70 billion parameters needs.
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 140 minutes to study it with its three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution, yours_or_solution
-from notebooks.lesson_10b.figures import bytes_on_each_rank, gpus_needed
+from notebooks.lesson_10b.figures import bytes_on_each_rank, gpus_needed, product_in_chunks
 from notebooks.lesson_10b.figures import sequence_in_slices, sliced_mlp
 
 # %% tags=["nbval-ignore-output"]
@@ -490,6 +492,158 @@ assert traffic.collectives["all_reduce"].messages == 4
 # %% [markdown]
 # Four again. Count before you trust a plan.
 #
+# ### The logits, cut by the vocabulary
+#
+# The last layer of a language model gives out, for each token, one number for each entry of the vocabulary: the *logits*. The loss is the cross-entropy of their softmax.
+#
+# **Predict.** Llama 3 has a vocabulary of 128,256 entries (*published* [5]). How many gigabytes ($10^9$ bytes) are the logits of one sequence of 8,192 tokens, in float32?
+
+# %%
+prediction = None
+
+# %%
+vocabulary, tokens, t = 128256, 8192, 8
+logits_gb = 4 * tokens * vocabulary / 1e9
+compare(prediction, logits_gb, within=0.02, unit="GB", source="By the formula")
+
+# %%
+print(f"logits of {tokens:,} tokens, bfloat16         {logits_gb / 2:6.2f} GB")
+print(f"... in float32                               {logits_gb:6.2f} GB")
+print(f"... with what the loss keeps, and gradients  {3 * logits_gb:6.2f} GB")
+print(f"... each cut over {t} GPUs                     {3 * logits_gb / t:6.2f} GB")
+assert 12 < 3 * logits_gb < 13
+
+# %% [markdown]
+# Backward needs the softmax, which is as large as the logits, and so is their gradient: 12.6 GB for a single sequence.
+#
+# Cut the layer by columns, and each rank has the logits of its part of the vocabulary, for all tokens. Gathering them would bring the 4.2 GB back. But the loss of a token needs only two things from the others. With its logits $z_v$ it is
+#
+# $$ L = \ln \sum_v e^{z_v} - z_\text{label} $$
+#
+# and both terms are sums over the ranks; the second has one term that is not zero. (Softmax subtracts the largest logit first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient is softmax minus one at the label: each rank has its columns of it already. This is called *loss parallelism*; Megatron-LM computes its loss so [1].
+
+
+# %%
+# %%px
+def at_labels(labels, logits):
+    """One where a column of this rank's logits is its token's label, zero elsewhere."""
+    width = logits.shape[1]
+    return (labels[:, None] == rank * width + torch.arange(width)).to(logits)
+
+
+# %%
+# %%px
+class SlicedCrossEntropy(torch.autograd.Function):
+    """The mean loss of logits (tokens, vocabulary / p), this rank's columns of them."""
+
+    @staticmethod
+    def forward(ctx, logits, labels):
+        largest = logits.amax(1)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        terms = (logits - largest[:, None]).exp()
+        sums = torch.stack([terms.sum(1), (logits * at_labels(labels, logits)).sum(1)])
+        dist.all_reduce(sums)
+        ctx.save_for_backward(terms / sums[0][:, None], labels)
+        return (largest + sums[0].log() - sums[1]).mean()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        softmax, labels = ctx.saved_tensors
+        return gradient * (softmax - at_labels(labels, softmax)) / len(labels), None
+
+
+# %% [markdown]
+# **Predict.** There are 256 tokens, a vocabulary of 1,000 and 4 ranks; numbers have 8 bytes. Gathering the logits, each rank would hand over 512,000 bytes. How many does it hand over to the two all-reduces above?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def kept_by(loss_of, logits):
+    """The loss, and the bytes that autograd keeps of it until backward."""
+    kept = {}
+
+    def note(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = local_bytes([tensor])
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = loss_of(logits)
+    return loss, sum(kept.values())
+
+
+# %%
+# %%px
+torch.manual_seed(3)  # the same tokens and labels on all ranks
+TOKENS, VOCABULARY = 256, 1000
+hidden = torch.randn(TOKENS, 64).double()
+entries = torch.randint(VOCABULARY, (TOKENS,))  # the labels: which entry comes next
+head = nn.Linear(64, VOCABULARY, bias=False).double()
+
+# %%
+# %%px
+own_head = own_slice(head.weight, 0)
+hidden_sliced, hidden_whole = (hidden.clone().requires_grad_() for _ in range(2))
+own_logits = F.linear(Copy.apply(hidden_sliced), own_head)
+with Traffic() as of_the_loss:
+    loss, kept = kept_by(lambda z: SlicedCrossEntropy.apply(z, entries), own_logits)
+loss.backward()
+
+head.zero_grad()
+loss_whole, kept_whole = kept_by(lambda z: F.cross_entropy(z, entries), head(hidden_whole))
+loss_whole.backward()
+close(loss, loss_whole)
+close(hidden_sliced.grad, hidden_whole.grad)
+close(own_head.grad, head.weight.grad.chunk(world_size, 0)[rank])
+loss_calls, loss_bytes = of_the_loss.collectives["all_reduce"]
+
+# %%
+compare(prediction, cluster.view["loss_bytes"][0])
+
+# %% [markdown]
+# The largest logit, the sum and the label's logit: three numbers a token, whatever the size of the vocabulary. For Llama 3's 8,192 tokens that is 98 kB in place of gigabytes. Loss and gradients equal those of one process, and what is kept for backward is a quarter.
+
+# %%
+# %%px
+assert (loss_calls, loss_bytes) == (2, 3 * TOKENS * 8)
+assert kept == (TOKENS * VOCABULARY // world_size + TOKENS) * 8  # and the labels
+assert 0 <= kept_whole - (TOKENS * VOCABULARY + TOKENS) * 8 <= 8
+if rank == 0:
+    print(f"kept for backward: {kept:,} bytes here, {kept_whole:,} in one piece")
+
+# %% [markdown]
+# DTensor does the same: the layer leaves its output cut by columns, and within `loss_parallel` cross-entropy takes it that way. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is right, and only the counts tell.
+
+# %%
+# %%px
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+by_columns = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+head_dtensor = nn.Linear(64, VOCABULARY, bias=False).double()
+head_dtensor.load_state_dict(head.state_dict())
+parallelize_module(head_dtensor, mesh, by_columns)
+with loss_parallel():
+    logits = head_dtensor(hidden)
+    with Traffic() as traffic:
+        loss = F.cross_entropy(logits, entries)
+    loss.backward()
+close(loss.full_tensor(), loss_whole)
+close(head_dtensor.weight.grad.full_tensor(), head.weight.grad)
+assert traffic.collectives == {"all_reduce": (3, 3 * TOKENS * 8)}
+
+# %%
+# %%px
+entries_dtensor = distribute_tensor(entries, mesh, [Replicate()], src_data_rank=None)
+with Traffic() as traffic:
+    close(F.cross_entropy(head_dtensor(hidden), entries_dtensor).full_tensor(), loss_whole)
+assert traffic.collectives == {"all_gather": (1, TOKENS * VOCABULARY // world_size * 8)}
+
+# %% [markdown]
+# With `loss_parallel` there are three all-reduces instead of our two (*measured here*, PyTorch 2.13), and the same 6,144 bytes. Without it each rank hands over 512,000.
+#
 # ## 5. Sequence parallelism
 #
 # In section 4 the norms, and what they keep for backward, are whole on every rank. But a norm looks at one token at a time, so *it* could be cut by tokens. Then $g$ need not give everyone the whole sum: a reduce-scatter gives each rank the sum for its tokens, and $f$ becomes the all-gather that brings the tokens together again. This is *sequence parallelism* [2].
@@ -506,9 +660,8 @@ prediction = None
 
 # %%
 # %%px
-def ring_bytes(traffic):
-    """What each rank would send over rings for the collectives counted, from what it gave them."""
-    p = world_size
+def ring_bytes(traffic, p=world_size):
+    """What each of p ranks would send over rings for the collectives counted on it."""
     factors = {
         "all_reduce": 2 * (p - 1) / p,  # of the whole
         "reduce_scatter": (p - 1) / p,  # of the whole
@@ -542,6 +695,55 @@ compare(prediction, cluster.view["ratio"][0], within=0.01, source="From the coun
 
 # %%
 assert cluster.view["ratio"] == [1.0] * 4
+
+# %% [markdown]
+# ### Hide the messages behind the product
+#
+# The all-gather in front of a column layer stands in the way: the layer waits until all tokens are there. It need not. A token's row of the product $xA_r$ needs this token only, so a rank can begin with its own chunk of the tokens and let the others arrive meanwhile, round a ring. This is *asynchronous tensor parallelism*; PyTorch's compiler can cut products and messages so, an option that torchtitan uses [7].
+#
+# **Predict.** A chunk takes 1 ms to arrive and 1.5 ms to be multiplied (*assumed*). On 4 ranks, one after the other takes 3 · 1 + 4 · 1.5 = 9 ms. And if each chunk arrives while the one before is multiplied?
+
+# %%
+prediction = None
+
+# %%
+transfer, product, ranks = 1.0, 1.5, 4
+in_chunks = product + (ranks - 1) * max(transfer, product)
+compare(prediction, in_chunks, unit="ms", source="By the formula")
+product_in_chunks(ranks, transfer, product)
+
+# %% [markdown]
+# 6 ms. The first chunk is at hand, and each of the others costs whatever takes longer, its transfer or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. With 2 ms for a transfer it would be 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
+#
+# Here are the chunks on your ranks. The result is the whole product, and the bytes are those of a ring all-gather: $p - 1$ chunks from each rank.
+
+
+# %%
+# %%px
+def gather_and_multiply(chunk, weight):
+    """The product of all ranks' chunks with weight; each arrives during the product before."""
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    products, messages = [None] * world_size, []
+    for step in range(world_size):
+        if step < world_size - 1:
+            arriving = torch.empty_like(chunk)
+            pair = dist.P2POp(dist.isend, chunk, right), dist.P2POp(dist.irecv, arriving, left)
+            messages = dist.batch_isend_irecv(list(pair))
+        products[(rank - step) % world_size] = chunk @ weight
+        for message in messages:
+            message.wait()
+        chunk, messages = arriving, []
+    return torch.cat(products)
+
+
+# %%
+# %%px
+all_tokens = x.flatten(0, 1)  # section 2's samples, one row a token
+own_tokens = all_tokens.chunk(world_size)[rank].contiguous()
+with Traffic() as traffic:
+    y_chunks = gather_and_multiply(own_tokens, up.detach().T)
+close(y_chunks, all_tokens @ up.detach().T)
+assert traffic.sent.bytes == (world_size - 1) * local_bytes([own_tokens])
 
 # %% [markdown]
 # ## 6. Sharding the optimizer, by hand
@@ -758,6 +960,250 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
 # %% [markdown]
 # (The bytes held are *measured here*, those sent *predicted*: the ring's formula, applied to the counted bytes.) Stage 2 is free: a quarter of gradients and state, and not a byte more than DDP. Stage 3 pays half as much again for the memory of the parameters, as the ZeRO paper says (*published* [3]). It can gather the next block while this one computes, so on a good network the price is hidden, as in lesson 06.
 #
+# ### In mixed precision
+#
+# In *mixed precision* the layers of a model compute in bfloat16, two bytes a number, of which 8 bits are significant. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: `param_dtype`, in which weights are gathered and used, and `reduce_dtype`, in which gradients are summed. What a rank stores keeps the dtype that the model had, here float32. These are the *master weights* [8], which the optimizer updates.
+#
+# **Predict.** Stage 3 with weights gathered in bfloat16 and gradients summed in float32: how many times the bytes of stage 3 in float32 does it send? Write a fraction.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+BF16, FP32 = torch.bfloat16, torch.float32
+POLICIES = {
+    "float32, float32": MixedPrecisionPolicy(),
+    "bfloat16, float32": MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=FP32),
+    "bfloat16, bfloat16": MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=BF16),
+}
+
+
+def shard_units(model, mesh=mesh, policy=POLICIES["float32, float32"]):
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    return model
+
+
+# %%
+# %%px
+def gradient_of(model):
+    """The whole gradient as one vector, on every rank."""
+    whole = [p.grad.full_tensor() if isinstance(p, DTensor) else p.grad for p in model.parameters()]
+    return torch.cat([gradient.flatten() for gradient in whole]).float()
+
+
+# %%
+# %%px
+mixed_traffic, mixed_gradient = {}, {}
+for policy_name, policy in POLICIES.items():
+    mixed = shard_units(new_model().float(), policy=policy)
+    images, labels = batch(0, rank, world_size)
+    with Traffic() as traffic:
+        F.cross_entropy(mixed(images.float()).float(), labels).backward()
+    mixed_traffic[policy_name] = traffic
+    mixed_gradient[policy_name] = gradient_of(mixed)
+    assert {p.dtype for p in mixed.parameters()} == {FP32}
+    assert {p.grad.dtype for p in mixed.parameters()} == {FP32}
+mixed_sent = {policy_name: ring_bytes(traffic) for policy_name, traffic in mixed_traffic.items()}
+
+# %%
+mixed_sent = cluster.view["mixed_sent"][0]
+compare(
+    prediction,
+    mixed_sent["bfloat16, float32"] / mixed_sent["float32, float32"],
+    within=0.01,
+    source="From the counts",
+)
+
+# %% [markdown]
+# Two thirds: 2 + 2 + 4 bytes for each parameter instead of 4 + 4 + 4. The counts say in which dtype each collective travels: a rank hands over its shard to two all-gathers, and the whole gradient to the reduce-scatter. (Each parameter is filled up to a multiple of 4 rows.)
+
+# %%
+# %%px
+filled_up = sum(
+    -(-len(p) // world_size) * world_size * p[0].numel() for p in new_model().parameters()
+)
+for policy_name, traffic in mixed_traffic.items():
+    gathered, reduced = (2 if word == "bfloat16" else 4 for word in policy_name.split(", "))
+    counts = {kind: count.bytes for kind, count in traffic.collectives.items()}
+    assert counts["all_gather"] == 2 * gathered * filled_up // world_size
+    assert counts["reduce_scatter"] == reduced * filled_up
+    if rank == 0:
+        print(f"{policy_name:20} {counts}")
+
+# %% [markdown]
+# Why not sum in bfloat16 as well, and halve those bytes too?
+#
+# **Predict.** 1,000 ranks each have the gradient 1. The sum goes from rank to rank, and each adds its own, in bfloat16. What comes out?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+running_sum = torch.zeros((), dtype=BF16)
+for _ in range(1000):
+    running_sum += 1
+came_out = running_sum.item()
+
+# %%
+compare(prediction, cluster.view["came_out"][0], source="Computed here")
+
+# %% [markdown]
+# 256. The next number, 257, needs nine significant bits, so $256 + 1$ is rounded to 256 from there on. The more ranks, the more of a gradient is lost, and it is lost before the optimizer sees it.
+#
+# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. NCCL's rings round at every hop.)
+
+# %%
+# %%px
+in_one_process = torch.zeros_like(mixed_gradient["bfloat16, float32"])
+for part in range(world_size):
+    rounded = new_model().to(BF16)
+    images, labels = batch(0, part, world_size)
+    F.cross_entropy(rounded(images.to(BF16)).float(), labels).backward()
+    in_one_process += gradient_of(rounded) / world_size
+errors = [
+    ((mixed_gradient[f"bfloat16, {word}"] - in_one_process).norm() / in_one_process.norm()).item()
+    for word in ("float32", "bfloat16")
+]
+assert errors[0] < 1e-6
+assert errors[1] > 1e-4
+if rank == 0:
+    print(f"a gradient summed in bfloat16 is off by about {errors[1]:.1%}, in float32 by rounding")
+
+# %% [markdown]
+# And why master weights? The same rounding stops the update. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
+#
+# **Predict.** There are 5 · 64 = 320 of them. How many have moved after 2 steps, if the stored weights themselves are bfloat16?
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def moved(model):
+    """How many weights of the norms are not 1 any more after two steps of Adam."""
+    optimizer = adam(model)
+    for step in range(2):
+        optimizer.zero_grad()
+        images, labels = batch(step, rank, world_size)
+        images = images.to(next(model.parameters()).dtype)
+        F.cross_entropy(model(images).float(), labels).backward()
+        optimizer.step()
+    scales = [p.full_tensor() for n, p in model.named_parameters() if n.endswith("norm.weight")]
+    return sum((scale != 1).sum().item() for scale in scales)
+
+
+moved_master = moved(shard_units(new_model().float(), policy=POLICIES["bfloat16, float32"]))
+moved_bfloat16 = moved(shard_units(new_model().to(BF16)))
+
+# %%
+compare(prediction, cluster.view["moved_bfloat16"][0])
+
+# %% [markdown]
+# None of them. Below 1 the next number in bfloat16 is $1 - 2^{-8} \approx 0.996$, and $0.999$ is rounded back to 1, in every step. The master weights have all moved. They cost memory, not messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That is 16 bytes a parameter, and section 9 counts 16 as well.
+
+# %%
+assert cluster.view["moved_master"] == [320] * 4
+assert cluster.view["moved_bfloat16"] == [0] * 4
+
+# %% [markdown]
+# ### Build it in shards: the meta device
+#
+# One thing is still whole on every rank: the model before `fully_shard` cuts it. If it does not fit there, it cannot even be built. PyTorch's *meta device* has tensors with a shape and a dtype and no memory. So build the model there, shard it, and let `to_empty` allocate memory for the shards only.
+#
+# **Predict.** The cell looks at the memory of the parameters three times: built, sharded, allocated. Built as usual, the most that a rank holds is the whole model. And by way of the meta device? Write a fraction of the whole.
+
+# %%
+prediction = None
+
+
+# %%
+# %%px
+def memory_of(model):
+    """Bytes of memory of this rank's parameters; those on the meta device have none."""
+    local = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return sum(t.untyped_storage().nbytes() for t in local if not t.is_meta)
+
+
+def built_on(device):
+    """A sharded model, and the bytes of its parameters when built, sharded and allocated."""
+    with torch.device(device):
+        model = new_model()
+    seen = [memory_of(model)]
+    seen.append(memory_of(shard_units(model)))
+    if device == "meta":
+        model.to_empty(device="cpu")
+    return model, [*seen, memory_of(model)]
+
+
+(_, as_usual), (from_meta, by_meta) = built_on("cpu"), built_on("meta")
+most = max(by_meta) / whole_bytes
+
+# %%
+compare(prediction, cluster.view["most"][0], within=0.01)
+for how in ("as_usual", "by_meta"):
+    built, cut, allocated = cluster.view[how][0]
+    print(f"{how:9} built {built:9,}   sharded {cut:9,}   allocated {allocated:9,} bytes")
+
+# %%
+# %%px
+assert as_usual == [whole_bytes, 8 * filled_up // world_size, 8 * filled_up // world_size]
+assert by_meta == [0, 0, 8 * filled_up // world_size]
+
+# %% [markdown]
+# A quarter, and never more. But `to_empty` writes nothing: the memory holds whatever was there before, in the norms as well. Every parameter and every buffer has to be filled. Here is the obvious way: all ranks set the same seed, and each layer draws its weights by `reset_parameters`, straight into the shards.
+#
+# **Predict.** The weight of the first MLP has a quarter of its rows on each rank. How many different ones are there among the four quarters?
+
+# %%
+prediction = None
+
+# %%
+# %%px
+import warnings
+
+torch.manual_seed(0)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch's, that DTensor draws properly on GPUs only
+    for module in from_meta.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+drawn = from_meta.blocks[0].mlp.up.weight.full_tensor().detach()
+different = len({tuple(quarter.flatten().tolist()) for quarter in drawn.chunk(world_size)})
+usual = new_model().blocks[0].mlp.up.weight.detach()
+
+# %%
+compare(prediction, cluster.view["different"][0])
+
+# %% [markdown]
+# One quarter, four times: equal seeds, equal shapes, equal numbers. Mean and spread look right, so only a comparison shows it. (On GPUs DTensor takes care: each rank draws from its own place in one sequence. On CPUs it warns.) And `position`, a parameter that belongs to no layer, has no `reset_parameters` and holds what it held.
+
+# %%
+# %%px
+assert different == 1
+assert abs(drawn.std() / usual.std() - 1) < 0.05
+assert not torch.equal(drawn, usual)
+
+# %% [markdown]
+# A different seed on each rank gives weights that are as good as any, but not those of one process, because the numbers come in another order. You get the same bits only if whole tensors are drawn by one generator in one order, or read from a file. Here rank 0 has them, and `set_model_state_dict` broadcasts one tensor after another, of which each rank keeps its part. So rank 0 alone needs memory for a whole model. (A checkpoint in parts, lesson 12, does without that as well.)
+
+# %%
+# %%px
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+of_rank_0 = new_model().state_dict() if rank == 0 else {}
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(from_meta, of_rank_0, options=options)
+for mine, ordinary in zip(from_meta.parameters(), new_model().parameters(), strict=True):
+    assert torch.equal(mine.full_tensor(), ordinary)
+assert memory_of(from_meta) == by_meta[-1]
+
+# %% [markdown]
 # ## 8. Both: a 2 x 2 mesh
 #
 # Slices and shards go together, on a mesh of two dimensions. Ranks 0 and 1 slice the layers for one half of the batch, ranks 2 and 3 for the other half; and each slice is sharded over the two ranks that hold it, 0 and 2, 1 and 3.
@@ -795,15 +1241,103 @@ close(both(images), serial_both(images))  # the same function, so the same weigh
 compare(prediction, cluster.view["stored"][0], within=0.05)
 
 # %% [markdown]
-# A quarter, and a little: what tensor parallelism leaves whole is cut by two only. With more ranks the dimension for tensors goes where the links are fastest, inside a machine: its all-reduces stand in the middle of each block, and in this code nothing is computed meanwhile. (A compiler can cut a product and its message into pieces, and compute one piece while another travels: *asynchronous tensor parallelism*, an option of PyTorch's compiler that torchtitan uses [7]. It hides a part.) The data dimension goes over the network: its messages overlap with whole blocks.
+# A quarter, and a little: what tensor parallelism leaves whole is cut by two only. With more ranks the dimension for tensors goes where the links are fastest, inside a machine: its all-reduces stand in the middle of each block, and in this code nothing is computed meanwhile. (Chunks, as in section 5, hide a part.) The data dimension goes over the network: its messages overlap with whole blocks.
 
 # %%
 assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
 
 # %% [markdown]
+# ### Replicas of shards: HSDP
+#
+# A mesh of two dimensions can also be given to `fully_shard` itself. Then the model is sharded along the second dimension and replicated along the first: *HSDP*, hybrid sharding [4]. Ranks 0 and 1 hold a half each, and so do ranks 2 and 3. Every rank has samples of its own.
+#
+# So each rank belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as stage 3 does. Then the ranks that hold the same shard, one in each machine, all-reduce their part of the gradient: the *replicate* group.
+#
+# **Predict.** How many bytes does each rank send in a step in its shard group, and how many in its replicate group? Count in units of n, the bytes of all parameters, and write `[shard, replicate]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+mesh_hsdp = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+groups = {kind: mesh_hsdp[kind].get_group() for kind in ("shard", "replicate")}
+
+
+def accumulate(model, step, micro):
+    """Gradients of this rank's samples of a step, in so many micro-batches."""
+    parts = [tensor.chunk(micro) for tensor in batch(step, rank, world_size)]
+    for number, (images, labels) in enumerate(zip(*parts, strict=True)):
+        model.set_requires_all_reduce(number == micro - 1)
+        (F.cross_entropy(model(images), labels) / micro).backward()
+
+
+# %%
+# %%px
+hsdp, plain = shard_units(new_model(), mesh_hsdp), shard_units(new_model())
+one_process = new_model()
+three = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (hsdp, plain, one_process)]
+of_group = {}
+for step, micro in enumerate((1, 2)):
+    with Traffic(groups["shard"]) as in_shard, Traffic(groups["replicate"]) as in_replicate:
+        accumulate(hsdp, step, micro)
+    of_group[micro] = [ring_bytes(t, 2) / whole_bytes for t in (in_shard, in_replicate)]
+    accumulate(plain, step, micro)
+    images, labels = batch(step)
+    F.cross_entropy(one_process(images), labels).backward()
+    for its_optimizer in three:
+        its_optimizer.step()
+        its_optimizer.zero_grad()
+
+# %%
+# %%px
+for sharded_model in (hsdp, plain):
+    for mine, whole_one in zip(sharded_model.parameters(), one_process.parameters(), strict=True):
+        close(mine.full_tensor(), whole_one.detach())
+
+# %%
+of_group = cluster.view["of_group"][0]
+compare(prediction, of_group[1], source="From the counts")
+
+# %% [markdown]
+# With $p_\text{shard}$ ranks in a shard group and $p_\text{replicate}$ in a replicate group, each rank sends
+#
+# $$ 3 \, \frac{p_\text{shard} - 1}{p_\text{shard}} \, n \quad \text{in the one,} \qquad 2 \, \frac{p_\text{replicate} - 1}{p_\text{replicate}} \cdot \frac{n}{p_\text{shard}} \quad \text{in the other} $$
+#
+# It holds $n / p_\text{shard}$, a half here, where plain stage 3 holds a quarter. After two steps HSDP, plain stage 3 and one process have the same weights. The second step took two micro-batches. Each needs its own gathers and reduce-scatters, so the shard group sends twice as much. The replicate group works once, after the last micro-batch, because `set_requires_all_reduce` puts it off until then.
+
+# %%
+assert of_group == {1: [1.5, 0.5], 2: [3.0, 0.5]}
+for micro, (shard_group, replicate_group) in of_group.items():
+    print(f"micro-batches: {micro}   shard group: {shard_group} n   replicate: {replicate_group} n")
+
+# %%
+# %%px
+assert 2 * local_bytes(list(hsdp.parameters())) == whole_bytes
+assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
+assert set(in_replicate.collectives) == {"all_reduce"}
+
+# %% [markdown]
+# What does it save on the network? Less than you may think. The cell counts for 8 machines of 8 GPUs, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine over one link only. With HSDP all 8 GPUs of a machine have a ring of their own to the others.
+
+# %%
+model_size, machines, per_machine = 8e9, 8, 8
+all_gpus = machines * per_machine
+flat = (2 + 2 + 4) * (all_gpus - 1) / all_gpus * model_size / 1e9
+across = per_machine * 2 * (machines - 1) / machines * 4 * model_size / per_machine / 1e9
+assert across < flat < 1.2 * across
+print("GB                                       stage 3   HSDP")
+for micro in (1, 4):
+    print(f"leave each machine, micro-batches: {micro}   {micro * flat:8.0f} {across:6.0f}")
+held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, per_machine))
+print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
+
+# %% [markdown]
+# With one micro-batch nearly the same bytes leave the machine (*predicted*). HSDP's gain is another: the gathers, for which a block waits, stay inside the machine. Only one all-reduce for each unit crosses, over 8 ranks instead of 64, and once a step however many micro-batches there are. The price is memory, 16 GB on each GPU in place of 2. So HSDP suits a model that fits on one machine's GPUs together.
+#
 # ## 9. 70 billion parameters, on paper
 #
-# The model is Llama 3 70B (*published* [5]): 80 blocks, 8,192 wide, inner width 28,672 with three matrices in the MLP, 64 heads of queries but only 8 of keys and values, each shared by eight of them. Its vocabulary has 128,256 entries, with separate input and output matrices, in the released model (the paper rounds to 128,000). The cell below adds that up to 70.55 billion. In *mixed precision* the weights and gradients that the layers use have 2 bytes (bfloat16); the optimizer keeps float32: a copy of the weights and Adam's two running means, 12 bytes [3].
+# The model is Llama 3 70B (*published* [5]): 80 blocks, 8,192 wide, inner width 28,672 with three matrices in the MLP, 64 heads of queries but only 8 of keys and values, each shared by eight of them. Its vocabulary has 128,256 entries, with separate input and output matrices, in the released model (the paper rounds to 128,000). The cell below adds that up to 70.55 billion. In mixed precision the weights and gradients that the layers use have 2 bytes (bfloat16); the optimizer keeps float32: a copy of the weights and Adam's two running means, 12 bytes [3].
 #
 # First a function that you write: the bytes of weights, gradients and optimizer on each rank at stages 0 to 3. Exact division is fine; forget about filling up.
 
@@ -896,11 +1430,15 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | columns, then rows | one all-reduce in forward (g), one in backward (f); each as large as the activations |
 # | attention | cut by heads |
 # | sequence parallelism | norms by tokens; all-gather and reduce-scatter in place of f and g; as many bytes, or a quarter more if column inputs are cut as well |
+# | logits | cut by the vocabulary; three numbers a token are summed, none is gathered |
+# | asynchronous tensor parallelism | each chunk arrives while the one before is multiplied |
 # | all-reduce | reduce-scatter + all-gather, $2 \frac{p-1}{p} n$ from each rank |
 # | stage 1, 2, 3 | a part of state; and gradients; and parameters |
 # | bytes sent | DDP 1, stage 1 and 2 1 (PyTorch's stage 1: 1.5), stage 3 1.5 |
 # | bytes a parameter | 16 in mixed precision with Adam, and the activations |
-# | 2 x 2 mesh | tensors inside the machine, data across |
+# | mixed precision | weights gathered in 2 bytes, gradients summed in 4, master weights in 4: stage 3 sends 2/3 |
+# | meta device | build, shard, allocate: never more than the shards; fill every tensor |
+# | 2 x 2 mesh | tensors inside the machine, data across; or shards inside, replicas across (HSDP) |
 #
 # As scripts: `mpiexec -n 4 python scripts/tensor_parallel.py` (a mesh of data and tensors) and `mpiexec -n 4 python scripts/fsdp.py`.
 #
@@ -913,3 +1451,4 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. The sizes of the model, and the network of its training; the exact vocabulary is `vocab_size` in the released model's `config.json`.
 # 6. NVIDIA, *H100 Tensor Core GPU*, specifications, [nvidia.com](https://www.nvidia.com/en-us/data-center/h100/).
 # 7. PyTorch, *torchtitan*, `torchtitan/distributed/tensor_parallel.py`, [github.com](https://github.com/pytorch/torchtitan), which sets `torch._inductor.config._micro_pipeline_tp`; the compiler's pass is `torch/_inductor/fx_passes/micro_pipeline_tp.py` in PyTorch 2.13.
+# 8. P. Micikevicius, S. Narang and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Why the optimizer keeps weights in float32.

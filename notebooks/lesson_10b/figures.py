@@ -1,28 +1,38 @@
-"""The figures of lesson 10b: a layer in slices, a sequence in slices, and bytes on each rank."""
+"""The figures of lesson 10b: layers, sequences and products in slices; bytes on each rank."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from course_lib.teaching.figures.curves import LINE_COLOURS, MARKERS, draw, finish_axes
-from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure
+from course_lib.teaching.figures.figure import WIDTH, Drawing, Figure, round_step
 from course_lib.teaching.figures.palette import (
     ALARM,
     INK,
+    PAPER,
+    RULE,
     SOFT_INK,
     blend,
     rank_colour,
     text_on,
 )
 
-__all__ = ["bytes_on_each_rank", "gpus_needed", "sequence_in_slices", "sliced_mlp"]
+__all__ = [
+    "bytes_on_each_rank",
+    "gpus_needed",
+    "product_in_chunks",
+    "sequence_in_slices",
+    "sliced_mlp",
+]
 
 _KINDS = ("parameters", "gradients", "Adam's state")
 _KIND_COLOURS = ("#0072B2", "#E69F00", "#009E73")
 _HATCHES = ("", "//", "..")
+_PALE = 0.72  # how much paper is in the colour of what moves, as in timelines
 
 
 def sliced_mlp() -> Figure:
@@ -90,6 +100,76 @@ def sequence_in_slices(ranks: int = 4) -> Figure:
         f"Sequence parallelism on {ranks} ranks: norms are cut by tokens, attention and MLP by "
         "features; an all-gather leads from tokens to features, a reduce-scatter back."
     )
+
+
+def product_in_chunks(ranks: int = 4, transfer: float = 1.0, product: float = 1.5) -> Figure:
+    """Draw all-gather and product on rank 0, one after the other and chunk by chunk.
+
+    Args:
+        ranks: each has a chunk of the tokens; all but rank 0's own have to arrive.
+        transfer: ms in which one chunk arrives.
+        product: ms in which one chunk is multiplied.
+
+    Raises:
+        ValueError: if there is no other rank, or a time is not above 0.
+    """
+    if ranks < 2 or min(transfer, product) <= 0:
+        raise ValueError(f"{ranks} ranks, times {transfer:g} and {product:g}: 2 and above 0 needed")
+    order = [-step % ranks for step in range(ranks)]  # of the chunks: the left neighbour's first
+    gathered = (ranks - 1) * transfer
+    serial, chunked = gathered + ranks * product, product + (ranks - 1) * max(transfer, product)
+    drawing = Drawing(WIDTH, 322)
+    left, scale = 104, 446 / serial
+
+    def lane(y: float, name: str, starts: Sequence[float], each: float, pale: float) -> None:
+        drawing.text(14, y + 15, name, anchor="start", size=13)
+        for start, owner in zip(starts, order[-len(starts) :], strict=True):
+            fill = blend(rank_colour(owner), PAPER, pale)
+            place = left + start * scale, y, each * scale - 1.5, 30
+            drawing.rectangle(*place, fill=fill, stroke=rank_colour(owner), radius=2)
+            middle = left + (start + each / 2) * scale
+            drawing.text(middle, y + 15, owner, size=13, fill=text_on(fill))
+
+    def waits(y: float, start: float, end: float) -> None:
+        if end - start > 1e-9:
+            place = left + start * scale, y, (end - start) * scale - 1.5, 30
+            drawing.rectangle(*place, fill=drawing.hatch(RULE), stroke=RULE, radius=2)
+
+    pace = max(transfer, product)
+    sent = [step * transfer for step in range(ranks - 1)]
+    multiplied = [gathered + step * product for step in range(ranks)]
+    drawing.text(14, 22, "all-gather, then the product", bold=True, anchor="start")
+    waits(72, 0, gathered)
+    lane(38, "link", sent, transfer, _PALE)
+    lane(72, "processor", multiplied, product, 0.0)
+    drawing.text(14, 130, "chunk by chunk", bold=True, anchor="start")
+    for step in range(ranks - 1):
+        waits(180, step * pace + product, (step + 1) * pace)
+    lane(146, "link", [step * pace for step in range(ranks - 1)], transfer, _PALE)
+    lane(180, "processor", [step * pace for step in range(ranks)], product, 0.0)
+    _time_axis(drawing, left, 224, scale, serial)
+    words = (
+        "On rank 0. The number is the rank whose tokens they are.",
+        "Pale: they arrive. Solid: they are multiplied. Hatched: rank 0 waits.",
+    )
+    for line, sentence in enumerate(words):
+        drawing.text(14, 284 + 20 * line, sentence, anchor="start", size=13)
+    return drawing.finish(
+        f"All-gather and product of a column layer on one of {ranks} ranks: one after the other "
+        f"they take {serial:g} ms; chunk by chunk, each multiplied while the next arrives, "
+        f"{chunked:g} ms."
+    )
+
+
+def _time_axis(drawing: Drawing, left: float, y: float, scale: float, end: float) -> None:
+    drawing.line(left, y, left + end * scale, y, stroke=SOFT_INK)
+    step = round_step(end / 10)
+    for tick in range(math.floor(end / step + 1e-9) + 1):
+        x = left + tick * step * scale
+        drawing.line(x, y, x, y + 5, stroke=SOFT_INK)
+        drawing.text(x, y + 15, f"{tick * step:g}", size=13, fill=SOFT_INK)
+    words = "time in ms (assumed)"
+    drawing.text(left + end * scale / 2, y + 34, words, size=13, fill=SOFT_INK)
 
 
 def bytes_on_each_rank(measured: Mapping[str, Sequence[float]], whole: float) -> Figure:

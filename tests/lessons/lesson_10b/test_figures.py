@@ -17,7 +17,10 @@ def lines():
     return figures.gpus_needed([1, 4, 16], {"one": [100.0, 90.0, 80.0], "other": [100, 25, 6]})
 
 
-@pytest.mark.parametrize("make", [figures.sliced_mlp, figures.sequence_in_slices, bars, lines])
+DRAWN = [figures.sliced_mlp, figures.sequence_in_slices, figures.product_in_chunks, bars, lines]
+
+
+@pytest.mark.parametrize("make", DRAWN)
 def test_they_are_pictures_with_words_the_same_each_time(make) -> None:
     figure = make()
     ElementTree.fromstring(figure.svg)
@@ -30,7 +33,23 @@ def test_a_sequence_has_a_part_for_each_rank() -> None:
     assert four.count("<rect") - two.count("<rect") == 4 * 2
 
 
+def test_a_product_in_chunks_hides_what_is_shorter() -> None:
+    assert "they take 9 ms; chunk by chunk, each multiplied" in figures.product_in_chunks().alt
+    assert figures.product_in_chunks().alt.endswith("while the next arrives, 6 ms.")
+    assert figures.product_in_chunks(4, 2.0, 1.5).alt.endswith("while the next arrives, 7.5 ms.")
+
+
+def test_a_product_in_chunks_draws_waiting_only_where_a_rank_waits() -> None:
+    def waits(svg: str) -> int:
+        return svg.count('fill="url(#hatch')
+
+    assert waits(figures.product_in_chunks(4, 1.0, 1.5).svg) == 1  # for the all-gather
+    assert waits(figures.product_in_chunks(4, 2.0, 1.5).svg) == 1 + 3  # and for each chunk
+
+
 def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 ranks, times 1 and"):
+        figures.product_in_chunks(1)
     with pytest.raises(ValueError, match="parts: three numbers"):
         figures.bytes_on_each_rank({"parts": (1.0, 2.0)}, 1.0)
     with pytest.raises(ValueError, match="one: 2 numbers for 3"):
