@@ -241,6 +241,9 @@ def judge_handshake(seen: Observation, payloads: list, earlier: list | None = No
         raise WrongAnswer("rank-0-says-hello", hello=HELLO)
     for worker in range(1, p):
         _judge_worker(seen, worker)
+    silent = [worker for worker in range(1, p) if seen.sent().count((worker, 0)) == 1]
+    if seen.hung and silent and not payloads[silent[0]]:
+        raise WrongAnswer("empty-payload", worker=silent[0], payload=repr(payloads[silent[0]]))
     _judge_server(seen)
     judge_hang(seen)
     expected = {worker: payloads[worker] for worker in range(1, p)}

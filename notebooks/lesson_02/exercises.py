@@ -183,9 +183,16 @@ TRANSPOSE_HINTS = [
 
 @exercise("02.transpose", function="transpose", where="engines", hints=TRANSPOSE_HINTS)
 def check_transpose(transpose) -> str:
+    import torch.distributed as dist
+
     from course_lib.teaching.judges.rank_groups import with_smaller_group
 
     from .judge_collectives import judge_transpose, observe_transpose
 
-    with_smaller_group(lambda ranks, p: judge_transpose(observe_transpose(transpose, ranks, p), p))
+    def judge(ranks: list[int] | None, p: int, block: int = 2) -> None:
+        judge_transpose(observe_transpose(transpose, ranks, p, block), p, block)
+
+    with_smaller_group(judge)
+    with as_mistake("block-is-fixed"):
+        judge(None, dist.get_world_size(), block=3)
     return "One all-to-all, and every rank holds its rows of the transposed matrix."

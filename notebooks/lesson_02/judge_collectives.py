@@ -229,8 +229,8 @@ def _judge_mean_of_losses(results: list, losses: list[float], mean: float) -> No
 
 
 def _shares(p: int, first: int, more: float) -> list[list[float]]:
-    """Rank r has r + ``first`` values, which float32 does not hold."""
-    return [[10 * rank + i + 0.1 + more for i in range(rank + first)] for rank in range(p)]
+    """Rank r has r + ``first`` values of both signs, which float32 does not hold."""
+    return [[10 * rank + i - 11.9 + more for i in range(rank + first)] for rank in range(p)]
 
 
 def observe_mean(
@@ -305,24 +305,25 @@ def _judge_means(seen: Observation, given: list[float], shares: list[list[float]
 
 # ---- transpose by all-to-all ------------------------------------------------------------------
 
-BLOCK = 2  # rows per rank
 
-
-def _matrix(p: int) -> torch.Tensor:
-    n = BLOCK * p
+def _matrix(p: int, block: int) -> torch.Tensor:
+    n = block * p
     return torch.arange(n * n).reshape(n, n) + 2**40  # more digits than float32 has
 
 
-def _rows_of(matrix: torch.Tensor, rank: int) -> torch.Tensor:
-    return matrix[rank * BLOCK : (rank + 1) * BLOCK].clone()
+def _rows_of(matrix: torch.Tensor, rank: int, block: int) -> torch.Tensor:
+    return matrix[rank * block : (rank + 1) * block].clone()
 
 
-def observe_transpose(transpose, ranks: list[int] | None, p: int) -> Observation:
+def observe_transpose(transpose, ranks: list[int] | None, p: int, block: int = 2) -> Observation:
+    """``block``: how many rows a rank has."""
+
     def call(group):
-        rows = _rows_of(_matrix(p), dist.get_rank(group))
+        rows = _rows_of(_matrix(p, block), dist.get_rank(group), block)
+        before = rows.clone()
         with _memory_without_luck():
             result = transpose(rows, group)
-        return result, torch.equal(rows, _rows_of(_matrix(p), dist.get_rank(group)))
+        return result, torch.equal(rows, before)
 
     return observe_distributed(call, ranks=ranks)
 
@@ -336,16 +337,16 @@ def _memory_without_luck() -> AbstractContextManager:
     return patch.multiple(torch, empty=filled(torch.empty), empty_like=filled(torch.empty_like))
 
 
-def judge_transpose(seen: Observation, p: int) -> None:
+def judge_transpose(seen: Observation, p: int, block: int = 2) -> None:
     judge_collectives(seen)
     called = [event.call for event in seen.logs[0]]
-    whole = BLOCK * BLOCK * p
+    whole = block * block * p
     if any(name not in ("all_to_all_single", "all_to_all") for name in called):
         raise WrongAnswer("gathers-everything", call=called[0], whole=whole)
     if len(called) != 1:
         raise WrongAnswer("too-many-collectives", count=len(called))
     for rank, (result, unchanged) in enumerate(seen.results[:p]):
-        expected = _rows_of(_matrix(p).T.contiguous(), rank)
+        expected = _rows_of(_matrix(p, block).T.contiguous(), rank, block)
         if not isinstance(result, torch.Tensor):
             kind = type(result).__name__
             raise WrongAnswer("not-a-tensor", rank=rank, kind=kind)
@@ -362,22 +363,22 @@ def judge_transpose(seen: Observation, p: int) -> None:
         all_waited(seen)
         if torch.equal(result, expected.float().to(expected.dtype)):
             raise WrongAnswer("loses-digits", rank=rank)
-        _judge_what_was_sent(seen, rank, p)
-        pieces = expected.reshape(BLOCK, p, BLOCK)
-        if torch.equal(result, pieces.transpose(0, 2).reshape(BLOCK, p * BLOCK)):
-            raise WrongAnswer("pieces-not-transposed", rank=rank, block=BLOCK)
+        _judge_what_was_sent(seen, rank, p, block)
+        pieces = expected.reshape(block, p, block)
+        if torch.equal(result, pieces.transpose(0, 2).reshape(block, p * block)):
+            raise WrongAnswer("pieces-not-transposed", rank=rank, block=block)
         if sorted(result.flatten().tolist()) == sorted(expected.flatten().tolist()):
             raise WrongAnswer("pieces-misplaced", rank=rank)
         raise WrongAnswer("wrong-pieces", rank=rank)
     all_waited(seen)
-    own = _rows_of(_matrix(p), 0).nbytes
+    own = _rows_of(_matrix(p, block), 0, block).nbytes
     for rank, log in enumerate(seen.logs[:p]):
         if log[0].nbytes is not None and log[0].nbytes > own:
             raise WrongAnswer("sends-too-much", rank=rank, nbytes=log[0].nbytes, needed=own)
 
 
-def _judge_what_was_sent(seen: Observation, rank: int, p: int) -> None:
+def _judge_what_was_sent(seen: Observation, rank: int, p: int, block: int) -> None:
     sent = seen.logs[rank][0].content
-    own = _rows_of(_matrix(p), rank).flatten().tolist()
+    own = _rows_of(_matrix(p, block), rank, block).flatten().tolist()
     if sent is not None and sorted(sent) != own:
         raise WrongAnswer("sends-something-else", rank=rank)

@@ -18,6 +18,7 @@ from .judge_rehearsals import (
     counts_of,
     explain_counts,
     need_array,
+    need_fractions,
     need_neighbours,
     need_new_array,
     need_new_array_each_time,
@@ -55,6 +56,7 @@ def judge_any_world_size(sum_over_all: Callable) -> None:
         with _only_powers_of_two(p):
             seen = _judge_sums(function, p, folded=True)
         _judge_steps(seen, p)
+    need_fractions(function, _contributions(4), [total(4, LENGTH)] * 4)
     need_new_array_each_time(function, _contributions(4))
 
 
@@ -152,6 +154,7 @@ def judge_reduce_scatter(reduce_scatter: Callable) -> None:
             _judge_chunks(function, 4, length)
     with as_mistake("wider-numbers"):
         _judge_chunks(function, 4, LENGTH, np.int32)
+    need_fractions(function, _contributions(4), np.array_split(total(4, LENGTH), 4))
     need_new_array_each_time(function, _contributions(4))
 
 
@@ -250,6 +253,8 @@ def judge_all_gather(all_gather: Callable) -> None:
             _judge_gathered(function, p)
     with as_mistake("wider-numbers"):
         _judge_gathered(function, 4, np.int32)
+    gathered = np.concatenate(_contributions(4))
+    need_fractions(function, _contributions(4), [gathered] * 4)
     need_new_array_each_time(function, _contributions(4))
 
 
@@ -302,6 +307,7 @@ def judge_mended_ring(mended_ring: Callable) -> float:
     for p in (3, 2, 5, 1):
         with as_mistake("size-is-fixed", p=p):
             _judge_mended(function, p)
+    need_fractions(function, _contributions(4), [total(4, LENGTH)] * 4)
     need_new_array_each_time(function, _contributions(4))
     return factor
 

@@ -22,6 +22,7 @@ __all__ = [
     "counts_of",
     "explain_counts",
     "need_array",
+    "need_fractions",
     "need_neighbours",
     "need_new_array",
     "need_new_array_each_time",
@@ -194,6 +195,15 @@ def need_new_array(seen: Rehearsal, given: list[np.ndarray], before: list[np.nda
             raise WrongAnswer("changes-its-input", rank=rank)
         if np.may_share_memory(now, seen.results[rank]):
             raise WrongAnswer("returns-its-input", rank=rank)
+
+
+def need_fractions(function: OnRanks, given: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    """Raise unless halves of ``given`` give halves of ``wanted``, in float64."""
+    results = play(function, [array / 2 for array in given]).results
+    for rank, (result, right) in enumerate(zip(results, wanted, strict=True)):
+        dtype = getattr(result, "dtype", None)
+        if dtype != np.float64 or not np.array_equal(result, right / 2):
+            raise WrongAnswer("whole-numbers-only", rank=rank)
 
 
 def need_new_array_each_time(function: OnRanks, arrays: list[np.ndarray]) -> None:

@@ -130,8 +130,9 @@ class _Recording(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
         self.layer.weight.data = torch.tensor([[1.0, -2.0, 3.0], [0.0, 1.0, -1.0]]).double()
+        self.layer.bias.data = torch.tensor([2.0, -1.0]).double()
         self.sizes: list[int] = []
         self.graphs = self._open = 0
 
@@ -172,7 +173,10 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     sizes = [min(most, samples - start) for start in starts]
     parts = [gradient(slice(start, start + most)) for start in starts]
     wanted = gradient(slice(None))
+    loss = loss_function(model.layer(images), labels)
+    wanted_bias = torch.autograd.grad(loss, model.layer.bias)[0]
     model.layer.weight.grad = stale.clone()  # of an earlier step
+    model.layer.bias.grad = stale[:, 0].clone()
     batch = images.clone(), labels.clone()
     accumulate(model, loss_function, images, labels, most)
     given = model.layer.weight.grad
@@ -183,6 +187,9 @@ def _judge_accumulation(accumulate: Callable, samples: int, most: int) -> int:
     if max(model.sizes) > most:
         raise WrongAnswer("too-many-at-once", given=max(model.sizes), samples=samples, most=most)
     _judge_sum(given, wanted, parts, sizes, most, stale)
+    bias = model.layer.bias.grad
+    if bias is None or not torch.allclose(bias, wanted_bias, rtol=1e-10, atol=1e-10):
+        raise WrongAnswer("first-parameter-only")
     if not all(map(torch.equal, batch, (images, labels))):
         raise WrongAnswer("changes-its-input")
     need_training_mode(model.training)

@@ -99,6 +99,7 @@ _FEWEST_CASES = (
     (1.0, _powers_of_two, 10),
     (1.0, _ring, 13),  # and 14 would pay
     (4.0, _three, 100),  # two do
+    (4.0, _three, 2),  # and no more are allowed
 )
 
 
@@ -171,6 +172,8 @@ _WAITING_CASES = (
     ([[2.0, 2.5, 3.0, 6.0]],),
 )
 
+_NOBODY_WAITS = ([[2.0, 2.0], [1.0, 1.0]],)
+
 _WAITING_MISTAKES = (
     Mistake("slowest-rank-of-all", lambda t: 1 - sum(map(sum, t)) / (len(t[0]) * max(_totals(t)))),
     Mistake(
@@ -212,6 +215,7 @@ def _why_not_waiting(case: tuple, given: Any) -> WrongAnswer:
 
 def judge_waiting(waiting_share: Callable) -> None:
     judge_formula(waiting_share, _waiting, _WAITING_MISTAKES, _WAITING_CASES, _why_not_waiting)
+    judge_formula(waiting_share, _waiting, (), [_NOBODY_WAITS])
 
 
 # ---- a published efficiency -------------------------------------------------------------------
@@ -231,6 +235,7 @@ _EFFICIENCY_CASES = (
     (2, 100, 4, 250),  # more than twice as fast: so it is published, if caches help
     (4, 900, 6, 1_200),  # one and a half times as many ranks
 )
+_NOTHING_IS_LOST = (1, 100, 4, 400)
 
 _EFFICIENCY_MISTAKES = (
     Mistake("baseline-is-one-rank", lambda b, s, r, t: (t / r / s, 1 / (t / r / s) - 1)),
@@ -276,3 +281,4 @@ def judge_efficiency(read_efficiency: Callable) -> None:
     judge_formula(
         read_efficiency, _efficiency, _EFFICIENCY_MISTAKES, _EFFICIENCY_CASES, _why_not_efficiency
     )
+    judge_formula(read_efficiency, _efficiency, (), [_NOTHING_IS_LOST])
