@@ -28,6 +28,10 @@ MORE = (
     "data/README.md",
     "INSTRUCTOR.md",
     "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "AGENTS.md",
+    "course_lib/teaching/tutor.md",
     "CHANGELOG.md",
 )
 
