@@ -42,10 +42,11 @@ from datetime import timedelta
 
 import torch_mpi4py  # lets torch.distributed talk through MPI
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 from torch_mpi4py import Traffic
 
-from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
+from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.teaching import yours_or_solution
 from course_lib.training import data
 
@@ -74,9 +75,9 @@ million = 2**20
 compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the formula")
 
 # %% [markdown]
-# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does so where it can.) How that is possible although a softmax needs all scores is the subject of section 2.
+# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does so where it can.) Section 2 shows how that is possible although a softmax needs all scores.
 #
-# Here is what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, numbers in 16 bits. The operations are those of forward only: 2 for each parameter and token, and 4 for each pair of query and key and each of the $h$ numbers, of which a causal mask (section 4) halves the pairs.
+# Here is what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, numbers in 16 bits. The operations are those of forward only. The weights take 2 for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -101,7 +102,7 @@ assert 107_000 < parameters / (width * blocks) < 108_000
 #
 # $$ y = \frac{\sum_i e^{x_i} v_i}{\sum_i e^{x_i}} $$
 #
-# **Predict.** All scores are equal. Part one of the keys is a single key, with value 10. Part two has three keys, each with value 2. Each part on its own gives the outputs 10 and 2. And both parts together?
+# **Predict.** All scores are equal. Part one of the keys is a single key, with value 10. Part two has three keys, each with value 2. Each part on its own gives the outputs 10 and 2. What is the output of both parts together?
 
 # %%
 prediction = None
@@ -114,7 +115,7 @@ together = float(torch.softmax(scores, 0) @ values)
 compare(prediction, together)
 
 # %% [markdown]
-# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. A part of the keys therefore brings three things:
+# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. So each part of the keys has to supply three things:
 #
 # $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
 #
@@ -122,7 +123,7 @@ compare(prediction, together)
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ with the shape (..., queries), $w$ with the shape (..., queries, d). Return the same three of both parts together, in their dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0; this may be so for one part or for both. (And $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0; this may be so for one part or for both. (And $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"
@@ -147,7 +148,7 @@ check("10c.merge")
 # %% [markdown]
 # Stuck? `hint("10c.merge")`, `solution("10c.merge")`.
 #
-# Here is what goes into it: queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their product over $\sqrt{d}$. `visible` says which query may see which key. The cell cuts the keys into three uneven parts and compares with PyTorch's attention over all of them.
+# The next cell computes such a part from queries $Q$, keys $K$ and values $V$ with $d$ numbers each, in the shape (sequences, heads, tokens, d). The score of a query and a key is their product over $\sqrt{d}$. `visible` says which query may see which key. The cell after it cuts the keys into three uneven parts, and compares the merged output with PyTorch's attention over all keys. (`WANTED` is for the backward of section 3.)
 
 # %%
 # %%px
@@ -177,7 +178,7 @@ close(weighted / total[..., None], F.scaled_dot_product_attention(Q, K, V))
 # %% [markdown]
 # ## 3. Ring attention
 #
-# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with the ones that it has at the moment and merges the result into what it has so far. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
+# Now each of $p$ ranks has the queries, keys and values of $s/p$ tokens. Its queries stay where they are. Keys and values go round the ring: in each of $p$ steps a rank computes with those that it has at the moment, and merges the result with that of the earlier steps. Between two steps it passes them on to its right neighbour. This is *ring attention* [3].
 
 # %%
 ring_of_keys()
@@ -236,13 +237,13 @@ assert forward.sent.messages == 2 * (world_size - 1)
 # %% [markdown]
 # ### Backward
 #
-# Autograd does not look into messages, so backward is written by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$: with it the probabilities $P = e^{x - m - \ln \ell}$ of any keys can be computed again. Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
+# Autograd does not see messages, so backward is written by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$: with it the probabilities $P = e^{x - m - \ln \ell}$ of any keys can be computed again (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
 #
 # $$ \nabla V = P^\top g, \qquad S = P \circ (g V^\top - \textstyle\sum_d g \circ y), \qquad \nabla Q \mathrel{+}= S K / \sqrt{d}, \qquad \nabla K = S^\top Q / \sqrt{d} $$
 #
 # where $\circ$ multiplies number by number, and the sum runs over the $d$ numbers of a query. $\nabla Q$ belongs to the queries, which stay. But $\nabla K$ and $\nabla V$ belong to keys and values that are passing through: every rank adds its term to them.
 #
-# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (Where do $\nabla K$ and $\nabla V$ have to be in the end?)
+# **Predict.** How many times as many bytes as forward does backward send, on 4 ranks? (On which rank does each $\nabla K$ and $\nabla V$ have to end?)
 
 # %%
 prediction = None
@@ -285,7 +286,7 @@ def ring_backward(g, q, k, v, y, log_total, visible=None):
 inputs = [tensor.clone().requires_grad_() for tensor in own[:3]]
 y = RingAttention.apply(*inputs)
 with Traffic() as backward:
-    (y * own[3]).sum().backward()
+    (y * own[3]).sum().backward()  # so g is this rank's slice of WANTED
 
 serial = [tensor.clone().requires_grad_() for tensor in (Q, K, V)]
 (F.scaled_dot_product_attention(*serial) * WANTED).sum().backward()
@@ -306,9 +307,9 @@ assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 # %% [markdown]
 # Can the messages be hidden? In a step of forward a rank with $n = s/p$ tokens sends $4 n h$ bytes (keys and values, 2 bytes a number) and computes $4 n^2 h$ operations. With the rates of lesson 10b, 50 GB/s and 400 TFLOP/s (*assumed*), the computing takes longer as soon as $n$ is above 8,000 tokens. So a ring costs no time if each rank has enough tokens, however many ranks there are.
 #
-# ## 4. A causal mask, and who works
+# ## 4. A causal mask, and which rank works
 #
-# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, and so save half of all work. But whose work is it?
+# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, which saves half of all work. But which ranks save it?
 #
 # Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys; pairs with nothing visible are skipped, and pairs on the diagonal count as whole. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
@@ -356,7 +357,7 @@ def causal_ring(q, k, v, order):
 
 
 # %% [markdown]
-# The sequence is longer here, 2,048 tokens, so that there is something to measure: `time.thread_time` counts the seconds of processor time that a rank's own computing takes, whoever else uses the cores.
+# The sequence is longer here, 2,048 tokens, so that there is something to measure: `time.thread_time` counts the seconds of processor time that a rank's own computing takes, even if other processes use the cores.
 
 # %%
 # %%px
@@ -385,15 +386,15 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. And as the ranks wait for each other in every step of the ring, each step takes as long as its busiest rank: 3 + 4 + 4 + 4 = 15 pairs of time, of which rank 0 works for 3. With equal shares it would be 9.
+# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, in which rank 0 computes 3. With equal shares of the 36 pairs it would be 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
 
 # %% [markdown]
-# ### Your turn: an order in which all work alike
+# ### Your turn: an order that balances the work
 #
-# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ up to, but without, $(j + 1) \cdot s / 2p$, both rounded down; $2p$ need not divide $s$. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $2p$ need not divide $s$. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
 #
 # Write `balanced_order(tokens, ranks)`, which returns a list with the list of positions of each rank, ascending. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
 
@@ -442,7 +443,7 @@ causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
-# Backward in this order is the function of section 3, which sets the probabilities of hidden keys to zero. The proof takes the short sequence:
+# Backward in this order is the function of section 3, which sets the probabilities of hidden keys to zero. The next cell proves it with the short sequence:
 
 # %%
 # %%px
@@ -465,7 +466,7 @@ for one, everyones in zip(gradients, serial, strict=True):
 # %% [markdown]
 # ## 5. Ulysses: heads instead of tokens
 #
-# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges before and after: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same the other way round.
+# There is another way to give each query all keys. Heads are independent of each other (lesson 10b), so a rank that has *all* tokens of *some* heads can compute their attention alone. DeepSpeed's *Ulysses* [5] therefore exchanges before and after: an all-to-all turns $s/p$ tokens of all heads into all tokens of $1/p$ of the heads, and another one turns the output back. Backward does the same in reverse.
 
 
 # %%
@@ -511,7 +512,7 @@ class ToTokens(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged, each of the size of a slice; of each a $p$-th stays where it is. How many times as many bytes does the *ring* send in forward, on 4 ranks?
+# **Predict.** In forward $q$, $k$, $v$ and the output are exchanged, each as large as a slice; a $p$-th of each stays on its rank. How many times as many bytes does the *ring* send in forward, on 4 ranks?
 
 # %%
 prediction = None
@@ -539,9 +540,9 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depend on the number of ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice. And a causal mask leaves nothing to balance, because every rank has all tokens.
+# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depend on the number of ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice as much as in its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
 #
-# Sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
+# The sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
 
 # %%
 # %%px
@@ -549,7 +550,7 @@ assert handed_over == (4, 4 * slice_bytes)
 assert ulysses_backward.collectives["all_to_all_single"] == handed_over
 
 # %% [markdown]
-# What speaks for the ring, then? Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. That makes what goes round the ring eight times smaller.
+# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. That makes what goes round the ring eight times smaller.
 #
 # ### Your turn: predict the bytes
 #
@@ -573,7 +574,7 @@ check("10c.attention_bytes")
 # %% [markdown]
 # Stuck? `hint("10c.attention_bytes")`, `solution("10c.attention_bytes")`.
 #
-# **Predict.** Llama 3 70B, a million tokens, 8 ranks: which way sends fewer bytes, **A**: the ring, or **B**: Ulysses?
+# **Predict.** Llama 3 70B, a million tokens, 8 ranks: how many times as many bytes does the ring send as Ulysses?
 
 # %%
 prediction = None
@@ -581,7 +582,7 @@ prediction = None
 # %%
 my_attention_bytes = yours_or_solution("10c.attention_bytes")
 found = {way: my_attention_bytes(way, million, 8, 64, 8, 128) for way in ("ring", "ulysses")}
-compare(prediction, "AB"[found["ulysses"] < found["ring"]], source="By the formula")
+compare(prediction, found["ring"] / found["ulysses"], within=0.05, source="By the formula")
 
 # %%
 for kv_heads in (64, 8):
@@ -591,18 +592,18 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring, narrowly; with separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just: few heads of keys and values save Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
 # | bytes of a rank, forward | $2(p-1) \frac{s}{p}$ · width of keys, values | $\frac{p-1}{p} \frac{s}{p}$ · all four widths |
-# | messages | neighbours only; can hide behind computing | everybody with everybody; attention waits for them |
+# | messages | neighbours only; can hide behind computing | every rank with every other; attention waits for them |
 # | ranks at most | any number | as many as heads (of keys and values, unless they are copied) |
 # | causal mask | zigzag order | nothing to do |
 # | attention itself | has to be written in parts | any implementation |
 # | choose it | many ranks, several machines, few heads of keys | inside a machine, up to 8 or 16 ranks |
 #
-# They also go together: Ulysses inside each machine, a ring between machines. Llama 3 does a third thing. It all-gathers keys and values, on 16 ranks for 131,072 tokens: with 8 heads of keys they are small, and attention itself, of which the work grows like $s^2$, takes longer (*published* [4]).
+# They also go together: Ulysses inside each machine, a ring between machines. Llama 3 does a third thing. It all-gathers keys and values, on 16 ranks for 131,072 tokens: with 8 heads of keys they are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
 #
 # ## 6. PyTorch's own
 #
@@ -610,7 +611,6 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %%
 # %%px --limit 300
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
@@ -630,7 +630,7 @@ if rank == 0:
 # %% [markdown]
 # It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes long to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
 #
-# This is a good place to stop halfway.
+# This is a good place to stop halfway. If you come back with a new kernel, run the first three code cells and go on from here.
 #
 # ## 7. Experts
 #
@@ -642,7 +642,7 @@ if rank == 0:
 tokens_to_experts()
 
 # %% [markdown]
-# Here is the layer, and the computation that everything has to equal: *dense*, all experts for all tokens in one process, of which each token then picks its $k$.
+# Here is the layer, and the computation that everything has to equal: *dense*. One process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
 
 
 # %%
@@ -651,7 +651,7 @@ EXPERTS, CHOICES, WIDTH = 8, 2, 16  # E, k, h
 
 
 class Experts(nn.Module):
-    """A router and some of the experts; which numbers they begin with depends on the seed only."""
+    """A router and some of the experts; their first weights depend on the seed only."""
 
     def __init__(self, first=0, count=EXPERTS):
         super().__init__()
@@ -678,11 +678,11 @@ def dense(layer, x):
 
 
 # %% [markdown]
-# ### Your turn: what goes to whom
+# ### Your turn: what goes where
 #
 # `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; it has to be told how many. So the copies have to be put in order. Expert e lives on rank e // (E / p).
 #
-# Write `dispatch(chosen, experts, ranks)`. `chosen` is a tensor of whole numbers (dtype int64), the expert of each copy; there may be none. Return two int64 tensors: `order`, the numbers of the copies sorted by their expert, so that `chosen[order]` ascends; and `counts` with the shape (ranks, experts // ranks): how many copies go to each expert of each rank, also where it is zero.
+# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors: `order`, the places of the copies in `chosen`, sorted by their expert, so that `chosen[order]` ascends; and `counts` with the shape (ranks, experts // ranks): how many copies go to each expert of each rank, including the zeros.
 
 
 # %% tags=["exercise"] exercise="10c.dispatch"
@@ -760,7 +760,7 @@ def mixture(layer, x, group):
 
 
 # %% [markdown]
-# **Predict.** Every rank has 32 tokens. The rows of a rank are counted as it hands them over: copies at dispatch, outputs of its experts at combine. On which way do all ranks hand over equally many? **A**: both; **B**: dispatch only; **C**: combine only.
+# **Predict.** Every rank has 32 tokens. The rows of a rank are counted as it hands them over: copies at dispatch, outputs of its experts at combine. In which direction do all ranks hand over equally many? **A**: both; **B**: dispatch only; **C**: combine only.
 
 # %%
 prediction = None
@@ -779,7 +779,8 @@ def new_layer(first=0, count=EXPERTS):
 def try_mixture(sizes):
     """Compare with the dense layer; rank r has sizes[r] tokens. Return traffic and layers."""
     layer = new_layer(rank * HELD, HELD)
-    everyones, wanted = torch.randn(2, sum(sizes), WIDTH, generator=generator).double()
+    numbers = torch.Generator().manual_seed(0)  # the same numbers on all ranks
+    everyones, wanted = torch.randn(2, sum(sizes), WIDTH, generator=numbers).double()
     x, y_wanted = everyones.split(sizes)[rank].clone().requires_grad_(), wanted.split(sizes)[rank]
     with Traffic() as traffic:
         y = mixture(layer, x, dist.group.WORLD)
@@ -823,11 +824,11 @@ dist.all_reduce(router_gradient)
 close(router_gradient, serial.router.weight.grad)
 
 # %% [markdown]
-# Note the difference: the gradients of the experts are those of all ranks' tokens, without any all-reduce, because the tokens came to them. The router's is that of this rank's tokens only. Section 8 is about this.
+# Note the difference: the experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's comes from this rank's tokens only. Section 8 is about this.
 #
 # ## 8. Whose gradient is it?
 #
-# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything but the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
+# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -857,7 +858,7 @@ check("10c.average_gradients")
 # %% [markdown]
 # Stuck? `hint("10c.average_gradients")`, `solution("10c.average_gradients")`.
 #
-# **Predict.** Instead, a colleague wraps the experts in DDP over the group `replicas`, and all else in DDP over all ranks. DDP divides by the size of its group. The experts' gradients are then **A**: right; **B**: twice as large as they should be; **C**: half as large.
+# **Predict.** Instead, a colleague wraps the experts in DDP over the group `replicas`, and everything else in DDP over all ranks. DDP divides by the size of its group. The experts' gradients are then **A**: right; **B**: twice as large as they should be; **C**: half as large.
 
 # %%
 prediction = None
@@ -943,7 +944,7 @@ too_large = (as_ddp.norm() / right.norm()).item()
 compare(prediction, {1: "A", 2: "B", 0.5: "C"}[round(cluster.view["too_large"][0], 6)])
 
 # %% [markdown]
-# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it is divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide it; SGD trains the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The proof, after five steps:
+# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it is divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide it; SGD trains the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves it after five steps:
 
 # %%
 # %%px
@@ -960,10 +961,10 @@ assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".e
 #
 # Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting: the layer is done when the busiest one is. Two remedies:
 #
-# - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss. It is least, $a$, if both are uniform. Its gradient also pulls at the model.
-# - A *balancing bias* [9]: add a number $b_e$ to the router's before the top-k, but not in the weights. After each step lower it for experts with more than the mean and raise it for the others. No gradient, no second goal.
+# - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If both are uniform the term is $a$; it is larger where the router prefers experts that already get many copies. Its gradient also changes the rest of the model.
+# - A *balancing bias* [9]: add a number $b_e$ to the router's before the top-k, but not in the weights. After each step lower it for experts with more than the mean and raise it for the others. The bias needs no gradient and adds no second goal.
 #
-# **Predict.** 50 steps with 128 samples each, 8 experts, k = 2. Without a remedy, how many times the mean load does the busiest expert have at the end? (Why is it between 1 and 4?)
+# **Predict.** 50 steps with 128 samples each, 8 experts, k = 2. Without a remedy, how many times the mean load does the busiest expert have in the last 20 steps? (Why is it between 1 and 4?)
 
 # %%
 prediction = None
@@ -1017,7 +1018,7 @@ for name, times in zip(remedies, busiest, strict=True):
 expert_loads(dict(zip(remedies, load, strict=True)))
 
 # %% [markdown]
-# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice: all tokens are four times the mean.) Both remedies work. The auxiliary loss has to be weighed against the loss of the task; a bias needs a rate only, small enough that experts do not swap places in every step.
+# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. The auxiliary loss has to be weighed against the loss of the task; a bias needs a rate only, small enough that experts do not swap places in every step.
 
 # %%
 assert busiest[0] > 1.5 > max(busiest[1:])
@@ -1025,7 +1026,7 @@ assert busiest[0] > 1.5 > max(busiest[1:])
 # %% [markdown]
 # ### Capacity, and tokens that are dropped
 #
-# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. A cell that finds the copies that are kept, first come, first served:
+# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 
 
 # %%
@@ -1071,7 +1072,7 @@ assert percent[0][0] > max(row[0] for row in percent[1:])
 # %% [markdown]
 # ### Break it on purpose: nothing to send
 #
-# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below saves it the trouble.
+# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below returns early on such a rank.
 #
 # **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
 
@@ -1101,15 +1102,17 @@ compare(prediction, "B", source="In the report above")
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "experts"))
 team, replicas = mesh["experts"].get_group(), mesh["data"].get_group()
 _ = try_mixture([40, 1, 24, 0])
+_, layer, _ = try_mixture([1, 0, 0, 0])  # at least 6 of the 8 experts get no token
+assert all(parameter.grad is not None for parameter in layer.experts.parameters())
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap once more: its gradient has to be zero and not `None`, because it is all-reduced next.)
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient has to be zero and not `None`, because it is all-reduced next. Here it is, because each expert computes with its rows even if there are none.)
 #
 # ## 10. On paper: DeepSeek-V3
 #
 # The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, input and output matrices are separate.
 #
-# **Predict.** Which part of all parameters works for one token? Write it in percent, such as `"25%"`.
+# **Predict.** What fraction of all parameters works for one token? Write it in percent, such as `"25%"`.
 
 # %%
 prediction = None
@@ -1128,7 +1131,7 @@ compare(prediction, active / total, within=0.2, source="By the formula")
 print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
 
 # %% [markdown]
-# The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output counts as work: the input is looked up.)
+# The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
 #
 # *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed?
 

@@ -25,13 +25,13 @@ _CASES = tuple(
 
 
 def expected(
-    way: str, tokens: int, ranks: int, heads: int, kv_heads: int, d: int, each: float = 2
-) -> float:
-    """Return the bytes that one rank sends in forward, for one sequence."""
-    n = tokens / ranks
+    way: str, tokens: int, ranks: int, heads: int, kv_heads: int, d: int, each: int = 2
+) -> int:
+    """Return the bytes one rank sends in forward, for one sequence; all divisions are exact."""
+    n = tokens // ranks
     if way == "ring":
         return (ranks - 1) * each * n * 2 * kv_heads * d
-    return (ranks - 1) / ranks * each * n * 2 * (heads + kv_heads) * d
+    return (ranks - 1) * each * n * 2 * (heads + kv_heads) * d // ranks
 
 
 def _changed(**other: Callable) -> Callable:
