@@ -58,7 +58,7 @@ def observe_scatter_of_nothing(scatter, comm) -> Observation:
 
 
 def _false_parts(p: int) -> list:
-    return [("", 0, [], {}, False)[rank % 5] for rank in range(p)]
+    return [(0, "", [], {}, False)[rank % 5] for rank in range(p)]
 
 
 def judge_scatter_of_nothing(seen: Observation) -> None:
