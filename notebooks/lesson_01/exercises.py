@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from course_lib.teaching.exercise import as_mistake, exercise
+from course_lib.teaching.exercise import WrongAnswer, as_mistake, exercise
 from course_lib.teaching.judges.trials import second_call
 
 if TYPE_CHECKING:
@@ -165,8 +165,11 @@ def check_handshake(handshake) -> str:
             return [rank - 1 for rank in range(p)]
         return [{"gradient of rank": rank} for rank in range(p)]
 
+    returned = []
+
     def call(comm: LoggedComm, step: int):
-        return handshake(comm, payloads(comm.size, step)[comm.rank])
+        returned.append(handshake(comm, payloads(comm.size, step)[comm.rank]))
+        return returned[-1]
 
     def call_in_turn(comm: LoggedComm, step: int):
         with highest_worker_first(comm):
@@ -178,6 +181,8 @@ def check_handshake(handshake) -> str:
     judge(comm)
     first, second = (payloads(comm.size, step) for step in (1, 2))
     judge_handshake(observe(call_in_turn, comm, 2), second, first)
+    if comm.bcast(returned[0] is returned[1]):
+        raise WrongAnswer("remembers-earlier-calls: the dictionary")
     with_fewer_ranks(comm, judge)
     return "Every worker asked, was answered, and was served alone, whoever came first."
 

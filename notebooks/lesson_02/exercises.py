@@ -193,6 +193,7 @@ def check_transpose(transpose) -> str:
         judge_transpose(observe_transpose(transpose, ranks, p, block), p, block)
 
     with_smaller_group(judge)
-    with as_mistake("block-is-fixed"):
-        judge(None, dist.get_world_size(), block=3)
+    for rows in (3, 1):
+        with as_mistake("block-is-fixed", rows=rows):
+            judge(None, dist.get_world_size(), block=rows)
     return "One all-to-all, and every rank holds its rows of the transposed matrix."

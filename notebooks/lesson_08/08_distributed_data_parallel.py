@@ -1150,7 +1150,7 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is one more vector on each rank, which belongs in its checkpoint (section 9). Two traps in a DDP hook: DDP cuts its buckets anew after the first step, so begin after that, as PowerSGD does here; and what was left out under one learning rate is added under the next. *Published*: Seide and others trained speech models with 1 bit a number and feedback [7]; Karimireddy and others give convex problems on which signs alone never arrive, and prove that feedback repairs it [8].
+# The price is one more vector on each rank, which belongs in its checkpoint (section 9). Two traps in a DDP hook: DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does here; and what was left out under one learning rate is added under the next. *Published*: Seide and others trained speech models with 1 bit a number and feedback [7]; Karimireddy and others give convex problems on which signs alone never arrive, and prove that feedback repairs it [8].
 #
 # ### Mixed precision
 #

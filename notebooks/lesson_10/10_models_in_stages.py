@@ -1082,7 +1082,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
-# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Section 3.2.1; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
+# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Sections 3.2.1 and 3.2.3; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
 # 8. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198.
 # 9. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2.
 # 10. PyTorch, *torchtitan*, `torchtitan/distributed/activation_checkpoint.py`, [github.com](https://github.com/pytorch/torchtitan).

@@ -224,7 +224,7 @@ def _deeply_nested() -> Spans:
 
 
 def _calls_itself() -> Spans:
-    """A rank on which an operator inside of one of the same name takes most; no span is around all.
+    """A rank whose time goes to an operator that calls itself; no span is around all.
 
     Spans end together, and between sections there is time that belongs to none.
     """

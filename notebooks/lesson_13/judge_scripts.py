@@ -40,7 +40,7 @@ class Job:
     Attributes:
         asked: the options of its ``#SBATCH`` lines, those that count.
         ignored: options below the first command, which do not.
-        commented: the first line that would be one of those, but for a space, as in ``# SBATCH``.
+        commented: the first line that has a space too many to be one of those: ``# SBATCH``.
         variables: what is set above the command that starts torchrun, as it is written.
         launch: the words of that command; those within ``bash -c`` stand for themselves.
         on_each_node: whether each node's own shell reads them, as it does in ``bash -c '...'``.
