@@ -17,6 +17,13 @@ def test_distances_are_a_picture_with_words_the_same_each_time() -> None:
     assert distances_to_minimum(RUNS, alt="Two lines.").alt == "Two lines."
 
 
+@pytest.mark.parametrize("label", RUNS)
+def test_distances_show_each_run_step_by_step(label: str) -> None:
+    changed = RUNS | {label: [*RUNS[label][:2], 20 * RUNS[label][2]]}
+    before, after = distances_to_minimum(RUNS).svg, distances_to_minimum(changed).svg
+    assert before != after
+
+
 @pytest.mark.parametrize("runs", [{}, {key: [1.0] for key in "abcd"}])
 def test_distances_of_no_run_or_too_many_are_refused(runs) -> None:
     with pytest.raises(ValueError, match=f"{len(runs)} runs"):

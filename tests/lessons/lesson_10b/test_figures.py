@@ -1,6 +1,7 @@
 """The figures of lesson 10b: layers and sequences in slices, bytes on a rank."""
 
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import pytest
 
@@ -37,6 +38,29 @@ def test_a_product_in_chunks_hides_what_is_shorter() -> None:
     assert "they take 9 ms; chunk by chunk, each multiplied" in figures.product_in_chunks().alt
     assert figures.product_in_chunks().alt.endswith("while the next arrives, 6 ms.")
     assert figures.product_in_chunks(4, 2.0, 1.5).alt.endswith("while the next arrives, 7.5 ms.")
+
+
+@pytest.mark.parametrize(("transfer", "product"), [(1.0, 1.5), (2.0, 1.5)])
+def test_a_product_in_chunks_multiplies_what_has_arrived(transfer: float, product: float) -> None:
+    tree = ElementTree.fromstring(figures.product_in_chunks(4, transfer, product).svg)
+    lanes: dict[float, dict[str, tuple[float, float]]] = {}  # by height: owner, start and end
+    for box in (one.attrib for one in tree.iter() if one.tag.endswith("rect")):
+        if box["height"] == "30.0" and "hatch" not in box["fill"]:
+            x, y, width = (float(box[name]) for name in ("x", "y", "width"))
+            lanes.setdefault(y, {})[box["stroke"]] = x, x + width
+    ends = []
+    for link, processor in ((38, 72), (146, 180)):
+        arrives, multiplied = lanes[link], lanes[processor]
+        assert (len(arrives), len(multiplied)) == (3, 4)
+        assert all(end < multiplied[owner][0] for owner, (_, end) in arrives.items())
+        for lane in (sorted(arrives.values()), sorted(multiplied.values())):
+            assert all(end < start for (_, end), (start, _) in pairwise(lane))
+        ends.append(max(end for _, end in multiplied.values()))
+        begin = sorted(start for start, _ in multiplied.values())[:3]
+        at_once = begin == pytest.approx(sorted(start for start, _ in arrives.values()))
+        assert at_once == (link == 146)  # each chunk arrives during the product before, or not
+    serial, chunked = 3 * transfer + 4 * product, product + 3 * max(transfer, product)
+    assert (ends[1] - 104) / (ends[0] - 104) == pytest.approx(chunked / serial, rel=0.01)
 
 
 def test_a_product_in_chunks_draws_waiting_only_where_a_rank_waits() -> None:
