@@ -1,6 +1,6 @@
 """Finds the exercises of all lessons: the checks that are marked with ``@exercise``.
 
-Each lesson has a room, ``notebooks.lesson_NN``, whose module ``exercises`` holds its checks. The
+Each lesson has a room, ``rank_by_rank.lesson_NN``, whose module ``exercises`` holds its checks. The
 notebook's kernel imports it too, to give hints and to know where an exercise runs; so these modules
 import torch, MPI and the judges inside of the checks, which run on the ranks.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .exercise import Exercise
 
-PACKAGES = ["notebooks"]
+PACKAGES = ["rank_by_rank"]
 """Where rooms are looked for."""
 
 

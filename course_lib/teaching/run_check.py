@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 20.0
 # What PyTorch says where there is none.
 _NO_PROCESS_GROUP = "Default process group has not been initialized"
-_NOT_THE_LEARNERS = ("course_lib", "notebooks", "torch", "torch_mpi4py")
+_NOT_THE_LEARNERS = ("course_lib", "rank_by_rank", "torch", "torch_mpi4py")
 
 
 class OutOfTimeError(BaseException):

@@ -41,7 +41,7 @@ from course_lib.teaching import (
     solution,
     yours_or_solution,
 )
-from notebooks.lesson_00.figures import labelled_images
+from rank_by_rank.lesson_00.figures import labelled_images
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -227,7 +227,7 @@ assert (total, treasure) == (world_size, 10 * rank)
 # %%
 # %%px --local
 from course_lib.training import data
-from notebooks.lesson_00 import training_loop as loops
+from rank_by_rank.lesson_00 import training_loop as loops
 
 training, test = data.load("digits")
 assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
@@ -328,7 +328,7 @@ prediction = None
 # %%px
 import time
 
-from notebooks.lesson_00.training_loop import History
+from rank_by_rank.lesson_00.training_loop import History
 
 network = make_network()
 initial = nn.utils.parameters_to_vector(network.parameters()).detach().clone()

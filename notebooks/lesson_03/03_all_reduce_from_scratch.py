@@ -38,8 +38,8 @@ from course_lib.teaching import (
     solution,
     yours_or_solution,
 )
-from notebooks.lesson_03 import choosing
-from notebooks.lesson_03.figures import all_reduce_steps
+from rank_by_rank.lesson_03 import choosing
+from rank_by_rank.lesson_03.figures import all_reduce_steps
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -180,7 +180,7 @@ prediction = None
 
 # %%
 # %%px
-from notebooks.lesson_03.rehearsal import rehearse
+from rank_by_rank.lesson_03.rehearsal import rehearse
 
 
 def steps_of(all_reduce, p):
@@ -671,7 +671,7 @@ swapping = [seconds_of(partial(swap, *pair), 30) / SWAPS for pair in buffers]
 adding = [seconds_of(partial(np.add, *pair, out=pair[0]), 30) for pair in buffers]
 
 # %% tags=["nbval-ignore-output"]
-from notebooks.lesson_03.fit import fit_link
+from rank_by_rank.lesson_03.fit import fit_link
 
 sizes = cluster.view["sizes"][0]
 messages = fit_link(sizes, cluster.view["swapping"][0])

@@ -29,7 +29,7 @@
 import torch
 
 from course_lib.teaching import check, compare, hint, progress, solution
-from notebooks.lesson_04.figures import computational_graph, split_gradient
+from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 
 # %% [markdown]
 # ## 1. Back through a graph, by hand

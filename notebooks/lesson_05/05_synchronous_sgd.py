@@ -28,7 +28,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, progress, solution
-from notebooks.lesson_05.figures import measured_beside_published
+from rank_by_rank.lesson_05.figures import measured_beside_published
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4, init_process_group=True)
@@ -72,7 +72,7 @@ def new_lenet():
 
 # %%
 # %%px
-from notebooks.lesson_05.shards import shard
+from rank_by_rank.lesson_05.shards import shard
 
 mine = shard(training, rank, world_size)
 print(f"{len(mine)} images, {parameter_count(new_lenet()):,} parameters")
@@ -465,7 +465,7 @@ check("05.sync_from_root")
 # Because the linear rule is at its worst at the start, training often **warms up**: a *constant* warm-up keeps the small rate for a while and then takes the large one; a *gradual* one goes from small to large in equal increments. Here are the rates for 16 ranks by each rule, and then a gradual warm-up of four steps:
 
 # %%
-from notebooks.lesson_05.schedules import scaled_rate, warm_up
+from rank_by_rank.lesson_05.schedules import scaled_rate, warm_up
 
 print([scaled_rate(0.001, 16, rule) for rule in ("none", "square root", "linear")])
 print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)])
@@ -480,7 +480,7 @@ print([round(warm_up(step, 4, 0.016, 0.001, "gradual"), 5) for step in range(6)]
 
 # %%
 # %%px
-from notebooks.lesson_05.schedules import scaled_rate, warm_up
+from rank_by_rank.lesson_05.schedules import scaled_rate, warm_up
 
 
 def run(workers, rule, kind, seed, epochs=5, batch_size=8, rate=0.001):

@@ -28,7 +28,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, cost, figures, hint, progress, solution
-from notebooks.lesson_06 import scaling
+from rank_by_rank.lesson_06 import scaling
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -211,7 +211,7 @@ if rank < 2:
 prediction = None
 
 # %% tags=["nbval-ignore-output"]
-from notebooks.lesson_06 import two_ranks
+from rank_by_rank.lesson_06 import two_ranks
 
 two_against_one = [two_ranks.Gain.of(*found) for found in cluster.view["measured"][0]]
 print(two_ranks.table(two_against_one))
@@ -319,7 +319,7 @@ with_4 = [epochs_over(bandwidth, dist.group.WORLD) for bandwidth in bandwidths]
 assert comp >= 0.010
 
 # %% tags=["nbval-ignore-output"]
-from notebooks.lesson_06.figures import where_it_pays
+from rank_by_rank.lesson_06.figures import where_it_pays
 
 comp, bandwidths = cluster.view["comp"][0], cluster.view["bandwidths"][0]
 sync_and_step = {2: cluster.view["with_2"][0], 4: cluster.view["with_4"][0]}
@@ -769,7 +769,7 @@ figures.timeline(
 # And for many ranks? *Predicted*, for three kinds of steps with the same mean of 10 ms: always equal, a bell curve with a standard deviation of 1 ms, and the one above.
 
 # %%
-from notebooks.lesson_06.figures import slowest_of_many
+from rank_by_rank.lesson_06.figures import slowest_of_many
 
 many = [2**k for k in range(17)]
 bell = [scaling.expected_slowest_normal(r, 0.010, 0.001) / 0.010 for r in many]
@@ -944,7 +944,7 @@ check("06.read_efficiency")
 # %%
 from IPython.display import Markdown
 
-from notebooks.lesson_06 import published_runs
+from rank_by_rank.lesson_06 import published_runs
 
 Markdown(published_runs.assumptions_table())
 
@@ -971,7 +971,7 @@ assert len(others) == 8
 assert max(row.error for row in others) < 0.12
 
 # %%
-from notebooks.lesson_06.figures import efficiencies
+from rank_by_rank.lesson_06.figures import efficiencies
 
 names = [row.run.name.replace("Horovod, ", "").replace("Goyal et al., ", "") for row in reproduced]
 efficiencies(
@@ -1015,8 +1015,8 @@ Markdown(published_runs.gains_table())
 prediction = None
 
 # %%
-from notebooks.lesson_06 import extrapolation
-from notebooks.lesson_06.figures import what_breaks_first
+from rank_by_rank.lesson_06 import extrapolation
+from rank_by_rank.lesson_06.figures import what_breaks_first
 
 job = extrapolation.Job(
     batch=32,
@@ -1058,9 +1058,9 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 prediction = None
 
 # %%
-from notebooks.lesson_06.extrapolation import Hierarchy
-from notebooks.lesson_06.figures import simulated_beside_formula
-from notebooks.lesson_06.network_simulation import Network, simulate, simulated_table
+from rank_by_rank.lesson_06.extrapolation import Hierarchy
+from rank_by_rank.lesson_06.figures import simulated_beside_formula
+from rank_by_rank.lesson_06.network_simulation import Network, simulate, simulated_table
 
 inside, between = cost.Link(3e-6, 100e9), cost.Link(10e-6, 12.5e9)
 nodes = [1, 2, 4, 8, 16, 32, 64]
@@ -1092,7 +1092,7 @@ Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), 
 # Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where the notebook is displayed and not run, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
-from notebooks.lesson_06.calculator import calculator
+from rank_by_rank.lesson_06.calculator import calculator
 
 calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, bandwidth=1.25e9)
 

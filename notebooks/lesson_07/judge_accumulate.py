@@ -1,6 +1,6 @@
 """A race that happens once in a million runs is made to happen in each one.
 
-Used by :mod:`notebooks.lesson_07.exercises`. The learner's threads are functions that take turns
+Used by :mod:`rank_by_rank.lesson_07.exercises`. The learner's threads are functions that take turns
 (:mod:`course_lib.teaching.turns`). One that reads the shared sum goes on only when no other one
 can: without a lock all of them then start from the same sum, while with one there is only ever a
 single reader. The lock says of each read and write whether it was closed, so that nobody is right

@@ -1,6 +1,6 @@
 """A wrong step of data parallelism gives a number, and the number says which mistake.
 
-Used by :mod:`notebooks.lesson_07.exercises`. Numbers are small integers or multiples of
+Used by :mod:`rank_by_rank.lesson_07.exercises`. Numbers are small integers or multiples of
 1/4, so that every sum is exact.
 """
 

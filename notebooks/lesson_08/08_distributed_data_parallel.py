@@ -29,7 +29,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, progress, solution
-from notebooks.lesson_08.figures import distances_to_minimum
+from rank_by_rank.lesson_08.figures import distances_to_minimum
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)

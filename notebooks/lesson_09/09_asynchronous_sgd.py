@@ -37,7 +37,7 @@ from course_lib.teaching import (
     solution,
     yours_or_solution,
 )
-from notebooks.lesson_09.figures import histogram, sequence
+from rank_by_rank.lesson_09.figures import histogram, sequence
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4, init_process_group=True)
@@ -172,7 +172,7 @@ prediction = None
 # %%px
 from torch_mpi4py import Traffic
 from torch_mpi4py.tools.clocks import clock_offsets
-from notebooks.lesson_09.message_recording import recorded_messages
+from rank_by_rank.lesson_09.message_recording import recorded_messages
 
 names = {HELLO: "hello", READY: "ready", GRADIENT: "gradient", PARAMETERS: "parameters"}
 parameters = initial.clone()

@@ -64,7 +64,7 @@ def sequence(
     Args:
         events: of all ranks together; each with the attributes ``rank``, ``kind`` ("send" or
             "recv"), ``peer``, ``label``, ``start`` and ``end`` in seconds of one clock, such as
-            :class:`~notebooks.lesson_09.message_recording.Message`. Solid: the rank works;
+            :class:`~rank_by_rank.lesson_09.message_recording.Message`. Solid: the rank works;
             hatched: it is inside a send or a receive, that is, it waits.
         roles: what stands above a rank's column, e.g. ``{0: "server"}``; by default "rank r".
         first: seconds after the earliest event from which to draw; by default all.

@@ -1,7 +1,7 @@
 """Writes down every message of a rank: with whom, under which tag, when, and what it held.
 
 As :mod:`course_lib.teaching.distributed_log`, which knows only that there was one.
-:func:`notebooks.lesson_09.figures.sequence` draws it.
+:func:`rank_by_rank.lesson_09.figures.sequence` draws it.
 """
 
 from __future__ import annotations

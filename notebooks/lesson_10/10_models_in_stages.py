@@ -30,8 +30,8 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution, yours_or_solution
-from notebooks.lesson_10 import pipeline_schedules as schedules
-from notebooks.lesson_10.figures import pipeline
+from rank_by_rank.lesson_10 import pipeline_schedules as schedules
+from rank_by_rank.lesson_10.figures import pipeline
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -54,8 +54,8 @@ from course_lib.parallel.invariants import assert_replicas_equal
 from course_lib.training import data
 from course_lib.training.models import parameter_count
 from course_lib.training.transformer import Transformer
-from notebooks.lesson_10 import pipeline_schedules as schedules
-from notebooks.lesson_10.pipeline_schedules import Placed, Task
+from rank_by_rank.lesson_10 import pipeline_schedules as schedules
+from rank_by_rank.lesson_10.pipeline_schedules import Placed, Task
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))

@@ -31,8 +31,8 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution, yours_or_solution
-from notebooks.lesson_10b.figures import bytes_on_each_rank, gpus_needed, product_in_chunks
-from notebooks.lesson_10b.figures import sequence_in_slices, sliced_mlp
+from rank_by_rank.lesson_10b.figures import bytes_on_each_rank, gpus_needed, product_in_chunks
+from rank_by_rank.lesson_10b.figures import sequence_in_slices, sliced_mlp
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)

@@ -29,7 +29,12 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution, yours_or_solution
-from notebooks.lesson_10c.figures import causal_work, expert_loads, ring_of_keys, tokens_to_experts
+from rank_by_rank.lesson_10c.figures import (
+    causal_work,
+    expert_loads,
+    ring_of_keys,
+    tokens_to_experts,
+)
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)

@@ -37,8 +37,8 @@ from course_lib.teaching import (
     timeline,
     yours_or_solution,
 )
-from notebooks.lesson_11.figures import Point, memory_over_time, ranks_of_a_step
-from notebooks.lesson_11.figures import reading_times, roofline
+from rank_by_rank.lesson_11.figures import Point, memory_over_time, ranks_of_a_step
+from rank_by_rank.lesson_11.figures import reading_times, roofline
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4, init_process_group=True)
@@ -525,7 +525,7 @@ prediction = None
 
 # %%
 # %%px
-from notebooks.lesson_11.page_cache import evict, share_in_cache
+from rank_by_rank.lesson_11.page_cache import evict, share_in_cache
 
 PATHS = {"500 files": files, "one tar archive": [tar], "one array": [array]}
 cold, warm, was_cached, now_cached = {}, {}, {}, {}
@@ -612,7 +612,7 @@ from itertools import pairwise
 
 from torch.utils.data import DataLoader
 
-from notebooks.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
+from rank_by_rank.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
 
 
 # %%
@@ -716,7 +716,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch_mpi4py.log import events
 
 from course_lib.parallel.gradient_sync import sync_gradients
-from notebooks.lesson_11.traces import read_profile
+from rank_by_rank.lesson_11.traces import read_profile
 
 
 # %%
@@ -849,7 +849,7 @@ own_profile = read_profile(own_trace)
 assert [span.name for span in own_profile.sections] == ["forward", "backward", "sync", "update"] * 2
 
 # %%
-from notebooks.lesson_11.traces import moved_to, write_merged
+from rank_by_rank.lesson_11.traces import moved_to, write_merged
 
 two_steps = timeline(cluster, since="profiled_from")
 moved = [moved_to(*pair) for pair in zip(two_steps.lanes, cluster.view["own_profile"], strict=True)]
@@ -923,7 +923,7 @@ memory = cluster.view["memory"][0]
 memory_over_time(memory[64])
 
 # %%
-from notebooks.lesson_11.traces import live_bytes, snapshot
+from rank_by_rank.lesson_11.traces import live_bytes, snapshot
 
 one = memory[64]
 live = live_bytes(one.allocations)
@@ -976,7 +976,7 @@ assert abs(kept[128] / kept[64] - 2) < 0.02
 
 # %%
 # %%px
-from notebooks.lesson_11 import planted
+from rank_by_rank.lesson_11 import planted
 
 planted.train()  # so that nothing happens for the first time
 comm.Barrier()

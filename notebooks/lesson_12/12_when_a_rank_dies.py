@@ -31,7 +31,7 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, figures, hint, solution, yours_or_solution
-from notebooks.lesson_12.figures import loss_across_deaths, saving_interval
+from rank_by_rank.lesson_12.figures import loss_across_deaths, saving_interval
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -88,7 +88,7 @@ from course_lib.parallel.invariants import assert_matches_serial, assert_replica
 from course_lib.training import data
 from course_lib.training.loops import batches
 from course_lib.teaching import yours_or_solution
-from notebooks.lesson_12.survivors import unwrapped
+from rank_by_rank.lesson_12.survivors import unwrapped
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
@@ -1087,7 +1087,7 @@ assert resumed["began_with_step"] == 20
 # Three reports from four ranks. The sentence that names the bug has been taken away.
 
 # %%
-from notebooks.lesson_12.hang_reports import BUGS, REPORTS
+from rank_by_rank.lesson_12.hang_reports import BUGS, REPORTS
 
 for name, report in REPORTS.items():
     print(f"report {name}\n{report}\n")

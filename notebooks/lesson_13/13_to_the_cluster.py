@@ -32,8 +32,8 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution
-from notebooks.lesson_13 import jobs, records
-from notebooks.lesson_13.figures import gradient_paths, placements
+from rank_by_rank.lesson_13 import jobs, records
+from rank_by_rank.lesson_13.figures import gradient_paths, placements
 
 print(records.about())
 
@@ -402,7 +402,7 @@ check("13.job_request")
 # A colleague wants eight ranks on two nodes with four GPUs each, one `torchrun` for each node. The partition gives whole nodes with all their cores and GPUs, so the script need not ask for these. It has three mistakes. (The options `--rdzv-...` tell the `torchrun` of each node where and how to meet the others: `c10d` is PyTorch's own store, which the node of the endpoint runs, and the id keeps jobs apart.)
 
 # %%
-from notebooks.lesson_13.judge_scripts import BROKEN
+from rank_by_rank.lesson_13.judge_scripts import BROKEN
 
 print(BROKEN)
 

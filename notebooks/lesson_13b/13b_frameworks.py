@@ -32,8 +32,8 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution
-from notebooks.lesson_13b.figures import framework_map
-from notebooks.lesson_13b.frameworks import (
+from rank_by_rank.lesson_13b.figures import framework_map
+from rank_by_rank.lesson_13b.frameworks import (
     FRAMEWORKS,
     added_lines,
     here_or_stored,
@@ -150,7 +150,7 @@ torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not on
 # %%
 from torch.nn import functional as F
 
-from notebooks.lesson_13b.steps.toy import RATE, STEPS, model_and_data
+from rank_by_rank.lesson_13b.steps.toy import RATE, STEPS, model_and_data
 
 
 def losses_alone(rank, ranks):
@@ -264,7 +264,7 @@ check("13b.distributed")
 # %%
 # %%px
 from course_lib.teaching import yours_or_solution
-from notebooks.lesson_13b.steps.toy import RATE, STEPS, model_and_data
+from rank_by_rank.lesson_13b.steps.toy import RATE, STEPS, model_and_data
 
 wrap = yours_or_solution("13b.distributed")
 model, inputs, labels = model_and_data()

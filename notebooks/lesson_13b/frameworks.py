@@ -1,6 +1,6 @@
 """Runs the training of each framework, and keeps what came out for those who have not got it.
 
-    /path/to/env/bin/python -m notebooks.lesson_13b.frameworks fabric accelerate
+    /path/to/env/bin/python -m rank_by_rank.lesson_13b.frameworks fabric accelerate
 
 runs these with the Python it is called with, and writes what came out, losses or the error, into
 ``frameworks.json``. The frameworks need not be in the course's own environment.

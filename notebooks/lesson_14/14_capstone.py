@@ -28,11 +28,11 @@
 # %%
 from course_lib.cluster import start_cluster
 from course_lib.teaching import check, compare, hint, solution, yours_or_solution
-from notebooks.lesson_14 import costs
-from notebooks.lesson_14.figures import two_parts
-from notebooks.lesson_14.journal import Journal
-from notebooks.lesson_14.report import Result, rubric, write_report
-from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan, best_rate
+from rank_by_rank.lesson_14 import costs
+from rank_by_rank.lesson_14.figures import two_parts
+from rank_by_rank.lesson_14.journal import Journal
+from rank_by_rank.lesson_14.report import Result, rubric, write_report
+from rank_by_rank.lesson_14.tasks import STRATEGIES, TASKS, Plan, best_rate
 
 # %% tags=["nbval-ignore-output"]
 cluster = start_cluster(n=4)
@@ -44,9 +44,9 @@ from datetime import timedelta
 import torch_mpi4py  # lets torch.distributed talk through MPI
 
 from course_lib.parallel.gradient_sync import sync_gradients
-from notebooks.lesson_14 import strategies, training
-from notebooks.lesson_14.strategies import average_weights
-from notebooks.lesson_14.tasks import TASKS, Plan
+from rank_by_rank.lesson_14 import strategies, training
+from rank_by_rank.lesson_14.strategies import average_weights
+from rank_by_rank.lesson_14.tasks import TASKS, Plan
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))

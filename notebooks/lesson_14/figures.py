@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rank_by_rank.lesson_14.tasks import Measured
+
 from course_lib.teaching.figures.curves import draw, finish_axes
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import INK, PAPER, RULE, SOFT_INK, blend, rank_colour
 from course_lib.teaching.timelines.lanes import COMPUTING, OVERLAPPING, Lane
-from notebooks.lesson_14.tasks import Measured
 
 __all__ = ["accuracy_over_time", "draw_accuracy", "draw_timeline", "draw_traffic", "two_parts"]
 

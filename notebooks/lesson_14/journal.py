@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rank_by_rank.lesson_14.tasks import TASKS, Plan, moment
+
 from course_lib.teaching.workspace import WORKSPACE
-from notebooks.lesson_14.tasks import TASKS, Plan, moment
 
 __all__ = ["Entry", "Journal", "own_folder"]
 

@@ -16,15 +16,15 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure as Canvas
+from rank_by_rank.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
+from rank_by_rank.lesson_14.journal import Entry, Journal
+from rank_by_rank.lesson_14.judge_own_prediction import guesses, reading
+from rank_by_rank.lesson_14.tasks import TASKS, Measured, Plan, Task
 
 from course_lib.teaching.figures.curves import draw
 from course_lib.teaching.figures.figure import Figure
 from course_lib.teaching.figures.palette import ALARM, INK, PAPER, SOFT_INK
 from course_lib.teaching.timelines.lanes import Lane, RankEvents, lanes_of
-from notebooks.lesson_14.figures import draw_accuracy, draw_timeline, draw_traffic
-from notebooks.lesson_14.journal import Entry, Journal
-from notebooks.lesson_14.judge_own_prediction import guesses, reading
-from notebooks.lesson_14.tasks import TASKS, Measured, Plan, Task
 
 __all__ = ["Report", "Result", "rubric", "write_report"]
 

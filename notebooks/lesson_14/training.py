@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_by_rank.lesson_14 import strategies
+from rank_by_rank.lesson_14.tasks import Look, Measured, Plan, Task, median, moment
 from torch import nn
 from torch.nn import functional as F
 from torch_mpi4py import Traffic, emulated_link, world
@@ -39,8 +41,6 @@ from course_lib.parallel.parameter_server import Worker as Computer
 from course_lib.training import data, models
 from course_lib.training.data import DataSet
 from course_lib.training.loops import accuracy, batches
-from notebooks.lesson_14 import strategies
-from notebooks.lesson_14.tasks import Look, Measured, Plan, Task, median, moment
 
 __all__ = ["Worker", "load", "pilot", "rehearse", "rehearse_rates", "train", "train_alone"]
 

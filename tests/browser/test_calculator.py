@@ -7,8 +7,8 @@ from html import unescape
 import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from rank_by_rank.lesson_06.calculator import Setting, speed_up_figure, summary
 
-from notebooks.lesson_06.calculator import Setting, speed_up_figure, summary
 from tests.browser.lab import Lab
 from tests.lab_server import ROOT
 

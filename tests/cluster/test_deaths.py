@@ -137,7 +137,7 @@ if rank == 1:
     first.register_post_accumulate_grad_hook(lambda _: die_when_the_others_wait())
 """
 GO_ON = """
-from notebooks.lesson_12.survivors import unwrapped
+from rank_by_rank.lesson_12.survivors import unwrapped
 ddp = torch.nn.parallel.DistributedDataParallel(unwrapped(ddp))
 model.zero_grad()
 ddp(pixels[rank::world_size]).square().mean().backward()

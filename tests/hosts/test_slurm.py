@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from rank_by_rank.lesson_13.jobs import run_job
 
-from notebooks.lesson_13.jobs import run_job
 from tests.cluster.conftest import START_WITHIN_S, Kernel, wait_until
 from tests.hosts.clusters import await_nothing_left, left, prepare
 from tests.hosts.testbed import BedClient

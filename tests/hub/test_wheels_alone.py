@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
 
 # What the kernel says at the end: where the course came from, and that its sources are there.
 LAST_CELLS = [
-    "import course_lib, notebooks, torch_mpi4py\n"
-    "print(course_lib.__file__, notebooks.__path__[0], torch_mpi4py.__file__, sep='\\n')",
+    "import course_lib, rank_by_rank, torch_mpi4py\n"
+    "print(course_lib.__file__, rank_by_rank.__path__[0], torch_mpi4py.__file__, sep='\\n')",
     'solution("00.my_share")',
 ]
 
@@ -30,7 +30,7 @@ LAST_CELLS = [
 # What of the course a notebook of ipyranks alone finds: nothing.
 WHAT_IS_THERE = (
     "from importlib.util import find_spec\n"
-    "print([name for name in ('course_lib', 'notebooks') if find_spec(name)])"
+    "print([name for name in ('course_lib', 'rank_by_rank') if find_spec(name)])"
 )
 
 

@@ -13,7 +13,7 @@ PACKAGES = {
     "torch_mpi4py": Path("packages/torch_mpi4py/src/torch_mpi4py"),
     "ipyranks": Path("packages/ipyranks/src/ipyranks"),
     "course_lib": Path("course_lib"),
-    "notebooks": Path("notebooks"),
+    "rank_by_rank": Path("notebooks"),
 }
 # The rooms of the backend: what each may import besides itself, and the modules above all rooms.
 ROOMS = {
@@ -32,9 +32,9 @@ ROOMS = {
 ABOVE_ALL_ROOMS = {"torch_mpi4py", "torch_mpi4py.api", "torch_mpi4py.registration"}
 # What no module in these folders imports: they use the packages, as a learner's programs do.
 NOT_FOR_PROGRAMS = {
-    "benchmarks": {"notebooks", "tests"},
-    "scripts": {"notebooks", "tests", "tools", "benchmarks"},
-    "tools": {"notebooks", "tests", "benchmarks"},
+    "benchmarks": {"rank_by_rank", "tests"},
+    "scripts": {"rank_by_rank", "tests", "tools", "benchmarks"},
+    "tools": {"rank_by_rank", "tests", "benchmarks"},
 }
 # A part may import those that it names here, and itself. All of the course may import the backend.
 BELOW = {
@@ -45,7 +45,7 @@ BELOW = {
     "course_lib.training": {"course_lib.parallel"},
     "course_lib.teaching": {"ipyranks", "course_lib.parallel", "course_lib.training"},
     "course_lib.doctor": {"ipyranks", "course_lib.training"},
-    "notebooks": {
+    "rank_by_rank": {
         *("course_lib.cluster", "course_lib.parallel", "course_lib.training"),
         "course_lib.teaching",
     },
@@ -123,7 +123,7 @@ def part_of(name: str) -> str:
 
 def _root_of(name: str) -> set[str]:
     """Return the course's package itself, which holds nothing, where the course may be known."""
-    return {"course_lib"} if name.startswith(("course_lib.", "notebooks")) else set()
+    return {"course_lib"} if name.startswith(("course_lib.", "rank_by_rank")) else set()
 
 
 def test_imports_point_downwards(root: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_backend_needs_no_notebook(root: Path) -> None:
         for name in known
         if name.startswith("torch_mpi4py")
         for other in imports_of(name, known[name])
-        if other.split(".")[0] in {*NOT_FOR_THE_BACKEND, "ipyranks", "course_lib", "notebooks"}
+        if other.split(".")[0] in {*NOT_FOR_THE_BACKEND, "ipyranks", "course_lib", "rank_by_rank"}
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -192,8 +192,8 @@ def test_no_lesson_looks_into_the_room_of_another(root: Path) -> None:
     wrong = [
         f"{path.relative_to(root)} imports {other}"
         for path in sorted((root / "notebooks").glob("lesson_*/*.py"))
-        for other in imports_of(f"notebooks.{path.parent.name}.{path.stem}", path)
-        if other.startswith("notebooks.lesson_") and other.split(".")[1] != path.parent.name
+        for other in imports_of(f"rank_by_rank.{path.parent.name}.{path.stem}", path)
+        if other.startswith("rank_by_rank.lesson_") and other.split(".")[1] != path.parent.name
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from tools.torch_builds import CPU_INDEX
 
-OURS = {"course_lib", "notebooks", "ipyranks", "torch_mpi4py"}
+OURS = {"course_lib", "rank_by_rank", "ipyranks", "torch_mpi4py"}
 BACKEND = "packages/torch_mpi4py"
 CLUSTER = "packages/ipyranks"
 REQUIRED_SHAPE = (

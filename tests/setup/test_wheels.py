@@ -28,7 +28,7 @@ BACKEND, CLUSTER = "packages/torch_mpi4py", "packages/ipyranks"
 # What a person who wants the backend alone would not like to find in their environment.
 NOT_NEEDED = (
     "course_lib",
-    "notebooks",
+    "rank_by_rank",
     "ipyranks",
     "ipyparallel",
     "IPython",
@@ -85,6 +85,14 @@ def modules_below(folder: Path) -> set[str]:
     return {path.relative_to(folder.parent).as_posix() for path in folder.rglob("*.py")}
 
 
+def files_below(folder: Path, name: str) -> set[str]:
+    """Return what git knows below a folder, as the wheel has it below ``name``."""
+    said = subprocess.check_output(
+        ["git", "ls-files", "--others", "--cached", "--exclude-standard"], cwd=folder, text=True
+    )
+    return {f"{name}/{line}" for line in said.splitlines()}
+
+
 def requirements_of(wheel: Path) -> dict[str, Requirement]:
     texts = metadata_of(wheel).get_all("Requires-Dist") or []
     return {requirement.name: requirement for requirement in map(Requirement, texts)}
@@ -131,18 +139,16 @@ def test_each_wheel_has_the_licence(root: Path, wheels: dict[str, Path]) -> None
 def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["rank_by_rank"]
     inside = {name for name in files_in(wheel) if ".dist-info/" not in name}
-    assert {name.split("/")[0] for name in inside} == {"course_lib", "notebooks"}
+    assert {name.split("/")[0] for name in inside} == {"course_lib", "rank_by_rank"}
     assert modules_below(root / "course_lib") <= inside
     assert "course_lib/training/digits.npz" in inside  # lesson 00 needs it
     assert "course_lib/teaching/judges/mistakes.md" in inside  # what checks tell
     assert "course_lib/teaching/tutor.md" in inside
-    rooms = [
-        path.relative_to(root).as_posix()
-        for path in (root / "notebooks").glob("lesson_*/*")
-        if path.is_file()
-    ]
-    assert len(rooms) > 100
-    assert set(rooms) <= inside
+    lessons = files_below(root / "notebooks", "rank_by_rank")
+    programs = files_below(root / "scripts", "rank_by_rank/scripts")
+    assert len(lessons) > 150
+    assert len(programs) > 15
+    assert {name for name in inside if name.startswith("rank_by_rank/")} == lessons | programs
     assert {"torch-mpi4py", "ipyranks"} <= requirements_of(wheel).keys()
 
 

@@ -92,7 +92,7 @@ def on_ranks(cluster, folder, capsys):
         "from course_lib.teaching import catalogue, lessons, yours_or_solution\n"
         "from pathlib import Path\n"
         f"lessons.NOTEBOOKS = Path({str(folder)!r})\n"
-        "catalogue.PACKAGES[:] = ['notebooks', 'tests.teaching.own_exercises']\n",
+        "catalogue.PACKAGES[:] = ['rank_by_rank', 'tests.teaching.own_exercises']\n",
         silent=True,
     )
 

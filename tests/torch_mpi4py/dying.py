@@ -15,12 +15,12 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
+from rank_by_rank.lesson_12.survivors import catch_up, unwrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_mpi4py.comm.guarded_comm import duplicate_world
 from torch_mpi4py.core.base_comm import base
 
-from notebooks.lesson_12.survivors import catch_up, unwrapped
 from tests.torch_mpi4py.helpers import equal, raises, still_works
 
 BATCH = 12  # samples; divides among 3 ranks and among 2

@@ -9,6 +9,7 @@ import numpy
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from rank_by_rank.lesson_05.schedules import warm_up
 from torch import nn
 
 from course_lib.parallel.batch_norm import convert_sync_batch_norm
@@ -16,7 +17,6 @@ from course_lib.parallel.gradient_sync import sync_gradients
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.loops import batches, set_seed_of_rank
 from course_lib.training.models import checksum
-from notebooks.lesson_05.schedules import warm_up
 
 SAMPLES = 40
 BATCH = 8  # five steps an epoch

@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-
-from notebooks.lesson_00.figures import labelled_images
+from rank_by_rank.lesson_00.figures import labelled_images
 
 PICTURES = np.eye(8).reshape(1, 1, 8, 8).repeat(3, axis=0)
 

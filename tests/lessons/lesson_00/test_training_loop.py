@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from rank_by_rank.lesson_00.training_loop import History, train
 
 from course_lib.training import data
 from course_lib.training.loops import set_seed
 from course_lib.training.models import MLP
-from notebooks.lesson_00.training_loop import History, train
 
 
 def run_once() -> tuple[torch.Tensor, History]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rank_by_rank.lesson_03.choosing import cheapest, crossover_bytes
 
 from course_lib.teaching.cost import Link, cost
-from notebooks.lesson_03.choosing import cheapest, crossover_bytes
 
 
 def test_crossover_is_where_both_take_as_long():

@@ -6,9 +6,9 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from rank_by_rank.lesson_03 import figures
 
 from course_lib.parallel.all_reduces import ALGORITHMS
-from notebooks.lesson_03 import figures
 
 
 @pytest.mark.parametrize("p", [2, 3, 4])

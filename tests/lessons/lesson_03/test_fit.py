@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from rank_by_rank.lesson_03.fit import fit_linear, fit_link, student_t_quantile
 
 from course_lib.teaching.cost import cost
-from notebooks.lesson_03.fit import fit_linear, fit_link, student_t_quantile
 
 ALPHA, BETA, GAMMA = 20e-6, 1 / 2e9, 1 / 5e9
 SIZES = np.array([8.0 * 4**k for k in range(10)])

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-
-from notebooks.lesson_03.own_globals import OnRanks
-from notebooks.lesson_03.rehearsal import (
+from rank_by_rank.lesson_03.own_globals import OnRanks
+from rank_by_rank.lesson_03.rehearsal import (
     CollectiveError,
     StuckError,
     UnrehearsedError,

@@ -5,9 +5,9 @@ import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import pytest
+from rank_by_rank.lesson_04 import figures
 
 from course_lib.teaching.figures import rank_colour
-from notebooks.lesson_04 import figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_05.figures import measured_beside_published
+from rank_by_rank.lesson_05.figures import measured_beside_published
 
 
 def drawn():

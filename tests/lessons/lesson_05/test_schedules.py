@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from notebooks.lesson_05.schedules import scaled_rate, warm_up
+from rank_by_rank.lesson_05.schedules import scaled_rate, warm_up
 
 
 def test_rules() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from rank_by_rank.lesson_05.shards import shard, shard_indices
 from torch.utils.data import DistributedSampler, IterableDataset, Subset, TensorDataset
 
 from course_lib.training.data import DataSet
-from notebooks.lesson_05.shards import shard, shard_indices
 
 LENGTHS = range(21)
 SIZES = range(1, 9)

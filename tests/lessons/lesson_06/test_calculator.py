@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from rank_by_rank.lesson_06 import scaling
+from rank_by_rank.lesson_06.calculator import Setting, calculator, speed_up_figure, summary
 
-from notebooks.lesson_06 import scaling
-from notebooks.lesson_06.calculator import Setting, calculator, speed_up_figure, summary
 from tools.lint_lessons import pictures_without_words_in_text
 
 LAN = Setting(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from rank_by_rank.lesson_06 import extrapolation
+from rank_by_rank.lesson_06.extrapolation import Hierarchy, availability
 
 from course_lib.teaching.cost import Link, bytes_per_second, cost
-from notebooks.lesson_06 import extrapolation
-from notebooks.lesson_06.extrapolation import Hierarchy, availability
 
 
 def test_two_levels_by_hand_and_at_the_ends():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rank_by_rank.lesson_06 import extrapolation, figures, two_ranks
+from rank_by_rank.lesson_06.network_simulation import Network, simulate
 
 from course_lib.teaching.cost import Link
-from notebooks.lesson_06 import extrapolation, figures, two_ranks
-from notebooks.lesson_06.network_simulation import Network, simulate
 
 LINK = Link(5e-6, 1e9, 4e9)
 

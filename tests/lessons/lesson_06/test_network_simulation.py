@@ -7,18 +7,18 @@ import math
 
 import pytest
 import simpy
-
-from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
-from course_lib.teaching.cost import ALGORITHMS, Link, cost
-from notebooks.lesson_06 import network_simulation
-from notebooks.lesson_06.extrapolation import Hierarchy
-from notebooks.lesson_06.network_simulation import (
+from rank_by_rank.lesson_06 import network_simulation
+from rank_by_rank.lesson_06.extrapolation import Hierarchy
+from rank_by_rank.lesson_06.network_simulation import (
     Level,
     Network,
     Traffic,
     simulate,
     simulated_table,
 )
+
+from course_lib.parallel.all_reduces import ALGORITHMS as SCHEDULES
+from course_lib.teaching.cost import ALGORITHMS, Link, cost
 
 LINK = Link(5e-6, 1e9, 4e9)
 INSIDE, BETWEEN = Link(2e-6, 50e9), Link(11e-6, 12.5e9)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from notebooks.lesson_06 import published_runs
-from notebooks.lesson_06.published_runs import (
+from rank_by_rank.lesson_06 import published_runs
+from rank_by_rank.lesson_06.published_runs import (
     GAINS,
     efficiency_bounds,
     gains_table,
     implied_sync_over_backward,
     predicted_gain,
 )
-from notebooks.lesson_06.scaling import largest_overlap_gain
+from rank_by_rank.lesson_06.scaling import largest_overlap_gain
 
 
 def rows():

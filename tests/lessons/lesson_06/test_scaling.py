@@ -8,16 +8,16 @@ import sys
 
 import numpy as np
 import pytest
+from rank_by_rank.lesson_06 import scaling
+from rank_by_rank.lesson_06.scaling import harmonic
 
 from course_lib.teaching import cost
-from notebooks.lesson_06 import scaling
-from notebooks.lesson_06.scaling import harmonic
 
 
 def test_the_models_need_neither_torch_nor_mpi():
     code = (
         "import sys\n"
-        "from notebooks.lesson_06 import extrapolation, published_runs, scaling\n"
+        "from rank_by_rank.lesson_06 import extrapolation, published_runs, scaling\n"
         "sys.exit(bool({'torch', 'mpi4py', 'matplotlib', 'simpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=200).returncode == 0

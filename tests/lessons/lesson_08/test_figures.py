@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_08.figures import distances_to_minimum
+from rank_by_rank.lesson_08.figures import distances_to_minimum
 
 RUNS = {"float32": [1.0, 0.1, 0.001], "8 bits": [1.0, 0.1, 0.05]}
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
+from rank_by_rank.lesson_09 import figures
 
 from course_lib.teaching.figures.palette import PAPER, rank_colour
-from notebooks.lesson_09 import figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 

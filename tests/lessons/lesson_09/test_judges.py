@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from rank_by_rank.lesson_01.judge_messages import judge_shift
+from rank_by_rank.lesson_09.judge_gossip import judge_gossip
 from torch_mpi4py import RevokedError
 
 from course_lib.teaching.exercise import WrongAnswer
 from course_lib.teaching.message_log import LoggedCall, Observation
-from notebooks.lesson_01.judge_messages import judge_shift
-from notebooks.lesson_09.judge_gossip import judge_gossip
 
 
 def call(name: str, peer: int, *, finished: bool = False, waited: bool = True) -> LoggedCall:

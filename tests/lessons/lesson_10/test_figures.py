@@ -2,8 +2,8 @@
 
 import xml.etree.ElementTree as ElementTree
 
-from notebooks.lesson_10 import pipeline_schedules as schedules
-from notebooks.lesson_10.figures import pipeline
+from rank_by_rank.lesson_10 import pipeline_schedules as schedules
+from rank_by_rank.lesson_10.figures import pipeline
 
 GPIPE = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 

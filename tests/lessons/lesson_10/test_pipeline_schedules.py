@@ -6,10 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from torch.distributed.pipelining import ScheduleInterleaved1F1B
-from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
-
-from notebooks.lesson_10.pipeline_schedules import (
+from rank_by_rank.lesson_10.pipeline_schedules import (
     Task,
     bubble,
     gpipe,
@@ -20,6 +17,8 @@ from notebooks.lesson_10.pipeline_schedules import (
     times,
     zero_bubble,
 )
+from torch.distributed.pipelining import ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import ScheduleInterleavedZeroBubble
 
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 8), (4, 2), (4, 4), (4, 16), (8, 8), (8, 3)]
 

@@ -4,8 +4,7 @@ import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import pytest
-
-from notebooks.lesson_10b import figures
+from rank_by_rank.lesson_10b import figures
 
 HELD = {"all": (8.0, 8.0, 16.0), "parts": (2.0, 2.0, 4.0)}
 

@@ -1,8 +1,7 @@
 """The bytes of each stage of ZeRO are those of the paper's figure 1."""
 
 import pytest
-
-from notebooks.lesson_10b.judge_memory import expected
+from rank_by_rank.lesson_10b.judge_memory import expected
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_10c import figures
+from rank_by_rank.lesson_10c import figures
 
 CONTIGUOUS, ZIGZAG = [[0, 1], [2, 3], [4, 5], [6, 7]], [[0, 7], [1, 6], [2, 5], [3, 4]]
 

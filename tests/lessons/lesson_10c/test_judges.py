@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-
-from notebooks.lesson_10c.judge_bytes import expected
-from notebooks.lesson_10c.judge_gradients import gradients_of
-from notebooks.lesson_10c.judge_merge import part_of
-from notebooks.lesson_10c.judge_order import chunk
+from rank_by_rank.lesson_10c.judge_bytes import expected
+from rank_by_rank.lesson_10c.judge_gradients import gradients_of
+from rank_by_rank.lesson_10c.judge_merge import part_of
+from rank_by_rank.lesson_10c.judge_order import chunk
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -3,10 +3,9 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_11 import figures
-from notebooks.lesson_11.figures import Point
-from notebooks.lesson_11.traces import Allocation, Profile, Span
+from rank_by_rank.lesson_11 import figures
+from rank_by_rank.lesson_11.figures import Point
+from rank_by_rank.lesson_11.traces import Allocation, Profile, Span
 
 POINTS = [Point("first", "one", 2e6, 1e6, 1e-3), Point("second", "other", 8e8, 2e6, 1e-2)]
 ONE = Profile(

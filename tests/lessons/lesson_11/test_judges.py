@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rank_by_rank.lesson_11 import judge_culprit, judge_roofline
+from rank_by_rank.lesson_11.judge_culprit import expected, made_up, waited
 
 from course_lib.teaching.exercise import WrongAnswer
-from notebooks.lesson_11 import judge_culprit, judge_roofline
-from notebooks.lesson_11.judge_culprit import expected, made_up, waited
 
 
 def test_mistakes_about_traces_differ_from_each_other_and_from_the_answer() -> None:
@@ -51,7 +51,7 @@ def test_mistakes_in_formulas_differ(mistakes, right, cases) -> None:
 
 
 def test_a_file_that_was_left_somewhere_does_not_matter_to_a_right_answer() -> None:
-    from notebooks.lesson_11.judge_reads import judge_read_share
+    from rank_by_rank.lesson_11.judge_reads import judge_read_share
 
     def forgets_where_it_stands(file, starts, rank, world_size):
         n = len(starts) - 1

@@ -3,9 +3,8 @@
 import time
 
 import torch
+from rank_by_rank.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
 from torch.utils.data import DataLoader
-
-from notebooks.lesson_11.loading import START_METHOD, CountingSampler, SlowStorage
 
 
 def test_a_sample_is_its_number_and_takes_its_time() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from notebooks.lesson_11 import page_cache
-from notebooks.lesson_11.page_cache import evict, share_in_cache
+from rank_by_rank.lesson_11 import page_cache
+from rank_by_rank.lesson_11.page_cache import evict, share_in_cache
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
-from torch_mpi4py.board.event_board import Event
-
-from course_lib.teaching.timelines import Timeline
-from course_lib.teaching.timelines.lanes import RankEvents, lanes_of
-from notebooks.lesson_11.traces import (
+from rank_by_rank.lesson_11.traces import (
     Allocation,
     Profile,
     Span,
@@ -20,6 +15,11 @@ from notebooks.lesson_11.traces import (
     snapshot,
     write_merged,
 )
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch_mpi4py.board.event_board import Event
+
+from course_lib.teaching.timelines import Timeline
+from course_lib.teaching.timelines.lanes import RankEvents, lanes_of
 from tests.teaching.trace_format import check_trace
 
 

@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_12 import figures
+from rank_by_rank.lesson_12 import figures
 
 LOSSES = [2.0, 1.5, 1.2, 1.0, 0.9, 0.8]
 

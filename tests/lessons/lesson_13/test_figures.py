@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-
-from notebooks.lesson_13 import figures
+from rank_by_rank.lesson_13 import figures
 
 WAYS = {"by slot": ["h1", "h1", "h2"], "all on one": ["h1", "h1", "h1"]}
 

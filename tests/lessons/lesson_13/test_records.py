@@ -4,11 +4,11 @@ import json
 import subprocess
 import sys
 
+from rank_by_rank.lesson_13 import jobs, records
+from rank_by_rank.lesson_13.judge_scripts import read_job
 from torch_mpi4py import launch
 
 from course_lib.teaching.lessons import ROOT
-from notebooks.lesson_13 import jobs, records
-from notebooks.lesson_13.judge_scripts import read_job
 
 WHO = ["notebooks/lesson_13/who.py"]
 

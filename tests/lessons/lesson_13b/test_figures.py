@@ -3,8 +3,8 @@
 import itertools
 import xml.etree.ElementTree as ElementTree
 
-from notebooks.lesson_13b.figures import _BOXES, framework_map
-from notebooks.lesson_13b.frameworks import FRAMEWORKS
+from rank_by_rank.lesson_13b.figures import _BOXES, framework_map
+from rank_by_rank.lesson_13b.frameworks import FRAMEWORKS
 
 
 def test_it_is_a_picture_with_words_the_same_each_time() -> None:

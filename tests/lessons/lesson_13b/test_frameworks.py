@@ -1,9 +1,8 @@
 """The frameworks' scripts train as one process does, and lines are counted as a reader would."""
 
 import pytest
-
-from notebooks.lesson_13b import frameworks
-from notebooks.lesson_13b.steps import toy
+from rank_by_rank.lesson_13b import frameworks
+from rank_by_rank.lesson_13b.steps import toy
 
 TOLERANCE = 5e-6  # as the lesson says and explains
 

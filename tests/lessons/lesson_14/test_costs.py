@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rank_by_rank.lesson_14 import costs
+from rank_by_rank.lesson_14.costs import Run
 from torch_mpi4py.emulation.collective_costs import collective_seconds
 
 from course_lib.teaching import cost
-from notebooks.lesson_14 import costs
-from notebooks.lesson_14.costs import Run
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])

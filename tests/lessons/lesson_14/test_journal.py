@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from notebooks.lesson_14 import journal as journal_module
-from notebooks.lesson_14.journal import Journal, own_folder
-from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan, best_rate
+from rank_by_rank.lesson_14 import journal as journal_module
+from rank_by_rank.lesson_14.journal import Journal, own_folder
+from rank_by_rank.lesson_14.tasks import STRATEGIES, TASKS, Plan, best_rate
 
 PLAN = Plan("flattened", 16, 0.4)
 OTHER = Plan("local SGD", 16, 0.4, {"every": 4})
@@ -118,7 +117,7 @@ def test_plans_are_told_apart_by_all_that_they_say(journal: Journal) -> None:
 
 
 def test_outside_of_the_workspace_a_folder_ends_with_the_process(tmp_path: Path) -> None:
-    code = "from notebooks.lesson_14.journal import own_folder; print(own_folder())"
+    code = "from rank_by_rank.lesson_14.journal import own_folder; print(own_folder())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from notebooks.lesson_14.costs import Run, speed_up, sync_seconds
-from notebooks.lesson_14.judge_own_prediction import guesses, reading
-from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan
+from rank_by_rank.lesson_14.costs import Run, speed_up, sync_seconds
+from rank_by_rank.lesson_14.judge_own_prediction import guesses, reading
+from rank_by_rank.lesson_14.tasks import STRATEGIES, TASKS, Plan
 
 TENSORS = (32_768, 512, 5_120, 40)
 LARGE = (262_144, 4_096, 40_960, 40)

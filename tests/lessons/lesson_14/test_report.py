@@ -9,12 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rank_by_rank.lesson_14.figures import accuracy_over_time, two_parts
+from rank_by_rank.lesson_14.journal import Journal
+from rank_by_rank.lesson_14.report import Result, rubric, write_report
+from rank_by_rank.lesson_14.tasks import Look, Measured, Plan, moment
 from torch_mpi4py.board.event_board import Event
-
-from notebooks.lesson_14.figures import accuracy_over_time, two_parts
-from notebooks.lesson_14.journal import Journal
-from notebooks.lesson_14.report import Result, rubric, write_report
-from notebooks.lesson_14.tasks import Look, Measured, Plan, moment
 
 PLAN = Plan("flattened", 16, 0.4)
 

@@ -8,6 +8,7 @@ import weakref
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from rank_by_rank.lesson_12.survivors import catch_up
 from torch import nn
 from torch_mpi4py import MismatchError
 
@@ -24,7 +25,6 @@ from course_lib.parallel.invariants import (
 from course_lib.training.data import load_available
 from course_lib.training.loops import batches
 from course_lib.training.models import LeNet
-from notebooks.lesson_12.survivors import catch_up
 from tests.parallel.cases.toys import Toy, backward, error_on_all_ranks, samples, sgd
 from tests.ranks import case
 

@@ -7,13 +7,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from torch_mpi4py.log import peer_boards
-
-from notebooks.lesson_09.message_recording import (
+from rank_by_rank.lesson_09.message_recording import (
     OutsideTheGroupError,
     observe_messages,
     recorded_messages,
 )
+from torch_mpi4py.log import peer_boards
 
 
 def case_messages_and_their_contents(rank, size):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from rank_by_rank.lesson_12.survivors import catch_up, unwrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.parallel.invariants import assert_replicas_equal
-from notebooks.lesson_12.survivors import catch_up, unwrapped
 
 
 def trained(steps):

@@ -8,13 +8,13 @@ import dataclasses
 
 import torch
 import torch.distributed as dist
+from rank_by_rank.lesson_14 import costs, strategies, training
+from rank_by_rank.lesson_14.tasks import STRATEGIES, TASKS, Plan
 from torch_mpi4py import Traffic, emulated_link
 
 from course_lib.parallel.invariants import assert_matches_serial, assert_replicas_equal
 from course_lib.training import models
 from course_lib.training.loops import accuracy
-from notebooks.lesson_14 import costs, strategies, training
-from notebooks.lesson_14.tasks import STRATEGIES, TASKS, Plan
 from tests.parallel.cases.toys import error_on_all_ranks, from_all_ranks
 
 STEPS, BATCH, RATE = 5, 8, 0.2
