@@ -23,7 +23,7 @@ setup: ## install the course into .venv (lab and test do it by themselves)
 	@PYTHON="$(PYTHON)" sh tools/install.sh
 
 lab: setup ## open JupyterLab on lesson 00; ARGS="--no-browser --port 8899" goes to JupyterLab
-	@$(RUN) tools/lab.py $(ARGS)
+	@$(RUN) -m course_lib.command lab $(ARGS)
 
 test: setup ## run every test, lesson and style check; ARGS="tests/torch_mpi4py -x" goes to pytest
 ifneq ($(strip $(ARGS)),)

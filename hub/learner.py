@@ -37,18 +37,14 @@ def outside_of_the_job(variables: Mapping[str, str]) -> dict[str, str]:
 def main(arguments: list[str]) -> None:
     """Prepare the learner's folder, then become the server."""
     folder = Path.home() / "rank-by-rank"
-    folder.mkdir(exist_ok=True)
-    linked = folder / "notebooks"  # the lessons link to ../notebooks/glossary.md
-    if not linked.is_symlink():
-        linked.symlink_to(COURSE / "notebooks")
-    os.chdir(folder)
     os.environ["COURSE_WORKSPACE"] = str(folder / "workspace")
     # The course's mpiexec and torchrun, also in JupyterLab's terminals.
     os.environ["PATH"] = os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)])
-    subprocess.run([PROGRAMS / "python", "-m", "course_lib.teaching.workspace"], check=True)
+    subprocess.run([PROGRAMS / "python", "-m", "course_lib.command.folder", folder], check=True)
+    os.chdir(folder)
     settings = [
         f"--ServerApp.root_dir={folder}",
-        f"--LabApp.app_settings_dir={COURSE / 'tools' / 'lab_settings'}",
+        f"--LabApp.app_settings_dir={COURSE / 'course_lib' / 'command' / 'lab_settings'}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
     ]

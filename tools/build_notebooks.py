@@ -9,7 +9,6 @@ and hides no failure.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import socket
 import sys
@@ -18,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from course_lib.places import ROOT
 from course_lib.teaching import lessons
-from course_lib.teaching.lessons import NOTEBOOKS, ROOT, write_atomically
+from course_lib.teaching.execution import execute
+from course_lib.teaching.lessons import write_atomically
 
 from .lint_lessons import lint, pictures_without_words
-
-CELL_SECONDS = 120
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _KERNEL_FILE = re.compile(r"/\S*?/ipykernel_\d+/\d+\.py")
@@ -80,56 +79,6 @@ def build(source: Path) -> Path:
     path = target(source)
     write_atomically(path, nbformat.writes(notebook).rstrip("\n") + "\n")
     return path
-
-
-# ---- executing ----------------------------------------------------------------------------------
-
-
-def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS) -> None:
-    """Execute ``notebook`` in place.
-
-    Args:
-        folder: where its code runs.
-        cell_seconds: the time that one cell may take.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: if a cell raises that is not tagged
-            ``raises-exception``.
-        nbclient.exceptions.CellTimeoutError: if a cell takes too long.
-    """
-    client_of(notebook, folder, cell_seconds).execute()
-
-
-def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
-    """Return what executes ``notebook``, in a kernel that it ends with all that was started."""
-    from jupyter_client import AsyncKernelManager
-    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-    from nbclient import NotebookClient
-
-    class ThisPython(KernelSpecManager):
-        """Knows one kernel, that of the running interpreter, whatever else is installed."""
-
-        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-            argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
-            # Output of the ranks in a fixed order, as nobody watches; and our programs first.
-            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-            environment = {"IPP_NONINTERACTIVE": "1", "PATH": path}
-            return KernelSpec(
-                argv=argv, display_name=kernel_name, language="python", env=environment
-            )
-
-    client = NotebookClient(
-        notebook,
-        km=AsyncKernelManager(kernel_spec_manager=ThisPython(), kernel_name="python3"),
-        timeout=cell_seconds,
-        record_timing=False,
-        store_widget_state=False,
-        coalesce_streams=True,
-        resources={"metadata": {"path": str(folder)}},
-    )
-    client.owns_km = True  # and ends the kernel with everything it has started
-    return client
 
 
 def problems(notebook: Any) -> list[str]:
@@ -230,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     chosen = [s for s in lessons.sources() if not given.only or lessons.number(s) in given.only]
     if not chosen:
-        parser.error(f"there is no such lesson in {lessons.NOTEBOOKS.relative_to(lessons.ROOT)}")
+        parser.error(f"there is no such lesson in {lessons.NOTEBOOKS.relative_to(ROOT)}")
     failed = False
     for source in chosen:
         if in_step(source) and not given.all:

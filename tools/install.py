@@ -116,7 +116,7 @@ def pip(*arguments: str) -> None:
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=surroundings(dict(os.environ)),  # pip's cache, too, needs a place to write to
+        env=surroundings(os.environ, ROOT),  # pip's cache, too, needs a place to write to
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

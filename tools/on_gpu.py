@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 from torch_mpi4py import launch
 
-from course_lib.teaching import lessons
+from course_lib.places import ROOT
+from course_lib.teaching import execution, lessons
 
 ON_GPUS = "RANKS_ON_GPUS"  # as tests.ranks calls it
 LESSONS = ("00", "02", "05", "07", "08")
@@ -52,7 +53,7 @@ def row(
     try:
         ended = subprocess.run(
             [*map(str, command)],
-            cwd=lessons.ROOT,
+            cwd=ROOT,
             env=launch.environment() | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -102,10 +103,9 @@ def rows(gpus: int, folder: Path) -> list[Row]:
 
 def execute(number: str) -> None:
     """Execute a lesson, and leave its notebook as it is."""
-    from tools import build_notebooks
 
     (source,) = (path for path in lessons.sources() if lessons.number(path) == number)
-    build_notebooks.execute(lessons.read_source(source))
+    execution.execute(lessons.read_source(source))
 
 
 def table(title: str, found: Sequence[Row]) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from nbformat.v4 import new_code_cell
 
+from course_lib.teaching.execution import CELL_SECONDS, client_of
 from course_lib.teaching.lessons import number, read_source, sources
 
-from .build_notebooks import ANSI, CELL_SECONDS, client_of
+from .build_notebooks import ANSI
 
 # For the notebook, and for the ranks once there are any.
 HERE_AND_THERE = """

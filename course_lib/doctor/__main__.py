@@ -11,10 +11,10 @@ from . import FAIL, WITHIN_S, findings
 from .examination import text
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Examine this machine, or hosts; return 1 if anything is a FAIL, otherwise 0."""
     parser = argparse.ArgumentParser(
-        prog="python -m course_lib.doctor",
+        prog="rank-by-rank doctor",
         description="Examine this machine: what would keep the lessons from running, and how to "
         "fix it.",
     )
@@ -32,22 +32,22 @@ def main() -> int:
         help='examine these hosts over ssh: "node1:4,node2:4", or a hostfile',
     )
     parser.add_argument("--for-another-host", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.hosts:
+    given = parser.parse_args(arguments)
+    if given.hosts:
         from .hosts import host_findings
 
         try:
-            found = host_findings(arguments.hosts, arguments.within)
+            found = host_findings(given.hosts, given.within)
         except ValueError as error:
             parser.error(str(error))
     else:
-        found = findings(arguments.within)
-    if arguments.for_another_host:
+        found = findings(given.within)
+    if given.for_another_host:
         from .hosts import what_this_host_is
 
         print(what_this_host_is(found))
         return 0
-    if arguments.json:
+    if given.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
     else:
         print(text(found))

@@ -11,11 +11,13 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from course_lib.places import CHECKOUT, ROOT
+
 from .examination import Finding, ask_python, fail, ok, warn
 
 __all__ = ["data", "gpus", "kernel", "lock", "torch_pair"]
 
-_LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+_LOCK = (CHECKOUT or ROOT) / "requirements.lock"
 _TORCH_SECONDS = 60
 
 

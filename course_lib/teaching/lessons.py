@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = ROOT / "notebooks"
+from course_lib.places import NOTEBOOKS
+
 PART = ".part"  # how files end that are being written
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -24,6 +24,11 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 def sources() -> list[Path]:
     """Return the sources of all lessons, in order."""
     return sorted(NOTEBOOKS.glob("lesson_*/[0-9][0-9]*_*.py"))
+
+
+def notebooks() -> list[Path]:
+    """Return the executed notebooks of all lessons, in order."""
+    return sorted(NOTEBOOKS.glob("[0-9][0-9]*_*.ipynb"))
 
 
 def number(path: Path) -> str:

@@ -16,17 +16,15 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from .lessons import NOTEBOOKS, PART, ROOT, write_atomically
+from course_lib.places import ISSUED, NOTEBOOKS, WORKSPACE
+
+from .lessons import PART, write_atomically
 from .solution_marks import blanked
 
-# Under JupyterHub the checkout is everybody's, and each learner has a workspace of their own.
-WORKSPACE = Path(os.environ.get("COURSE_WORKSPACE") or ROOT / "workspace").resolve()
-NOTE = ".issued.json"
 TUTOR = Path(__file__).with_name("tutor.md")
 # Most assistants read AGENTS.md; these two read a file of their own, which may include another.
 INCLUDES = {"CLAUDE.md": "@AGENTS.md\n", "GEMINI.md": "@./AGENTS.md\n"}
@@ -62,9 +60,16 @@ def make_workspace(lessons: Path = NOTEBOOKS, workspace: Path = WORKSPACE) -> li
     for path in paths:
         notebook = for_learners(json.loads(path.read_text(encoding="utf-8")))
         said += _issue(path.name, notebook, workspace, issued)
-    for name, text in {"AGENTS.md": TUTOR.read_text(encoding="utf-8"), **INCLUDES}.items():
-        _issue_text(name, text, workspace, issued)
+    put_texts({"AGENTS.md": TUTOR.read_text(encoding="utf-8"), **INCLUDES}, workspace)
     return said
+
+
+def put_texts(texts: Mapping[str, str], folder: Path) -> None:
+    """Bring text files in ``folder`` up to date, but for those that somebody has changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    issued = _read_note(folder)
+    for name, text in texts.items():
+        _issue_text(name, text, folder, issued)
 
 
 def _issue(name: str, notebook: dict, workspace: Path, issued: dict[str, str]) -> list[str]:
@@ -149,14 +154,14 @@ def _text(source: str | list[str]) -> str:
 def _read_note(workspace: Path) -> dict[str, str]:
     """Return what was handed out; without a note, every copy counts as changed."""
     try:
-        note = json.loads((workspace / NOTE).read_text(encoding="utf-8"))
+        note = json.loads((workspace / ISSUED).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return note if isinstance(note, dict) else {}
 
 
 def _write_note(workspace: Path, issued: dict[str, str]) -> None:
-    write_atomically(workspace / NOTE, json.dumps(issued, indent=1, sort_keys=True) + "\n")
+    write_atomically(workspace / ISSUED, json.dumps(issued, indent=1, sort_keys=True) + "\n")
 
 
 def main() -> int:

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from filelock import FileLock, Timeout
 
-_COURSE_DATA = Path(__file__).resolve().parents[2] / "data"
+from course_lib.places import ROOT
+
 _DIGITS_FILE = Path(__file__).with_name("digits.npz")
 _DIGITS_FOR_TRAINING = 1437  # four fifths; the rest, 360, is the test set
 
@@ -58,7 +59,7 @@ class DataSet:
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Return where downloaded data lie: ``root``, else ``COURSE_DATA``, else data/downloads."""
-    chosen = root or os.environ.get("COURSE_DATA") or _COURSE_DATA / "downloads"
+    chosen = root or os.environ.get("COURSE_DATA") or ROOT / "data" / "downloads"
     return Path(chosen).expanduser().absolute()
 
 

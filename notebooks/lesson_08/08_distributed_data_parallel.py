@@ -1437,12 +1437,11 @@ assert "RANK" not in found, "nobody used torchrun"
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-import course_lib
+from course_lib.places import SCRIPTS
 from torch_mpi4py import launch
 
-script = Path(course_lib.__file__).parents[1] / "scripts" / "ddp.py"
+script = SCRIPTS / "ddp.py"
 options = ["--epochs", "4", "--steps", "160", "--batch", "16", "--rate", "0.05"]
 
 

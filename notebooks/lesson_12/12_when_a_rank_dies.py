@@ -166,9 +166,9 @@ cluster.view["folder"] = folder
 import runpy
 from pathlib import Path
 
-import course_lib
+from course_lib.places import SCRIPTS
 
-script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+script = SCRIPTS / "elastic.py"
 elastic = runpy.run_path(str(script))  # its functions, by name
 
 undisturbed = elastic["train"](Path(folder, "undisturbed.pt"), steps=40, every=40)
@@ -645,12 +645,12 @@ import runpy
 from datetime import timedelta
 from pathlib import Path
 
-import course_lib
+from course_lib.places import SCRIPTS
 import torch_mpi4py
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
-script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+script = SCRIPTS / "elastic.py"
 elastic = runpy.run_path(str(script))
 resumed = elastic["train"](Path(folder, "run.pt"), steps=40, every=5)
 print(f"began with step {resumed['began_with_step']}")
@@ -964,12 +964,12 @@ import sys
 import time
 from pathlib import Path
 
-import course_lib
+from course_lib.places import SCRIPTS
 from torch_mpi4py import launch
 
 folder = str(cluster.shared_folder())  # a new one
 cluster.view["folder"] = folder
-script = Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"
+script = SCRIPTS / "elastic.py"
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", str(script)]
 
@@ -1008,12 +1008,12 @@ import runpy
 from datetime import timedelta
 from pathlib import Path
 
-import course_lib
+from course_lib.places import SCRIPTS
 import torch_mpi4py
 
 if not dist.is_initialized():
     dist.init_process_group("mpi4py", init_method="mpi://", timeout=timedelta(seconds=30))
-elastic = runpy.run_path(str(Path(course_lib.__file__).parents[1] / "scripts" / "elastic.py"))
+elastic = runpy.run_path(str(SCRIPTS / "elastic.py"))
 
 # %%
 # %%px

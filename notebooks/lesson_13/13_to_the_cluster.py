@@ -88,16 +88,17 @@ trained = train_by_hand()
 assert comm.allreduce(int(trained == comm.bcast(trained))) == world_size, "replicas differ"
 
 # %% [markdown]
-# The file `scripts/sync_sgd.py` has this loop as a program; its last line of output is the result. A *launcher* starts one process for each rank. `terminal` runs a command as you would in a terminal, in the folder of the checkout. What stands after the `$` you can type there yourself, after `. .venv/bin/activate`.
+# The file `scripts/sync_sgd.py` has this loop as a program; its last line of output is the result. A *launcher* starts one process for each rank. `terminal` runs a command as you would in a terminal, in the folder that has `scripts/`: the checkout, or the one you gave to `rank-by-rank lab`. What stands after the `$` you can type there yourself, once the course's environment is active (in a checkout by `. .venv/bin/activate`).
 
 # %%
 import json
 import subprocess
 import sys
 
-from course_lib.teaching.lessons import ROOT
+from course_lib.places import SCRIPTS
 from torch_mpi4py import launch
 
+FOLDER = SCRIPTS.parent  # the checkout, say
 OPTIONS = ["--epochs", "4", "--steps", "80", "--batch", "16", "--rate", "0.05"]
 
 
@@ -106,7 +107,7 @@ def terminal(shown, command):
     print(f"$ {shown}\n", end="")  # in one piece: section 8 runs two at a time
     variables = launch.environment() | {"CUDA_VISIBLE_DEVICES": ""}  # on the processor
     ran = subprocess.run(
-        [*map(str, command)], cwd=ROOT, env=variables, capture_output=True, text=True, timeout=100
+        [*map(str, command)], cwd=FOLDER, env=variables, capture_output=True, text=True, timeout=100
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
@@ -289,7 +290,7 @@ assert gradients < on_two_hosts["sent_by_h2"] < 1.1 * gradients
 # A *batch job* is a shell script with its wishes on top. This one is in `scripts/` (the comments left out here):
 
 # %%
-script = (ROOT / "scripts" / "ddp_srun.sbatch").read_text()
+script = (SCRIPTS / "ddp_srun.sbatch").read_text()
 comments = ("# ", "#\n")
 print("".join(line for line in script.splitlines(True) if not line.startswith(comments)))
 

@@ -1,4 +1,4 @@
-"""Runs a batch script of the checkout where there is a Slurm, and never waits for ever."""
+"""Runs a batch script of the course where there is a Slurm, and never waits for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from course_lib.teaching.lessons import ROOT
+from course_lib.places import ROOT, SCRIPTS
 
 __all__ = ["run_job", "slurm_answers"]
 
@@ -21,20 +21,20 @@ def slurm_answers() -> bool:
 
 
 def run_job(script: str, options: Sequence[str], seconds: float = 300) -> str:
-    """Submit a script of the checkout, one task on each node; return what the job has written.
+    """Submit a script of the course, one task on each node; return what the job has written.
 
     Args:
-        script: from the top of the checkout, such as ``"scripts/ddp_srun.sbatch"``.
+        script: one of the course, such as ``"scripts/ddp_srun.sbatch"``.
         options: for the program that the script starts.
         seconds: after these the job is cancelled, and the text says why it waited.
     """
-    # The nodes write there, so it lies in the checkout, which they see.
+    # The nodes write there, so it lies in the checkout or the learner's folder, which they see.
     with tempfile.TemporaryDirectory(prefix=".shared-", dir=ROOT) as folder:
         output = Path(folder, "output")
         job = ["sbatch", "--wait", "--parsable", f"--output={output}", "--ntasks-per-node=1"]
         with subprocess.Popen(
             [*job, script, *options],
-            cwd=ROOT,
+            cwd=SCRIPTS.parent,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -22,6 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from course_lib.places import ROOT
+
 __all__ = [
     "FRAMEWORKS",
     "Framework",
@@ -33,7 +35,6 @@ __all__ = [
     "stored",
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = Path(__file__).with_name("steps")
 _RECORD = Path(__file__).with_name("frameworks.json")
 _LIMIT_S = 120.0

@@ -23,8 +23,9 @@ import nbformat
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
 from course_lib.teaching import lessons
+from course_lib.teaching.execution import client_of
 from tests.hosts.testbed import CONTROL, ROOT, Bed
-from tools.build_notebooks import client_of, problems, sanitise
+from tools.build_notebooks import problems, sanitise
 
 KEPT = ROOT / "test-results" / "hosts"
 CELL_SECONDS = 180

@@ -13,6 +13,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course_lib.teaching.lessons import notebooks, number
 from tests.setup.test_wheels import OFFLINE, lend, needed_by, outside, pip, wheels
 
 __all__ = ["wheels"]  # a fixture
@@ -88,6 +89,56 @@ def test_lesson_00_runs_outside_of_the_checkout(
     assert len(places) == 3
     assert all(place.startswith(str(python.parents[1])) for place in places), places
     assert "range(rank, samples, world_size)" in str(solution.outputs)
+
+
+@pytest.fixture(scope="module")
+def installed(
+    wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """Return a Python that has the wheels alone, and a folder that ``lab`` has prepared with it."""
+    folder = tmp_path_factory.mktemp("installed")
+    python = python_with([*wheels.values()], folder / "venv")
+    said = subprocess.run(
+        [python, "-m", "course_lib.command", "lab", "course", "--show-config-json"],
+        cwd=folder,
+        env=outside({"HOME": str(folder)}),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    assert json.loads(said[said.index("\n{") :])["ServerApp"]["root_dir"] == str(folder / "course")
+    return python, folder / "course"
+
+
+def run_of(python: Path, lesson: str, folder: Path, **variables: str) -> str:
+    """Return what ``rank-by-rank run`` says of a lesson, executed in ``folder``."""
+    answer = subprocess.run(
+        [python, "-m", "course_lib.command", "run", lesson],
+        cwd=folder,
+        env=outside({"HOME": str(folder)} | variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-5000:]
+    return answer.stdout
+
+
+@pytest.mark.parametrize("lesson", [number(path) for path in notebooks()])
+def test_a_lesson_from_the_wheels(
+    root: Path, installed: tuple[Path, Path], tmp_path: Path, lesson: str
+) -> None:
+    """All of it: its checks, programs and figures, in a learner's folder. CI runs some."""
+    python, course = installed
+    copy = tmp_path / "course"  # a lesson may leave files
+    shutil.copytree(course, copy, symlinks=True)
+    workspace = copy / "workspace"
+    assert (workspace / next(root.glob(f"notebooks/{lesson}_*.ipynb")).name).is_file()
+    said = run_of(python, lesson, workspace, COURSE_WORKSPACE=str(workspace))
+    assert "executed in" in said
 
 
 def test_the_notebook_of_ipyranks_runs_without_the_course(

@@ -41,13 +41,20 @@ BELOW = {
     "torch_mpi4py": set(),
     "ipyranks": set(),
     "course_lib.cluster": {"ipyranks"},
+    "course_lib.places": set(),
+    "course_lib.surroundings": set(),
     "course_lib.parallel": set(),
-    "course_lib.training": {"course_lib.parallel"},
-    "course_lib.teaching": {"ipyranks", "course_lib.parallel", "course_lib.training"},
-    "course_lib.doctor": {"ipyranks", "course_lib.training"},
+    "course_lib.training": {"course_lib.places", "course_lib.parallel"},
+    "course_lib.teaching": {
+        *("ipyranks", "course_lib.places", "course_lib.parallel", "course_lib.training"),
+    },
+    "course_lib.doctor": {"ipyranks", "course_lib.places", "course_lib.training"},
+    "course_lib.command": {
+        *("course_lib.places", "course_lib.surroundings", "course_lib.teaching"),
+    },
     "rank_by_rank": {
-        *("course_lib.cluster", "course_lib.parallel", "course_lib.training"),
-        "course_lib.teaching",
+        *("course_lib.cluster", "course_lib.places", "course_lib.parallel"),
+        *("course_lib.training", "course_lib.teaching"),
     },
 }
 # The backend is for people who will never open a notebook.

@@ -75,8 +75,8 @@ def test_make_lab_twice_and_without_a_home(checkout: Path) -> None:
 
 def test_jupyterlab_s_arguments_may_be_given_otherwise(checkout: Path, tmp_path: Path) -> None:
     """As the container does, which others have to reach, and the image that cannot be written."""
-    command = [checkout / ".venv/bin/python", "tools/lab.py", "--show-config-json"]
-    command += ["--ip=127.0.0.2", f"--ServerApp.root_dir={tmp_path}"]
+    command = [checkout / ".venv/bin/python", "-m", "course_lib.command", "lab"]
+    command += ["--show-config-json", "--ip=127.0.0.2", f"--ServerApp.root_dir={tmp_path}"]
     done = subprocess.run(command, cwd=checkout, stdout=subprocess.PIPE, timeout=120, check=True)
     said = b"\n" + done.stdout  # lines about new copies of lessons may come first
     config = json.loads(said[said.index(b"\n{") :])

@@ -10,7 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.teaching import lessons
+from course_lib.places import ROOT
+from course_lib.teaching import execution, lessons
 from tests.teaching.lessons_of_our_own import SHORT
 from tools import build_notebooks as build
 from tools.build_notebooks import LessonError, anonymous, in_step, problems
@@ -22,7 +23,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "the course" / "notebooks" / "lesson_90"
     folder.mkdir(parents=True)
     monkeypatch.setattr(lessons, "NOTEBOOKS", folder.parent)
-    monkeypatch.setattr(lessons, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "lint", lambda path: [])
     path = folder / "90_short.py"
     path.write_text(SHORT)
@@ -102,14 +103,14 @@ def test_a_cell_that_takes_too_long_ends(source) -> None:
 
     source.write_text("# %%\nimport time\n\ntime.sleep(60)\n")
     with pytest.raises(CellTimeoutError):
-        build.execute(lessons.read_source(source), source.parent, cell_seconds=1)
+        execution.execute(lessons.read_source(source), source.parent, cell_seconds=1)
 
 
 def test_what_names_the_machine_is_taken_out() -> None:
     host = socket.gethostname()
     table = f"rank  pid  host\n   0  4711  {host}\nthis is {host} speaking"
     assert anonymous(table) == f"rank  pid  host\n   0  4711  localhost\nthis is {host} speaking"
-    assert anonymous(f"{lessons.ROOT}/data/x.npz") == "data/x.npz"
+    assert anonymous(f"{ROOT}/data/x.npz") == "data/x.npz"
     assert anonymous(f"{sys.prefix}/lib/torch") == ".venv/lib/torch"
     assert anonymous("File /somewhere/ipykernel_12/345.py:1") == "File cell:1"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.places import ISSUED
 from course_lib.teaching import lessons as files_of_lessons
 from course_lib.teaching import workspace
 from course_lib.teaching.solution_marks import STUB
@@ -153,7 +154,7 @@ def test_a_deleted_copy_comes_back(course) -> None:
 def test_without_its_note_nothing_is_overwritten(course, note: str | None) -> None:
     course.update()
     untouched = course.read()
-    path = course.workspace / workspace.NOTE
+    path = course.workspace / ISSUED
     path.unlink() if note is None else path.write_text(note)
     assert course.update() == [], "an untouched copy of this version is recognised all the same"
     path.unlink()

@@ -8,7 +8,7 @@ from rank_by_rank.lesson_13 import jobs, records
 from rank_by_rank.lesson_13.judge_scripts import read_job
 from torch_mpi4py import launch
 
-from course_lib.teaching.lessons import ROOT
+from course_lib.places import ROOT
 
 WHO = ["notebooks/lesson_13/who.py"]
 

@@ -1,0 +1,1 @@
+"""The command ``rank-by-rank``: what one does with the course besides reading it."""

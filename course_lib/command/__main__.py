@@ -1,0 +1,52 @@
+"""``rank-by-rank lab``, ``doctor``, ``run``: each part reads its own arguments.
+
+The parts are imported when they are asked for: ``rank-by-rank lab`` needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from course_lib import __version__
+
+PARTS = {
+    "lab": ("course_lib.command.lab", "open JupyterLab on lesson 00, in a folder of your choice"),
+    "doctor": ("course_lib.doctor.__main__", "say what on this machine would fail, and why"),
+    "run": ("course_lib.command.run", "execute lessons from the first cell to the last"),
+}
+
+
+def usage() -> str:
+    """Return what the command can do, a line for each part."""
+    lines = [f"  {name:<7} {what}" for name, (_, what) in PARTS.items()]
+    return "\n".join(
+        [
+            "usage: rank-by-rank PART [ARGUMENTS]",
+            "",
+            *lines,
+            "",
+            "rank-by-rank PART --help says what a part takes; --version, which course this is.",
+        ]
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a part; return its exit status, 2 where there is no such part."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given in (["--help"], ["-h"]):
+        print(usage())
+        return 0
+    if given == ["--version"]:
+        print(f"rank-by-rank {__version__}")
+        return 0
+    if not given or given[0] not in PARTS:
+        what = f"there is no {given[0]!r}" if given else "which part?"
+        print(f"rank-by-rank: {what}\n{usage()}", file=sys.stderr)
+        return 2
+    module, _ = PARTS[given[0]]
+    return import_module(module).main(given[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

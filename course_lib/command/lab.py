@@ -1,0 +1,66 @@
+"""Opens JupyterLab on the learner's copy of lesson 00.
+
+Usage::
+
+    rank-by-rank lab [FOLDER] [ARGUMENTS OF JUPYTERLAB]
+
+FOLDER is made if it is not there. Your copies of the lessons are in its workspace, and nothing
+ever overwrites them. Without FOLDER it is the one around you in which lessons are already, or else
+rank-by-rank, in the folder where you are. Examples::
+
+    rank-by-rank lab ~/course
+    rank-by-rank lab ~/course --no-browser --port 8899
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from course_lib.places import CHECKOUT
+from course_lib.surroundings import surroundings
+
+from .folder import chosen, prepared
+
+FIRST_LESSON = "/lab/tree/workspace/00_start_here.ipynb"
+LAB_SETTINGS = Path(__file__).with_name("lab_settings")
+
+# No questions about news on the first start, and no calls to anywhere else.
+QUIET = (
+    f"--LabApp.app_settings_dir={LAB_SETTINGS}",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+)
+
+
+def settings(folder: Path, given: list[str]) -> list[str]:
+    """Return our arguments for JupyterLab, but for those in ``given``: it takes none twice."""
+    ours = [
+        "--ip=127.0.0.1",  # this machine only, and JupyterLab asks for its token
+        f"--ServerApp.root_dir={folder}",
+        # Not a file to open but the address, so that the one printed leads to the lesson too.
+        f"--LabApp.default_url={FIRST_LESSON}",
+        *QUIET,
+    ]
+    if os.geteuid() == 0:
+        ours.append("--allow-root")
+    named = {argument.partition("=")[0] for argument in given}
+    return [argument for argument in ours if argument.partition("=")[0] not in named]
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare the folder, then become JupyterLab; return 1 if it cannot be prepared."""
+    if arguments[:1] in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
+    given = list(arguments)
+    folder = chosen(given.pop(0) if given and not given[0].startswith("-") else None)
+    if not prepared(folder):
+        return 1
+    variables = surroundings(os.environ, folder)
+    if folder != CHECKOUT:
+        variables["COURSE_WORKSPACE"] = str(folder / "workspace")
+    os.chdir(folder)
+    command = [sys.executable, "-m", "jupyterlab", *settings(folder, given), *given]
+    os.execve(sys.executable, command, variables)

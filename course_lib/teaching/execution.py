@@ -1,0 +1,59 @@
+"""Executes a notebook from its first cell to its last, with nobody at the keyboard."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from course_lib.places import NOTEBOOKS
+
+CELL_SECONDS = 120
+
+
+def execute(notebook: Any, folder: Path = NOTEBOOKS, cell_seconds: int = CELL_SECONDS) -> None:
+    """Execute ``notebook`` in place.
+
+    Args:
+        folder: where its code runs.
+        cell_seconds: the time that one cell may take.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: if a cell raises that is not tagged
+            ``raises-exception``.
+        nbclient.exceptions.CellTimeoutError: if a cell takes too long.
+    """
+    client_of(notebook, folder, cell_seconds).execute()
+
+
+def client_of(notebook: Any, folder: Path, cell_seconds: int) -> Any:
+    """Return what executes ``notebook``, in a kernel that it ends with all that was started."""
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+    from nbclient import NotebookClient
+
+    class ThisPython(KernelSpecManager):
+        """Knows one kernel, that of the running interpreter, whatever else is installed."""
+
+        def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+            argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            argv.append("--IPKernelApp.log_level=ERROR")  # else it warns of TCP each time
+            # Output of the ranks in a fixed order, as nobody watches; and our programs first.
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            environment = {"IPP_NONINTERACTIVE": "1", "PATH": path}
+            return KernelSpec(
+                argv=argv, display_name=kernel_name, language="python", env=environment
+            )
+
+    client = NotebookClient(
+        notebook,
+        km=AsyncKernelManager(kernel_spec_manager=ThisPython(), kernel_name="python3"),
+        timeout=cell_seconds,
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.owns_km = True  # and ends the kernel with everything it has started
+    return client
