@@ -13,7 +13,7 @@ QUICK = tests/setup/test_style.py tests/setup/test_types.py tests/setup/test_imp
     tests/teaching/test_mistakes.py tests/lessons/test_notebooks.py \
     -k "not test_battery and not test_notebooks or openmpi-2 or 00_start or 01_"
 
-.PHONY: help setup lab test quick test-cluster test-others test-torch fuzz mutants doctor notebooks slides site bench lock clean
+.PHONY: help setup lab test quick test-cluster test-others test-torch fuzz mutants doctor notebooks slides site bench release lock clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -69,6 +69,9 @@ site: setup ## build the site of lessons, slides and reference: site/build/html 
 
 bench: setup ## measure every promised number; ARGS=--all also all lessons and a fresh clone
 	@$(RUN) -m benchmarks $(ARGS)
+
+release: ## say whether a tag may be released, and write its notes; ARGS="--tag v0.1.0 --notes notes.md"
+	@python3 -m tools.release $(ARGS)
 
 lock: setup ## choose the versions in requirements.lock anew (needs uv)
 	@$(RUN) tools/lock.py

@@ -23,7 +23,7 @@ BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton==")
 WINDOWS_ONLY = re.compile(r"; (sys_platform == 'win32'|os_name == 'nt')$")
 
 HEADER = """\
-# Exact versions of everything the course runs on: Linux and macOS, Python 3.11 to 3.13.
+# Exact versions of everything the course runs on: Linux and macOS, Python 3.11 to 3.14.
 # Made by `make lock` from pyproject.toml and requirements.in; do not edit.
 #
 # The package index has torch for Linux with CUDA libraries, PyTorch's own index has it without.

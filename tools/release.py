@@ -1,6 +1,6 @@
 """Say whether a tag may be released, and what its release notes are.
 
-Usage: ``python tools/release.py --tag v0.1.0 --notes notes.md``. The version has to stand in both
+Usage: ``make release ARGS="--tag v0.1.0 --notes notes.md"``. The version has to stand in all three
 packages, in CITATION.cff and as a section of CHANGELOG.md, with its date; it needs no installation.
 """
 
@@ -11,6 +11,8 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+
+from . import addresses
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECTS = (
@@ -57,7 +59,7 @@ def problems(tag: str, root: Path = ROOT) -> list[str]:
     citation = (root / "CITATION.cff").read_text(encoding="utf-8")
     if not re.search(rf"^date-released: {date or '-'}$", citation, re.MULTILINE):
         found.append("CITATION.cff lacks date-released, with the date of CHANGELOG.md")
-    return found
+    return [*found, *addresses.not_filled(addresses.stated(root))]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from .examination import Finding, fail, ok, warn
 __all__ = ["cores", "disk", "memory", "ports", "python", "shared_memory", "user"]
 
 RANKS = 4  # of most lessons
-_OLDEST, _NEWEST = (3, 11), (3, 13)
+_OLDEST, _NEWEST = (3, 11), (3, 14)
 _MIB = 2**20
 # The shared segments of four ranks, measured: they take 5 to 15 MiB and do not start with 12.
 _SEGMENTS_MIB = 32
@@ -33,7 +33,7 @@ def python() -> Finding:
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
         return fail(
             seen,
-            "The course works with Python 3.11 to 3.13: install one, then "
+            "The course works with Python 3.11 to 3.14: install one, then "
             "make clean && make setup PYTHON=python3.12",
         )
     if sys.prefix == sys.base_prefix and not os.environ.get("CONDA_PREFIX"):

@@ -28,12 +28,12 @@ from tests.lab_server import (
 INSTALL_SECONDS = 900  # downloads of several GB, where the lock brings CUDA builds
 LESSON_SECONDS = 300  # 25 s on two quiet cores
 PICTURE_OF_FAILURE = ROOT / "test-results" / "lesson_00.png"
-USABLE = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))"
+USABLE = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))"
 
 
 def can_run_python(user: object) -> bool:
     """Tell whether an ordinary user of this machine has a supported Python."""
-    for name in ("python3", "python3.13", "python3.12", "python3.11"):
+    for name in ("python3", "python3.14", "python3.13", "python3.12", "python3.11"):
         try:
             answer = subprocess.run([name, "-c", USABLE], **as_user(user), check=False)
         except OSError:

@@ -27,7 +27,7 @@ REQUIRED_SHAPE = (
 )
 SUPPORTED = [
     {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": platform}
-    for python in ("3.11", "3.12", "3.13")
+    for python in ("3.11", "3.12", "3.13", "3.14")
     for platform in ("linux", "darwin")
 ]
 

@@ -88,7 +88,7 @@ def programs(folder: Path, **scripts: str) -> str:
 def test_without_python_it_says_so(checkout: Path, tmp_path: Path) -> None:
     answer = make(checkout, "setup", PATH=programs(tmp_path / "bin"))
     assert answer.returncode != 0
-    assert "needs Python 3.11, 3.12 or 3.13" in answer.stderr
+    assert "needs Python 3.11 to 3.14" in answer.stderr
     assert "No Python was found" in answer.stderr
     assert "apt install python3" in answer.stderr
 
@@ -100,6 +100,15 @@ def test_with_an_old_python_it_says_which_it_found(checkout: Path, tmp_path: Pat
     assert answer.returncode != 0
     assert "python3 is 3.9.18" in answer.stderr
     assert "PYTHON=/path/to/python3.12" in answer.stderr
+
+
+def test_the_last_one_it_looks_for_is_uv_s(checkout: Path, tmp_path: Path) -> None:
+    # It prints its version as Python 3.14 does, and says that it was taken.
+    new = 'case "$2" in *print*) echo 3.14.2 ;; *exit*) ;; *) echo "taken: $1" ;; esac'
+    kept = Path(programs(tmp_path / "kept by uv", python=new)) / "python"
+    uv = f"[ \"$1 $2\" = 'python find' ] && echo '{kept}'"
+    answer = make(checkout, "setup", PATH=programs(tmp_path / "bin", uv=uv))
+    assert (answer.returncode, answer.stdout) == (0, "taken: tools/install.py\n"), answer.stderr
 
 
 def test_without_the_venv_module_it_says_what_to_install(checkout: Path, tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tools import release
+from tools import addresses, release
 
 BACKEND = "packages/torch_mpi4py"
-FILES = (*release.PROJECTS, "CITATION.cff", "CHANGELOG.md")
+FILES = (*release.PROJECTS, "CHANGELOG.md", *addresses.FILES)
+REPOSITORY = "https://github.com/teachers/ranks"
 
 
 def copy(root: Path, target: Path) -> Path:
@@ -28,6 +31,52 @@ def change(path: Path, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
+def state(folder: Path, repository: str, contact: str) -> None:
+    """Have the copy's pyproject.toml state these, whatever the repository's does."""
+    project = folder / "pyproject.toml"
+    text = project.read_text()
+    for pattern, said in (
+        ('urls = { Repository = "(.*)"', repository),
+        ('email = "(.*)"', contact),
+    ):
+        (before,) = re.findall(pattern, text)
+        text = text.replace(before, said)
+    project.write_text(text)
+
+
+def fill_in(folder: Path) -> None:
+    state(folder, REPOSITORY, "ada@example.com")
+
+
+def test_addresses_are_written_wherever_they_are_named(root: Path, tmp_path: Path) -> None:
+    folder = copy(root, tmp_path)
+    assert addresses.main(["--check", "--root", str(folder)]) == 0  # as the repository is
+    fill_in(folder)
+    assert addresses.main(["--check", "--root", str(folder)]) == 1
+    assert addresses.main(["--root", str(folder)]) == 0
+    assert addresses.main(["--check", "--root", str(folder)]) == 0
+    readme = (folder / "README.md").read_text()
+    assert f"git clone {REPOSITORY}\ncd ranks\n" in readme
+    assert "https://mybinder.org/v2/gh/teachers/ranks/HEAD?urlpath=lab/tree/workspace/00_" in readme
+    colab = (folder / "docs" / "open_in_colab.md").read_text()
+    assert f'"ipyranks @ git+{REPOSITORY}#subdirectory=packages/ipyranks"' in colab
+    assert "ADDRESS" not in colab
+    citation = yaml.safe_load((folder / "CITATION.cff").read_text())
+    assert citation["repository-code"] == REPOSITORY
+    assert citation["contact"] == [{"name": "The Rank by Rank authors", "email": "ada@example.com"}]
+    for name in release.PROJECTS:
+        project = tomllib.loads((folder / name).read_text())["project"]
+        assert project["urls"] == {"Repository": REPOSITORY}
+
+
+def test_no_release_without_addresses(root: Path, tmp_path: Path) -> None:
+    folder = copy(root, tmp_path)
+    state(folder, "https://example.org/ranks", "ada@example.org")
+    said = [line for line in release.problems("v9.9.9", folder) if "example.org" in line]
+    assert len(said) == 2
+    assert "pyproject.toml has https://example.org/ranks for [project.urls] Repository" in said[0]
+
+
 def test_all_files_state_one_version(root: Path) -> None:
     assert len(set(release.versions(root).values())) == 1
 
@@ -40,6 +89,7 @@ def test_the_changelog_begins_with_what_is_not_released(root: Path) -> None:
 def test_a_prepared_release_is_let_through(root: Path, tmp_path: Path) -> None:
     version = release.versions(root)["CITATION.cff"]
     folder = copy(root, tmp_path)
+    fill_in(folder)
     (folder / "CHANGELOG.md").write_text(
         f"# Changelog\n\n## [Unreleased]\n\n## [{version}] - 2031-05-06\n\n### Added\n\n- Much.\n"
     )
