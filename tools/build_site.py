@@ -28,7 +28,7 @@ INSTALL_SECONDS, BUILD_SECONDS = 600, 300
 
 # Of MathJax: the program, what it loads when a page asks for it (TeX's extensions, the menu, what
 # speaks formulas in English), and the font.
-MATHJAX = ("tex-chtml.js", "input/tex/extensions", "a11y", "ui")
+MATHJAX = ("LICENSE", "tex-chtml.js", "input/tex/extensions", "a11y", "ui")
 SPEECH = ("speech-worker.js", "mathmaps/base.json", "mathmaps/en.json", "mathmaps/nemeth.json")
 FONT = ("chtml.js", "chtml")
 

@@ -30,6 +30,7 @@ MORE = (
     "CONTRIBUTING.md",
     "CODE_OF_CONDUCT.md",
     "SECURITY.md",
+    "LICENSING.md",
     "AGENTS.md",
     "course_lib/teaching/tutor.md",
     "CHANGELOG.md",
@@ -73,6 +74,8 @@ REFERENCE = {
     "course_lib.teaching.cost": ("course_lib.teaching.cost",),
 }
 
+# Of where the course is at home, with pictures from elsewhere, which the site does without.
+_BADGES = re.compile(r"^<!-- from pyproject.toml: badges -->.*?^<!-- to here -->\n", re.M | re.S)
 _LINK = re.compile(r"(?P<text>!?\[(?:[^][]|\[[^][]*\])*\])\((?P<target>[^)\s]+)\)")
 _HTML_PICTURE = re.compile(r'<(?:img|source)\b[^>]*?\bsrc(?:set)?="(?P<target>[^"\s]+)"')
 _FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.M | re.S)
@@ -111,7 +114,7 @@ def gather(folder: Path) -> None:
         is_lesson = source.endswith(".ipynb")
         text = lesson(text, source, pages) if is_lesson else relinked(text, source, pages)
         if source == "README.md":
-            text += contents(pages)
+            text = _BADGES.sub("", text) + contents(pages)
         elif source == "notebooks/glossary.md":
             text = with_lessons(text)
         write(folder / staged(source), text)

@@ -136,6 +136,17 @@ def test_each_wheel_has_the_licence(root: Path, wheels: dict[str, Path]) -> None
             assert archive.read(name) == text
 
 
+def test_the_course_s_wheel_has_the_licences_of_what_it_brings(
+    root: Path, wheels: dict[str, Path]
+) -> None:
+    assert metadata_of(wheels["rank_by_rank"])["License-Expression"] == "MIT AND CC-BY-4.0"
+    with ZipFile(wheels["rank_by_rank"]) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/LICENSING.md")]
+        text = archive.read(name).decode()
+    assert text == (root / "LICENSING.md").read_text()
+    assert "10.24432/C50P49" in text  # the digits
+
+
 def test_the_course_s_wheel(root: Path, wheels: dict[str, Path]) -> None:
     wheel = wheels["rank_by_rank"]
     inside = {name for name in files_in(wheel) if ".dist-info/" not in name}
