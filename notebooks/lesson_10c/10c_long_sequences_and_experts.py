@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all of lesson 02.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -1138,7 +1138,7 @@ print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billio
 # %% [markdown]
 # The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
 #
-# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed?
+# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the stage opposite. Their gradients are added as well, which the cell leaves out.)
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
