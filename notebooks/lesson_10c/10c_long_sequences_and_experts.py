@@ -612,7 +612,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that passes keys and values round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that works out partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
 
 # %%
 # %%px --limit 300

@@ -506,7 +506,7 @@ assert answers == [6.0] * 4
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in November 2026 [10], and they change: before August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it makes | lesson |
 # |---|---|---|
@@ -601,5 +601,5 @@ framework_map()
 # 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).
 # 8. Keras, `keras/src/optimizers/base_optimizer.py`, [github.com](https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py): in the step the accumulated sum is divided by the number of steps.
 # 9. W. Liang and others, "TorchTitan: One-stop PyTorch native solution for production ready LLM pre-training", *International Conference on Learning Representations*, 2025, arXiv:2410.06511.
-# 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` and `training.py` (the settings), `torchtitan/distributed/PARALLELISM_CONTEXT.md` (the mesh) and `torchtitan/models/common/attention/cp_attention.py`, as of November 2026, [github.com](https://github.com/pytorch/torchtitan).
+# 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` and `training.py` (the settings), `torchtitan/distributed/PARALLELISM_CONTEXT.md` (the mesh) and `torchtitan/models/common/attention/cp_attention.py`, as of autumn 2026, [github.com](https://github.com/pytorch/torchtitan).
 # 11. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2 and table 4.
