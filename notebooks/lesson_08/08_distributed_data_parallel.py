@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 05 (synchronous SGD by hand). Lesson 07 (DataParallel) helps for section 11.
 #
-# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes to study it with its five exercises, in two sittings: sections 1 to 6 are whole in themselves (about 120 minutes). Section 11, and in a workshop section 7 after its first table, can be left out.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 220 minutes to study it with its five exercises, in two sittings: sections 1 to 6 are whole in themselves (about 120 minutes). Section 11, and in a workshop section 7 after its first table, can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -975,9 +975,9 @@ check("08.bfloat16_hook")
 #
 # ### Eight bits, and error feedback
 #
-# How few bits can a number have? With 8 there are 255 levels: divide a vector by its largest number, multiply by 127, and round. Everything below a 254th of the largest becomes zero. A weight whose gradient is as small as that in every step never moves.
+# How few bits does a number need? Eight bits have room for 255 levels, from -127 to 127: divide a vector by its largest absolute value, multiply by 127, and round. Everything smaller than half a level, a 254th of the largest, becomes zero. A weight whose gradient is that small in every step never moves.
 #
-# PowerSGD's *error feedback* helps here too: what rounding leaves out is added to the vector of the next step [7, 8]. This class rounds, with or without it, and makes a message of 4 bytes for the scale and 1 byte a number.
+# The error feedback of PowerSGD is older than PowerSGD, and was made for such schemes [7]: what rounding leaves out is added to the vector of the next step. The class below rounds with or without it. Its messages have 4 bytes for the scale and 1 byte a number.
 
 
 # %%
@@ -1022,11 +1022,11 @@ assert without == 0
 assert abs(with_feedback - 1000 * 0.003) < 1 / 127, "all but what is left out now"
 
 # %% [markdown]
-# Without feedback nothing, in a thousand steps. With it a whole level leaves as soon as enough has come together. At every moment, what has been sent is what should have been sent, less the one vector that is left out now.
+# Without feedback nothing is sent for it, in a thousand steps. With feedback what is left out grows from step to step, and as soon as it exceeds half a level a whole level is sent. After every step, the sum of what has been sent is the sum of the gradients, less the one vector that is left out at that moment.
 #
 # ### The mean in eight bits
 #
-# Vectors with different scales cannot be added up on their way round a ring. So chunk number r of every rank goes to rank r, which opens and adds them, rounds the sum, and sends that to all. Numbers are rounded in two places, and each keeps what it leaves out.
+# Whole numbers of levels cannot be added up if each rank has another scale. A ring would have to open, add and round at every hop. So here chunk number r of every rank goes straight to rank r, which opens and adds them all, rounds the sum once, and sends it to everybody. Numbers are rounded in two places, before the first message and before the second, and each place keeps what it leaves out.
 
 
 # %%
@@ -1051,7 +1051,7 @@ def mean_in_8_bits(gradient, rounding):
 
 
 # %% [markdown]
-# Where does it matter? Where the gradients of the ranks are large and nearly cancel in the mean. Here the samples are sorted: rank 0 has the digits 0 to 2, rank 3 those from 7 to 9, and each rank pulls towards its own. The model is one layer of 64 · 10 weights, with a small weight decay, so there is one minimum and we can measure the distance to it. Every step uses all samples.
+# Rounding matters most where the gradients of the ranks are large and nearly cancel in the mean. To see it, the samples here are sorted: rank 0 has the digits 0 to 2, rank 3 those from 7 to 9, and each rank pulls towards its own. The model is one layer of 64 · 10 weights, with a small weight decay. So there is exactly one minimum, and we can measure the distance to it. Every step uses all samples, so that rounding is the only noise.
 
 
 # %%
@@ -1078,7 +1078,7 @@ def descend(mean_gradient, steps=400):
 
 
 # %% [markdown]
-# **Predict.** In float32 the weights come within a millionth of the minimum in 400 steps. And in 8 bits? (A) As close, with and without feedback. (B) Without feedback they stay some per cent away; with it they come much closer. (C) Both stay some per cent away, since 8 bits are 8 bits. Write a letter.
+# **Predict.** In float32 the weights come within about a millionth of the minimum in 400 steps (as a part of its length). And in 8 bits? (A) As close, with and without feedback. (B) Without feedback they stay some per cent away; with it they come much closer. (C) Both stay some per cent away, since 8 bits are 8 bits. Write a letter.
 
 # %%
 prediction = None
@@ -1133,9 +1133,9 @@ distances_to_minimum(
 )
 
 # %% [markdown]
-# Near the minimum the mean is small, but the gradient of each rank is not: it sets the scale, and what is left of the way to the minimum falls below half a level. Without feedback the weights stop there, and drift to where the rounding pushes them. With feedback the errors of many steps do not add up: only one vector of left-out parts is missing at any time. In all three runs the replicas are equal to the bit, because all ranks open the same messages.
+# Near the minimum the mean gradient is small, but the gradient of each rank is not. It sets the scale, so the errors of rounding stay as large as they were, and soon they are larger than the mean. Without feedback nearly the same errors come back in every step. The weights go where they push, and settle a few per cent beside the minimum. With feedback the errors of many steps do not add up: only one vector of left-out parts is missing at any time. That vector does not become smaller, so these weights do not arrive exactly either; the distance that is left shrinks with the learning rate. In both runs in 8 bits the replicas are equal to the bit, because all ranks open the same messages.
 #
-# And the bytes? Each rank sends $2\,(p-1)$ messages. Each message has a $p$-th of the numbers, one byte a number, and 4 bytes of scale. Apart from the scales that is a quarter of what the ring sends in float32, for any $p$.
+# And the bytes? Each of $p$ ranks sends $2\,(p-1)$ messages. Each message has a $p$-th of the numbers, one byte a number, and 4 bytes of scale. Apart from the scales that is a quarter of what a ring sends in float32, for any $p$.
 
 # %%
 # %%px
@@ -1150,7 +1150,9 @@ if rank == 0:
     print(f"{traffic.sent.bytes} bytes sent in 8 bits, {traffic_of_ring.sent.bytes} in float32")
 
 # %% [markdown]
-# The price is one more vector on each rank, which belongs in its checkpoint (section 9). Two traps in a DDP hook: DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does here; and what was left out under one learning rate is added under the next. *Published*: Seide and others trained speech models with 1 bit a number and feedback [7]; Karimireddy and others give convex problems on which signs alone never arrive, and prove that feedback repairs it [8].
+# The price is memory: what was left out, one vector and a $p$-th of another on each rank. It belongs in the checkpoint (section 9). A hook for DDP has two traps. DDP rebuilds its buckets after the first step, so begin after that, as PowerSGD does above. And what was left out under one learning rate is applied under the next; Karimireddy and others multiply by the rate first, and round that [8].
+#
+# *Published*: Seide and others trained speech models with 1 bit a number and feedback, at nearly no loss of accuracy; without feedback the training diverged [7]. Karimireddy and others give convex problems on which the signs alone never reach the minimum, and prove that SGD with feedback converges as fast as plain SGD, for many ways to compress [8].
 #
 # ### Mixed precision
 #

@@ -25,7 +25,7 @@
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
-# **Time.** The notebook runs in about 50 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes with the three exercises; after section 4 is a good place to stop halfway.
+# **Time.** The notebook runs in about 40 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes with the three exercises; after section 4 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -37,7 +37,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. (What is inside of a block, lesson 10b takes apart. Here it is enough that each takes in and gives out 64 numbers for each token.) Large language models are cut in the same way, for they are the same thing, only larger: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
+# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. (Lesson 10b takes a block apart. Here it is enough that each takes in and gives out 64 numbers for each token.) Large language models are cut in the same way, because they are the same thing, only larger: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
 
 # %%
 # %%px
@@ -604,7 +604,7 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     assert less < whole / 5
 
 # %% [markdown]
-# (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has all that backward needs, and what the last layer of a block gives out nobody needs again. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
+# (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has all that backward needs, and the output of a block's last layer is not needed. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
 
 # %%
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
@@ -612,7 +612,7 @@ assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
 # %% [markdown]
 # ### Selective recomputation
 #
-# Some activations are more expensive to compute again than others. Nearly all operations of a block are in its matrix products and in attention. Layer norms, GELU and sums cost little, and yet what they give out fills half of the memory. *Selective recomputation* keeps the outputs of the expensive operations and computes the cheap ones again [8]. In PyTorch a function, the policy, decides for each operation. This one keeps the output of everything that `FlopCounterMode` counts:
+# Some activations are more expensive to compute again than others. Nearly all arithmetic of a block is in its matrix products and in attention. Layer norms, GELU and sums cost little, and yet their outputs fill half of the memory. *Selective recomputation* keeps the outputs that are expensive for their size, and computes the others again [8]. In PyTorch a function, the policy, decides for each operation. This one keeps the outputs of all matrix products and of attention:
 
 # %%
 # %%px
@@ -681,9 +681,9 @@ def kept_by(blocks):
 
 
 # %% [markdown]
-# In a block, one unit is 8 · 8 · 64 numbers of 8 bytes, an activation of the width of the block. It keeps 16 units and a little without checkpointing, and 1 with it (its output, which is the next one's input).
+# Let one unit be an activation of the block's width: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps 16 units and a little; with checkpointing it keeps 1 (its output, which is the next block's input).
 #
-# **Predict.** How many units does a block keep under the policy? Count its products: queries, keys, values, attention, `out`, `up` (four times as wide) and `down`; and its output. And how many times as many products as without checkpointing does a step compute? Write `[units, times]`.
+# **Predict.** How many units does a block keep under the policy? Count its products: queries, keys, values, attention, `out`, `up` (four times as wide) and `down`; and its output. And how much arithmetic do the matrix products of a step take, in multiples of a step without checkpointing? Write `[units, times]`.
 
 # %%
 prediction = None
@@ -711,7 +711,9 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# Two thirds of the memory, and not one product twice. (The hundredths are the norms' means and the sums of attention's softmax.) `checkpoint` with a policy goes through forward a second time too, but takes the outputs of the products from where it kept them. The gradients of all three ways are equal to the bit. A policy can also keep less: torchtitan (lesson 13b) long computed every second product again [10].
+# Two thirds of the memory, and no product is computed twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a processor; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy goes through forward a second time too, but takes the outputs of the products from where it kept them. The gradients of all three ways are equal to the bit.
+#
+# A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further, and computes every second product again [10].
 
 # %%
 for units_of in cluster.view["found"]:
@@ -720,7 +722,7 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large trainings do? (*Published*.) Megatron-LM computes only the middle of attention again, scores and softmax, whose memory grows with the square of the sequence; together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this in every attention layer. DeepSeek-V3 computes its norms and the up-projections of its attention again, and keeps the rest [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages and slices had saved enough memory [9].
+# What do large trainings do? (*Published*.) Megatron-LM computes only the middle of attention again, scores, softmax and dropout, whose memory grows with the square of the sequence; together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 computes its norms, the up-projections of its attention and the outputs of its experts' activation function again, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages and slices, and tensors freed as soon as they were used, had saved enough memory [9].
 
 # %% [markdown]
 # ## 6. By torch.distributed.pipelining
@@ -1068,7 +1070,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
 # | checkpointing | keeps inputs only, up to a third more computing |
-# | selective recomputation | keeps the outputs of products, computes the cheap rest again |
+# | selective recomputation | keeps the outputs of products and attention, computes the cheap rest again |
 #
 # As a script: `mpiexec -n 4 python scripts/pipeline.py`.
 #
@@ -1082,7 +1084,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # 4. P. Qi, X. Wan, G. Huang and M. Lin, "Zero Bubble Pipeline Parallelism", arXiv:2401.10241, 2023, accepted at ICLR 2024.
 # 5. D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. R. Devanur, G. R. Ganger, P. B. Gibbons and M. Zaharia, "PipeDream: Generalized Pipeline Parallelism for DNN Training", *Proceedings of the 27th ACM Symposium on Operating Systems Principles*, 2019. 1F1B, and weight stashing.
 # 6. PyTorch, "Pipeline Parallelism", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.pipelining.html).
-# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Sections 3.2.1 and 3.2.3; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
-# 8. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198.
+# 7. DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024. Sections 3.2.1, 3.2.3 and 3.3.3; [the schedule and its memory](https://github.com/deepseek-ai/DualPipe).
+# 8. V. A. Korthikanti, J. Casper, S. Lym, L. McAfee, M. Andersch, M. Shoeybi and B. Catanzaro, "Reducing Activation Recomputation in Large Transformer Models", *Proceedings of Machine Learning and Systems* 5, 2023, arXiv:2205.05198. Sections 4 (how many bytes a block keeps) and 5.
 # 9. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2.
-# 10. PyTorch, *torchtitan*, `torchtitan/distributed/activation_checkpoint.py`, [github.com](https://github.com/pytorch/torchtitan).
+# 10. PyTorch, *torchtitan*, `SelectiveAC` in `torchtitan/distributed/activation_checkpoint.py`, as of August 2026, [github.com](https://github.com/pytorch/torchtitan).

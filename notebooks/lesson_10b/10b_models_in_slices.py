@@ -16,7 +16,7 @@
 # **The one idea.** A model that is too large for one device can be cut through its layers. Either every rank computes with its slice of each layer, on the same samples (tensor parallelism), or every rank stores a shard and borrows the rest just in time, for samples of its own (ZeRO, FSDP).
 #
 # **You will be able to**
-# - cut a linear layer by columns and by rows, and say which all-reduce belongs into forward and which into backward;
+# - cut a linear layer by columns and by rows, and say which all-reduce belongs in forward and which in backward;
 # - do the same to a whole transformer, by hand and by DTensor, and prove that it computes what the uncut one does;
 # - work out the loss of a large vocabulary without gathering its logits;
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by their bytes in memory and on the way;
@@ -26,7 +26,7 @@
 #
 # **You need first** lesson 08 (DDP), and reduce-scatter and all-gather of lessons 02 and 03.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 190 minutes to study it with its three exercises; after section 5 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -496,7 +496,7 @@ assert traffic.collectives["all_reduce"].messages == 4
 #
 # The last layer of a language model gives out, for each token, one number for each entry of the vocabulary: the *logits*. The loss is the cross-entropy of their softmax.
 #
-# **Predict.** Llama 3 has a vocabulary of 128,256 entries (*published* [5]). How many gigabytes ($10^9$ bytes) are the logits of one sequence of 8,192 tokens, in float32?
+# **Predict.** Llama 3 has a vocabulary of 128,256 entries (*published* [5]). How many gigabytes ($10^9$ bytes) do the logits of one sequence of 8,192 tokens take, in float32?
 
 # %%
 prediction = None
@@ -514,13 +514,15 @@ print(f"... each cut over {t} GPUs                     {3 * logits_gb / t:6.2f} 
 assert 12 < 3 * logits_gb < 13
 
 # %% [markdown]
-# Backward needs the softmax, which is as large as the logits, and so is their gradient: 12.6 GB for a single sequence.
+# Backward needs the softmax, which is as large as the logits, and so is their gradient. If nothing is freed or overwritten early, that is 12.6 GB for a single sequence.
 #
-# Cut the layer by columns, and each rank has the logits of its part of the vocabulary, for all tokens. Gathering them would bring the 4.2 GB back. But the loss of a token needs only two things from the others. With its logits $z_v$ it is
+# If the layer is cut by columns, each rank has the logits of its part of the vocabulary, for all tokens. To gather them would bring the 4.2 GB back. But the loss of a token needs much less from the other ranks. With the token's logits $z_v$ it is
 #
 # $$ L = \ln \sum_v e^{z_v} - z_\text{label} $$
 #
-# and both terms are sums over the ranks; the second has one term that is not zero. (Softmax subtracts the largest logit first, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient is softmax minus one at the label: each rank has its columns of it already. This is called *loss parallelism*; Megatron-LM computes its loss so [1].
+# Each rank adds up the exponentials of its own columns, and an all-reduce adds up these sums. The label's logit is on one rank, and can be summed as well if the others contribute zero. (The largest logit is subtracted first, as in any softmax, so that no exponential overflows. That takes an all-reduce with MAX.) The gradient of the logits is their softmax, less one at the label. Each rank can compute its own columns of it without another message. This is called *loss parallelism*; Megatron-LM computes its loss in this way [1].
+#
+# In the code `at_labels` makes a whole matrix of zeros and ones, to be short. Real code looks up one number a token, and computes the gradient in place.
 
 
 # %%
@@ -553,7 +555,7 @@ class SlicedCrossEntropy(torch.autograd.Function):
 
 
 # %% [markdown]
-# **Predict.** There are 256 tokens, a vocabulary of 1,000 and 4 ranks; numbers have 8 bytes. Gathering the logits, each rank would hand over 512,000 bytes. How many does it hand over to the two all-reduces above?
+# **Predict.** There are 256 tokens, a vocabulary of 1,000 and 4 ranks; numbers have 8 bytes. To gather the logits, each rank would hand over 512,000 bytes. How many does it hand over to the two all-reduces above?
 
 # %%
 prediction = None
@@ -614,7 +616,7 @@ if rank == 0:
     print(f"kept for backward: {kept:,} bytes here, {kept_whole:,} in one piece")
 
 # %% [markdown]
-# DTensor does the same: the layer leaves its output cut by columns, and within `loss_parallel` cross-entropy takes it that way. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is right, and only the counts tell.
+# DTensor does the same: the layer leaves its output cut by columns, and inside `loss_parallel` cross-entropy accepts it that way. Without `loss_parallel`, and with the labels as a DTensor, the same line gathers the logits. The result is still right, so only the counts show it.
 
 # %%
 # %%px
@@ -699,7 +701,7 @@ assert cluster.view["ratio"] == [1.0] * 4
 # %% [markdown]
 # ### Hide the messages behind the product
 #
-# The all-gather in front of a column layer stands in the way: the layer waits until all tokens are there. It need not. A token's row of the product $xA_r$ needs this token only, so a rank can begin with its own chunk of the tokens and let the others arrive meanwhile, round a ring. This is *asynchronous tensor parallelism*; PyTorch's compiler can cut products and messages so, an option that torchtitan uses [7].
+# The all-gather in front of a column layer stands in the way: the layer waits until all tokens are there. It need not. A token's row of the product $xA_r$ needs this token only, so a rank can begin with its own chunk of the tokens and let the others arrive meanwhile, round a ring. The reduce-scatter behind a row layer can be cut in the same way: a chunk of the result leaves while the next one is computed. This is *asynchronous tensor parallelism*. PyTorch's compiler can cut products and messages like this, and torchtitan has a setting for it [7].
 #
 # **Predict.** A chunk takes 1 ms to arrive and 1.5 ms to be multiplied (*assumed*). On 4 ranks, one after the other takes 3 · 1 + 4 · 1.5 = 9 ms. And if each chunk arrives while the one before is multiplied?
 
@@ -713,9 +715,9 @@ compare(prediction, in_chunks, unit="ms", source="By the formula")
 product_in_chunks(ranks, transfer, product)
 
 # %% [markdown]
-# 6 ms. The first chunk is at hand, and each of the others costs whatever takes longer, its transfer or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. With 2 ms for a transfer it would be 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
+# 6 ms. The first chunk is already there, and each of the others costs whatever takes longer, its transfer or the product before it. As long as a product takes at least as long as a transfer, the all-gather costs no time. With 2 ms for a transfer it would be 1.5 + 3 · 2 = 7.5 ms. (Small products use a GPU less well than a large one, so the chunks cannot be as small as you like.)
 #
-# Here are the chunks on your ranks. The result is the whole product, and the bytes are those of a ring all-gather: $p - 1$ chunks from each rank.
+# Here are the chunks on your ranks. The cell proves that the result is the whole product, and that the bytes are those of a ring all-gather, $p - 1$ chunks from each rank. It does not time them: here ranks share cores, so a message has to wait for the same processor as a product.
 
 
 # %%
@@ -962,7 +964,7 @@ for stage, (way, (parameters, gradients, state)) in enumerate(held.items()):
 #
 # ### In mixed precision
 #
-# In *mixed precision* the layers of a model compute in bfloat16, two bytes a number, of which 8 bits are significant. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: `param_dtype`, in which weights are gathered and used, and `reduce_dtype`, in which gradients are summed. What a rank stores keeps the dtype that the model had, here float32. These are the *master weights* [8], which the optimizer updates.
+# In mixed precision (lesson 08) the layers of a model compute in bfloat16, with two bytes a number and 8 significant bits. A `MixedPrecisionPolicy` gives `fully_shard` two dtypes: `param_dtype`, in which weights are gathered and used, and `reduce_dtype`, in which gradients are summed. What a rank stores keeps the dtype that the model had, here float32. These are the *master weights* [8], which the optimizer updates.
 #
 # **Predict.** Stage 3 with weights gathered in bfloat16 and gradients summed in float32: how many times the bytes of stage 3 in float32 does it send? Write a fraction.
 
@@ -1053,9 +1055,9 @@ came_out = running_sum.item()
 compare(prediction, cluster.view["came_out"][0], source="Computed here")
 
 # %% [markdown]
-# 256. The next number, 257, needs nine significant bits, so $256 + 1$ is rounded to 256 from there on. The more ranks, the more of a gradient is lost, and it is lost before the optimizer sees it.
+# 256. The next whole number, 257, needs nine significant bits, so $256 + 1$ is rounded to 256 from there on. That holds at any scale: in bfloat16 a sum stops growing when it is a few hundred times as large as what is added. The more ranks, the more of a gradient can be lost, and it is lost before the optimizer sees it.
 #
-# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. NCCL's rings round at every hop.)
+# On four ranks the loss is small, but it is there. The cell compares with one process, which computes the four ranks' gradients one after another, in bfloat16, and averages them in float32. (This course's backend adds bfloat16 in float32 and rounds once, lesson 08. A ring whose messages are bfloat16 rounds at every hop.)
 
 # %%
 # %%px
@@ -1075,7 +1077,7 @@ if rank == 0:
     print(f"a gradient summed in bfloat16 is off by about {errors[1]:.1%}, in float32 by rounding")
 
 # %% [markdown]
-# And why master weights? The same rounding stops the update. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
+# And why master weights? The same rounding can stop the update of a weight. The weights of this model's five norms start at 1, and a step of Adam changes each by about 0.001.
 #
 # **Predict.** There are 5 · 64 = 320 of them. How many have moved after 2 steps, if the stored weights themselves are bfloat16?
 
@@ -1105,7 +1107,7 @@ moved_bfloat16 = moved(shard_units(new_model().to(BF16)))
 compare(prediction, cluster.view["moved_bfloat16"][0])
 
 # %% [markdown]
-# None of them. Below 1 the next number in bfloat16 is $1 - 2^{-8} \approx 0.996$, and $0.999$ is rounded back to 1, in every step. The master weights have all moved. They cost memory, not messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That is 16 bytes a parameter, and section 9 counts 16 as well.
+# None of them. Below 1 the next number in bfloat16 is $1 - 2^{-8} \approx 0.996$, and above 1 it is $1 + 2^{-7}$, so $0.999$ and $1.001$ are rounded back to 1, in every step. The master weights have all moved. They cost memory, not messages: 4 bytes for each master weight, 4 for its gradient and 8 for Adam's state, all sharded. That is 16 bytes a parameter. (Section 9 comes to 16 in another way: 2 for a weight in bfloat16, 2 for its gradient, 12 for the optimizer with its master weight.)
 
 # %%
 assert cluster.view["moved_master"] == [320] * 4
@@ -1114,7 +1116,7 @@ assert cluster.view["moved_bfloat16"] == [0] * 4
 # %% [markdown]
 # ### Build it in shards: the meta device
 #
-# One thing is still whole on every rank: the model before `fully_shard` cuts it. If it does not fit there, it cannot even be built. PyTorch's *meta device* has tensors with a shape and a dtype and no memory. So build the model there, shard it, and let `to_empty` allocate memory for the shards only.
+# One thing is still whole on every rank: the model before `fully_shard` cuts it. If it does not fit there, it cannot even be built. PyTorch's *meta device* has tensors with a shape and a dtype and no memory. So you build the model there, shard it, and let `to_empty` allocate memory for the shards alone.
 #
 # **Predict.** The cell looks at the memory of the parameters three times: built, sharded, allocated. Built as usual, the most that a rank holds is the whole model. And by way of the meta device? Write a fraction of the whole.
 
@@ -1156,7 +1158,7 @@ assert as_usual == [whole_bytes, 8 * filled_up // world_size, 8 * filled_up // w
 assert by_meta == [0, 0, 8 * filled_up // world_size]
 
 # %% [markdown]
-# A quarter, and never more. But `to_empty` writes nothing: the memory holds whatever was there before, in the norms as well. Every parameter and every buffer has to be filled. Here is the obvious way: all ranks set the same seed, and each layer draws its weights by `reset_parameters`, straight into the shards.
+# A quarter, and never more. But `to_empty` writes nothing: the memory holds whatever was there before, in the norms as well. Every parameter and every buffer has to be filled. Here is the way that first comes to mind: all ranks set the same seed, and each layer draws its weights by `reset_parameters`, straight into the shards.
 #
 # **Predict.** The weight of the first MLP has a quarter of its rows on each rank. How many different ones are there among the four quarters?
 
@@ -1181,7 +1183,7 @@ usual = new_model().blocks[0].mlp.up.weight.detach()
 compare(prediction, cluster.view["different"][0])
 
 # %% [markdown]
-# One quarter, four times: equal seeds, equal shapes, equal numbers. Mean and spread look right, so only a comparison shows it. (On GPUs DTensor takes care: each rank draws from its own place in one sequence. On CPUs it warns.) And `position`, a parameter that belongs to no layer, has no `reset_parameters` and holds what it held.
+# The same quarter four times: equal seeds, equal shapes, equal numbers. Mean and spread look right, so only a comparison shows it. (On GPUs DTensor prevents this: each rank draws from its own place in one sequence of random numbers. On CPUs it only warns.) And `position`, a parameter outside every layer, has no `reset_parameters` that would fill it.
 
 # %%
 # %%px
@@ -1249,7 +1251,7 @@ assert all(0.25 < stored < 0.26 for stored in cluster.view["stored"])
 # %% [markdown]
 # ### Replicas of shards: HSDP
 #
-# A mesh of two dimensions can also be given to `fully_shard` itself. Then the model is sharded along the second dimension and replicated along the first: *HSDP*, hybrid sharding [4]. Ranks 0 and 1 hold a half each, and so do ranks 2 and 3. Every rank has samples of its own.
+# A mesh of two dimensions can also be given to `fully_shard` itself. Then the model is sharded along the second dimension and replicated along the first: *HSDP*, hybrid sharded data parallelism [4]. Ranks 0 and 1 hold a half each, and so do ranks 2 and 3. Every rank has samples of its own.
 #
 # So each rank belongs to two groups. Its *shard* group, say the GPUs of one machine, gathers weights and reduce-scatters gradients, as stage 3 does. Then the ranks that hold the same shard, one in each machine, all-reduce their part of the gradient: the *replicate* group.
 #
@@ -1318,7 +1320,7 @@ assert set(in_shard.collectives) == {"all_gather", "reduce_scatter"}
 assert set(in_replicate.collectives) == {"all_reduce"}
 
 # %% [markdown]
-# What does it save on the network? Less than you may think. The cell counts for 8 machines of 8 GPUs, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine over one link only. With HSDP all 8 GPUs of a machine have a ring of their own to the others.
+# What does it save on the network? Less than you may think. The cell counts for 8 machines of 8 GPUs, and a model of 8 billion parameters (*assumed*) in mixed precision: 2 bytes gathered, 4 reduced. A ring through all 64 GPUs leaves each machine at one place, so what leaves a machine is what one GPU sends. (NCCL makes several rings, one for each network card, say, and each carries a part. The sum stays the same.) With HSDP each of the 8 GPUs of a machine is in a ring of its own, through the GPUs with the same shard in the other machines.
 
 # %%
 model_size, machines, per_machine = 8e9, 8, 8
@@ -1333,7 +1335,7 @@ held_flat, held_hsdp = (16 * model_size / ranks / 1e9 for ranks in (all_gpus, pe
 print(f"held on each GPU                       {held_flat:8.0f} {held_hsdp:6.0f}")
 
 # %% [markdown]
-# With one micro-batch nearly the same bytes leave the machine (*predicted*). HSDP's gain is another: the gathers, for which a block waits, stay inside the machine. Only one all-reduce for each unit crosses, over 8 ranks instead of 64, and once a step however many micro-batches there are. The price is memory, 16 GB on each GPU in place of 2. So HSDP suits a model that fits on one machine's GPUs together.
+# With one micro-batch nearly as many bytes leave a machine as before (*predicted*). The gain of HSDP is where and when they leave. The gathers, for which a block has to wait, stay inside the machine. What crosses the network is one all-reduce for each unit, over 8 ranks instead of 64, once a step however many micro-batches there are. (Stage 3 can put off its reduce-scatter too, by `set_requires_gradient_sync`, if each rank has memory for the whole gradient.) The price is memory: 16 GB on each GPU in place of 2. So HSDP suits a model that fits on the GPUs of one machine together.
 #
 # ## 9. 70 billion parameters, on paper
 #
@@ -1431,7 +1433,7 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # | attention | cut by heads |
 # | sequence parallelism | norms by tokens; all-gather and reduce-scatter in place of f and g; as many bytes, or a quarter more if column inputs are cut as well |
 # | logits | cut by the vocabulary; three numbers a token are summed, none is gathered |
-# | asynchronous tensor parallelism | each chunk arrives while the one before is multiplied |
+# | asynchronous tensor parallelism | each chunk arrives while the one before it is multiplied |
 # | all-reduce | reduce-scatter + all-gather, $2 \frac{p-1}{p} n$ from each rank |
 # | stage 1, 2, 3 | a part of state; and gradients; and parameters |
 # | bytes sent | DDP 1, stage 1 and 2 1 (PyTorch's stage 1: 1.5), stage 3 1.5 |
@@ -1450,5 +1452,5 @@ assert sliced / 50 > computing / t > sliced_sequence / 450
 # 4. Y. Zhao, A. Gu and others, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", *Proceedings of the VLDB Endowment* 16(12), 2023, arXiv:2304.11277; and PyTorch, "torch.distributed.fsdp.fully_shard", [docs.pytorch.org](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # 5. Llama team, "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. The sizes of the model, and the network of its training; the exact vocabulary is `vocab_size` in the released model's `config.json`.
 # 6. NVIDIA, *H100 Tensor Core GPU*, specifications, [nvidia.com](https://www.nvidia.com/en-us/data-center/h100/).
-# 7. PyTorch, *torchtitan*, `torchtitan/distributed/tensor_parallel.py`, [github.com](https://github.com/pytorch/torchtitan), which sets `torch._inductor.config._micro_pipeline_tp`; the compiler's pass is `torch/_inductor/fx_passes/micro_pipeline_tp.py` in PyTorch 2.13.
+# 7. PyTorch, *torchtitan*, `enable_async_tensor_parallel` in `torchtitan/distributed/compile.py`, as of August 2026, [github.com](https://github.com/pytorch/torchtitan), which sets `torch._inductor.config._micro_pipeline_tp`; the compiler's pass is `torch/_inductor/fx_passes/micro_pipeline_tp.py` in PyTorch 2.13. (Later versions of torchtitan have layers of their own for it.)
 # 8. P. Micikevicius, S. Narang and others, "Mixed Precision Training", *International Conference on Learning Representations*, 2018, arXiv:1710.03740. Why the optimizer keeps weights in float32.

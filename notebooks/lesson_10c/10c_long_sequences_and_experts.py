@@ -24,7 +24,7 @@
 #
 # **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all of lesson 02.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 150 minutes to study it with its five exercises; after section 6 is a good place to stop halfway.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -612,7 +612,7 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that passes keys and values round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that works out partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -1138,7 +1138,7 @@ print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billio
 # %% [markdown]
 # The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
 #
-# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed?
+# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the stage opposite. Their gradients are added as well, which the cell leaves out.)
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64

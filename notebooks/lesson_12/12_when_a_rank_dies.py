@@ -670,7 +670,7 @@ assert differing == 0
 # %% [markdown]
 # ### Checkpoints of shards
 #
-# So far every rank had everything. With `fully_shard` (lesson 10b) a rank has only its shards of weights and optimizer state. Then a death destroys the only copy of a part, and the survivors cannot go on without a checkpoint. And no rank has the whole model, so none can write it alone. With `torch.distributed.checkpoint`, *DCP* for short, every rank writes its own shards.
+# So far every rank had everything. With `fully_shard` (lesson 10b) a rank has only its shards of weights and optimizer state. Then a death destroys the only copy of a part, and the survivors cannot go on without a checkpoint. No rank has the whole model either, so none can write it without gathering it first. With `torch.distributed.checkpoint`, *DCP* for short, every rank writes its own shards [10].
 
 
 # %%
@@ -726,7 +726,7 @@ def put_together(state):
 
 
 # %% [markdown]
-# `async_save` copies the shards aside and returns; a thread writes the copy while training goes on. To see what that means, here is a disk that is as slow as we like: it writes nothing until it is told to.
+# `async_save` copies the shards to memory of its own and returns; a thread writes the copy while training goes on. To see what that means, here is a disk that is as slow as we like: it writes nothing until it is told to.
 
 
 # %%
@@ -752,7 +752,7 @@ model, optimizer = sharded(init_device_mesh("cpu", (world_size,)))
 train_shards(model, optimizer, range(10))
 
 # %% [markdown]
-# Then `async_save`, three more steps, and only then the disk begins to write.
+# Then comes `async_save`, then three more steps, and only then does the disk begin to write.
 #
 # **Predict.** What will be in the files: (A) the state after step 10, (B) the state after step 13, or (C) some of each? Write a letter.
 
@@ -778,7 +778,7 @@ saving.result()  # waits, and raises what the thread raised
 dist.destroy_process_group(apart)
 
 # %% [markdown]
-# Now suppose that ranks 2 and 3 are lost. Ranks 0 and 1 make the same model in two shards, and load.
+# Now suppose that ranks 2 and 3 are lost. (Here they only stay out of it. After a real death the others would first shrink, as in section 3.) Ranks 0 and 1 make the same model in two shards, and load.
 
 # %%
 # %%px
@@ -800,7 +800,7 @@ found = cluster.view["equal_to"][0]
 compare(prediction, found[0] if found else "C")
 
 # %% [markdown]
-# The state after step 10, weights and optimizer, equal to the bit, and on half as many ranks. Each tensor was cut in four and is now cut in two: the files say which part of which tensor they hold, and each rank reads what its own shards need.
+# The state after step 10, weights and optimizer, equal to the bit, and on half as many ranks. Each tensor was cut in four and is now cut in two. `.metadata` says which file has which part of which tensor, and each rank reads what its own shards need.
 
 # %%
 assert cluster.view["equal_to"][:2] == [["A"], ["A"]]
@@ -810,8 +810,8 @@ assert cluster.view["unfinished"] == [True] * 4
 # What is safe while a save is under way?
 #
 # - Once `async_save` has returned you may change weights and optimizer: the copy has been made. (A stager of your own, given by `async_stager`, can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
-# - The group that you gave to it belongs to the writing thread. Hence `dist.new_group()`: in a shared one its calls and those of training would mix.
-# - The checkpoint is not there before `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that.
+# - The group that you gave to it belongs to the writing thread. Hence `dist.new_group()`: in a shared group its calls and those of training would mix. The group needs a backend for CPUs, so beside NCCL it could be `dist.new_group(backend="gloo")`.
+# - The checkpoint is not there before `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that. And save into a new folder each time: in an old one the old `.metadata` stands beside files that are just being overwritten.
 #
 # **Predict.** The network has 301,066 parameters in float32, and Adam keeps two more numbers for each. How many bytes does each of the four ranks write, and how many would rank 0 have to receive to write everything itself? Write `[written, received]`.
 
@@ -852,7 +852,7 @@ assert sum(mine) == 3 * 4 * 301_066
 assert gathered == [sum(mine) + 6 * 4, 0, 0, 0]  # and Adam's number of steps for 6 tensors
 
 # %% [markdown]
-# One file for each rank, with a quarter of 12 bytes a parameter, and between 1 and 2 kB of header for each tensor. The ranks tell each other only who writes what. To gather everything, rank 0 receives $(R - 1)/R$ of it and holds all of it in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which alone writes them: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks each writes 0.83 GB at the same time as the others, in less than a second if the storage keeps up. So it is the sharded save that makes $\delta$ of the next section small.
+# One file for each rank, with a quarter of 12 bytes a parameter, and between 1 and 2 kB of header for each tensor. The ranks only tell each other who writes what. To gather everything, rank 0 receives $(R - 1)/R$ of it from the other $R - 1$ ranks, and holds all of it in its own memory, however many ranks there are. With the 70.55 billion parameters of lesson 10b that is 847 GB in the memory of one rank, which alone writes them: 7 minutes at 2 GB/s (*assumed*). In shards on 1,024 ranks each writes 0.83 GB at the same time as the others, in less than a second, if the storage takes 2 TB/s from all together (Llama 3's could, *published* [1]). And if the save is asynchronous, training stands still for the copy in memory alone. So shards and `async_save` make $\delta$ of the next section small, the time that training loses by one save.
 
 # %% [markdown]
 # ## 8. How often to save
@@ -1137,7 +1137,7 @@ check("12.name_the_bugs")
 #
 # ## References and further reading
 #
-# 1. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.4 and table 5: what broke, and how often.
+# 1. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.4 and table 5: what broke, and how often; section 3.3.1: the storage.
 # 2. W. Bland, A. Bouteiller, T. Herault, G. Bosilca and J. Dongarra, "Post-failure recovery of MPI communication capability: Design and rationale", *International Journal of High Performance Computing Applications* 27(3), 244–254, 2013. ULFM: revoke, shrink, agree.
 # 3. J. W. Young, "A first order approximation to the optimum checkpoint interval", *Communications of the ACM* 17(9), 530–531, 1974.
 # 4. J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", *Future Generation Computer Systems* 22(3), 303–312, 2006.

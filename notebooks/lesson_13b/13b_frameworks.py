@@ -372,7 +372,7 @@ check("13b.reading")
 #
 # ## 8. LocalTensor: ranks to debug with
 #
-# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging PyTorch has a *LocalTensor*: one tensor that holds the parts of *all* ranks, in one process. An operation is done to every part; a collective is computed from all of them. Its module is `torch.distributed._local_tensor`, and the underscore says that it may change. (What follows ran with PyTorch 2.13.) Groups are made by the backend `fake`, which sends nothing.
+# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging PyTorch has a *LocalTensor*: one tensor that holds the parts of *all* ranks, in one process. An operation is applied to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore says that it may change. (What follows ran with PyTorch 2.13.) Groups use the backend `fake`, which sends nothing.
 
 # %%
 from contextlib import contextmanager
@@ -395,7 +395,7 @@ def simulated(ranks):
 
 
 # %% [markdown]
-# A row of eight ones times a column of 0 to 7, cut over four ranks where they meet: rank r has numbers 2r and 2r + 1 of both. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+# The example is a row of eight ones times a column of the numbers 0 to 7. Both are cut over four ranks, such that rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
 #
 # **Predict.** What does rank 3 hold before the sum?
 
@@ -416,7 +416,7 @@ compare(prediction, rank_3)
 print(product.placements, terms, sep="\n")
 
 # %% [markdown]
-# 6 + 7. All ranks stand below one another, which no single rank could have printed. If a program applied a ReLU to these terms instead of their sum, you would see it here at once.
+# 6 + 7. The output shows all ranks, one below another; no single rank could have printed it. If a program went on with these terms as if they were the sum, you would see it here at once.
 
 # %%
 assert rank_3 == 13
@@ -461,9 +461,9 @@ for ranks in (4, 16):
             torch.testing.assert_close(gradients[r], real, rtol=0, atol=1e-12)
 
 # %% [markdown]
-# Each simulated rank has the shard of its real counterpart. Put together, the shards of 4 ranks or of 16 are the gradient of one process. ($10^{-12}$ leaves room for another order of summation.)
+# Each simulated rank has the same shard as its real counterpart. Put together, the shards of 4 ranks or of 16 are the gradient of one process. ($10^{-12}$ leaves room for another order of summation.)
 #
-# Now a bug. All ranks should take part in a collective, and only rank 0 does:
+# Now a bug. All ranks should take part in a collective, but only rank 0 does:
 
 # %%
 # %%px --local
@@ -478,7 +478,7 @@ def careless_sum(numbers):
 
 
 # %% [markdown]
-# **Predict.** What does the simulation show: (A) a hang; (B) an error that names the missing ranks; (C) the right sum, as if all were well? Write a letter.
+# **Predict.** What does the simulation show: (A) a hang; (B) an error that names the missing ranks; (C) the right sum, as if nothing were wrong? Write a letter.
 
 # %%
 prediction = None
@@ -502,25 +502,25 @@ print("simulated:", answers)
 assert answers == [6.0] * 4
 
 # %% [markdown]
-# The right sum, while the real ranks hang. In the simulation there is one program, which asks for its rank once and is told 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` are not simulated, so it can't run a pipeline. And it says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
+# The right sum, while the real ranks hang. In the simulation one program runs, which asks for its rank once and is told 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` fail in this mode, because there is nobody to send to; for them PyTorch has a `LocalRunnerMode`, one thread for each rank, of which one runs at a time. And the simulation says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. Names are those of its repository in 2026 [10].)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it makes | lesson |
 # |---|---|---|
-# | `data_parallel_replicate_degree` | replicas, gradients averaged as in DDP | 08 |
+# | `data_parallel_replicate_degree` | replicas, gradients averaged as in DDP; with shards it is HSDP | 08; 10b, section 8 |
 # | `data_parallel_shard_degree` | `fully_shard`; -1 takes all ranks that are left | 10b, section 7 |
 # | `tensor_parallel_degree`, `enable_sequence_parallel` | slices of layers; norms cut by tokens | 10b, sections 4 and 5 |
 # | `pipeline_parallel_degree`, `pipeline_parallel_schedule` | stages; 1F1B, interleaved, zero bubble | 10 |
-# | `context_parallel_degree` | parts of a sequence, ring attention or Ulysses | 10c |
+# | `context_parallel_degree` | parts of a sequence; keys and values gathered, or Ulysses | 10c |
 # | `expert_parallel_degree` | experts spread over ranks that otherwise share data, context and slices | 10c |
 # | `activation_checkpoint` | none, full or selective | 10, section 5 |
-# | `local_batch_size`, `global_batch_size` | samples of a rank, of a step; accumulation makes up the difference | 08, section 4 |
+# | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of a data-parallel rank in one forward, tokens of a step; accumulation makes up the difference | 08, section 4 |
 # | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
 #
-# All degrees but that of the experts multiply to the number of ranks. Its mesh has the pipeline outside and the slices inside:
+# All degrees except that of the experts multiply to the number of ranks. (Experts are spread over ranks that the other degrees have counted already.) The mesh has the pipeline outside and the slices inside:
 
 
 # %%
@@ -532,7 +532,7 @@ def arranged(ranks, pipeline=1, replicate=1, shard=-1, context=1, tensor=1):
 
 
 # %% [markdown]
-# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the rest for shards of data. (By Meta's own program; the degrees mean the same.)
+# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the rest for shards of data. (Meta has a program of its own. The degrees mean the same, but the order differs, as you will see.)
 #
 # **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice cut into shards? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
 
@@ -549,7 +549,9 @@ for dimension, name in enumerate(names):
     print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
 
 # %% [markdown]
-# 8, and 8 · 16: context parallelism cuts the tokens and leaves the weights alone, so `fully_shard` uses both dimensions together. The slices, which talk in every layer, are neighbours in one machine of 8 GPUs; the stages, which talk least, are farthest apart. PyTorch's own mesh of 32 simulated ranks has the same groups:
+# 8, and 8 · 16: context parallelism cuts the tokens and leaves the weights alone, so `fully_shard` uses both dimensions together. The slices, which talk in every layer, are neighbours in one machine of 8 GPUs; the stages, which talk least, are farthest apart. Meta's program has the shards outermost instead, and the stages inside them, because FSDP can gather weights ahead of time and so bears the longer way best [11].
+#
+# PyTorch's own mesh of 32 simulated ranks has the groups of `arranged`:
 
 # %%
 assert (degree, len(same_weights)) == (8, 128)
@@ -599,5 +601,5 @@ framework_map()
 # 7. Lightning AI, *Lightning Fabric* documentation, [lightning.ai](https://lightning.ai/docs/fabric/stable/).
 # 8. Keras, `keras/src/optimizers/base_optimizer.py`, [github.com](https://github.com/keras-team/keras/blob/master/keras/src/optimizers/base_optimizer.py): in the step the accumulated sum is divided by the number of steps.
 # 9. W. Liang and others, "TorchTitan: One-stop PyTorch native solution for production ready LLM pre-training", *International Conference on Learning Representations*, 2025, arXiv:2410.06511.
-# 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` (the settings) and `torchtitan/distributed/parallel_dims.py` (the mesh), [github.com](https://github.com/pytorch/torchtitan).
-# 11. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Table 4.
+# 10. PyTorch, *torchtitan*, `torchtitan/config/parallelism.py` and `training.py` (the settings), `torchtitan/distributed/PARALLELISM_CONTEXT.md` (the mesh) and `torchtitan/models/common/attention/cp_attention.py`, as of autumn 2026, [github.com](https://github.com/pytorch/torchtitan).
+# 11. A. Grattafiori and others (Llama Team), "The Llama 3 Herd of Models", arXiv:2407.21783, 2024. Section 3.3.2 and table 4.
