@@ -68,21 +68,30 @@ def try_accumulation(accumulate, group: dist.ProcessGroup) -> dict[str, Any]:
         "graphs": 0,
         "open": 0,
         "taken": 0,
+        "changed": False,
     }
     linear.register_forward_hook(functools.partial(_note_forward, counts))
     _count_no_sync(ddp, counts)
     optimizer.register_step_post_hook(functools.partial(_count_step, counts))
     rounds, own, weights = [], [], []
     for step in range(2):
+        given = micro_batches(rank, step)
         # Of all groups: DDP's here is as large as the world, on which a learner may call `dist`.
         with Traffic() as traffic, recorded(group, names=("all_reduce",)) as all_reduces:
-            accumulate(ddp, optimizer, loss_function, batches := micro_batches(rank, step))
-        counts["taken"] = max(counts["taken"], (SECOND if step else MICRO_BATCHES) - len(batches))
+            accumulate(ddp, optimizer, loss_function, batches := list(given))
+        counts["taken"] = max(counts["taken"], len(given) - len(batches))
+        counts["changed"] |= [*map(id, batches)] != [*map(id, given)]
+        counts["changed"] |= not _equal_batches(given, micro_batches(rank, step))
         rounds.append(traffic.collectives.get("all_reduce", Count()).messages)
         own.append(len(all_reduces))
         weights.append(torch.cat([p.detach().flatten() for p in linear.parameters()]))
     found = {"rounds": rounds, "own": own, "weights": weights, "training": ddp.training}
     return found | counts
+
+
+def _equal_batches(one: list, other: list) -> bool:
+    pairs = zip(itertools.chain(*one), itertools.chain(*other), strict=True)
+    return all(torch.equal(tensor, before) for tensor, before in pairs)
 
 
 def _note_forward(counts: dict, module: nn.Module, inputs: tuple, outputs: torch.Tensor) -> None:
@@ -167,6 +176,8 @@ def judge_accumulation(everyone: Findings, p: int) -> None:
         raise WrongAnswer("never-zeroes")
     if found["taken"]:
         raise WrongAnswer("changes-its-input", taken=found["taken"])
+    if any(f["changed"] for f in everyone):
+        raise WrongAnswer("changes-its-input: what is in it")
     need_training_mode(found["training"])
     if found["graphs"] > 1:
         raise WrongAnswer("keeps-all-graphs", graphs=found["graphs"])

@@ -11,6 +11,7 @@ from math import pi, sin
 
 from course_lib.teaching.exercise import WrongAnswer, as_mistake, exercise
 from course_lib.teaching.judges.formulas import Mistake, judge_formula
+from course_lib.teaching.judges.trials import second_call
 
 # ---- the worker's side ------------------------------------------------------------------------
 
@@ -40,6 +41,8 @@ def check_work(work) -> str:
 
     attempted(work, None, None, 0, None)
     judge_work(observe_work(work))
+    with second_call():
+        judge_work(observe_work(work))
     return f"Every worker knocked, was served alone, and handed in {ROUNDS} gradients."
 
 
@@ -71,6 +74,8 @@ def check_serve(serve) -> str:
 
     attempted(serve, [], None, 0, None)
     judge_serve(observe_serve(serve))
+    with second_call():
+        judge_serve(observe_serve(serve))
     return "Whoever came was served, one at a time, and nobody waited for the straggler."
 
 

@@ -238,6 +238,9 @@ def judge_serve(seen: Observation) -> None:
     served, lengths, parameters = seen.results[0]
     if any(length == N + 1 for length in lengths):
         raise WrongAnswer("loss-in-the-gradient", together=N + 1, n=N)
+    for length in lengths:
+        if length != N:
+            raise WrongAnswer("part-of-the-gradient", given=length, n=N)
     _judge_parameters(seen, log, lengths, parameters)
     order = [event.peer for event in log if event.kind == "recv" and event.tag == GRADIENT]
     if served != order:

@@ -128,7 +128,7 @@ def made_up() -> dict[str, Traces]:
                 [
                     ("load", 20, [("aten::stack", 9)]),
                     ("forward", 20, [("aten::mm", 18)]),
-                    ("load", 40, [("aten::argmax", 39)]),
+                    ("load", 140, [("aten::argmax", 139)]),
                 ],
                 20,
             ),
@@ -346,6 +346,14 @@ def _first_step_only(traces: Traces) -> tuple[int, str]:
     return _answer(traces, rank)
 
 
+def _smallest_share(traces: Traces) -> tuple[int, str]:
+    def share(rank: int) -> float:
+        _, starts, ends = zip(*traces[rank], strict=True)
+        return waited(traces[rank]) / (max(ends) - min(starts))
+
+    return _answer(traces, min(range(len(traces)), key=share))
+
+
 _CULPRIT_MISTAKES: tuple[tuple[str, Callable[[Traces], tuple[int, str]]], ...] = (
     ("blames-the-one-that-waits", _victim),
     ("blames-the-collective", _blames_sync),
@@ -356,5 +364,6 @@ _CULPRIT_MISTAKES: tuple[tuple[str, Callable[[Traces], tuple[int, str]]], ...] =
     ("sync-left-in-what-surrounds-it", _sync_not_taken_out),
     ("operators-only", _operators_only),
     ("first-step-only", _first_step_only),
+    ("share-not-time", _smallest_share),
     ("longest-or-last-sync", lambda traces: _answer(traces, _by_sync(traces, max))),
 )

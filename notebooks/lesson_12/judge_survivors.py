@@ -72,6 +72,7 @@ def _try(go_on, ahead: int, group: dist.ProcessGroup) -> dict[str, Any]:
         "training": all(module.training for module in ddp.modules()),
         "weights": _which(_weights(model)),
         "momentum": _momentum_of(optimizer),
+        "buffers": int(model.seen),
         "sources": sources,
         "late": next((call.call for call in calls if not call.waited), ""),
     }
@@ -98,6 +99,9 @@ def judge_survivors(everyone: Findings, ahead: int) -> None:
         raise WrongAnswer(
             "forgets-the-optimizer: of another step", weights=weights[0], momenta=_told(momenta)
         )
+    buffers = [found["buffers"] for found in survivors]
+    if any(one != weights[0] for one in buffers):
+        raise WrongAnswer("forgets-the-buffers", weights=weights[0], buffers=_told(buffers))
     for step in steps:
         if not isinstance(step, Integral):
             raise WrongAnswer("not-a-step", step=repr(step), kind=_kind(step))
@@ -122,6 +126,7 @@ def judge_survivors(everyone: Findings, ahead: int) -> None:
 def _trained(steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """Return a model and its optimizer after some steps that are the same on every rank."""
     model = nn.Linear(3, 1)
+    model.register_buffer("seen", torch.tensor(steps))  # counts steps, as batch norm does
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.arange(1.0, 1 + parameter.numel()).view_as(parameter))
