@@ -22,12 +22,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 from ipyranks.runtime_dir import sweep_stale
+
+from course_lib.teaching.catalogue import find
 
 from .answers import Answer
 from .outcomes import KINDS, Outcome
@@ -141,8 +142,6 @@ class _Worker:
         try:
             self._message({"begins": number}, START_SECONDS)
             self._message({"runs": number}, START_SECONDS)
-            from course_lib.teaching.catalogue import find
-
             deadline = find(answer.id).deadline if self._seconds is None else self._seconds
             # Two cells, which have the same limit, and the check.
             return self._message({"ends": number}, 3 * deadline + _MORE_THAN_THE_CHECK_S)
@@ -226,7 +225,7 @@ def _family(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is another user's
-            if process.environ().get(_MARK) == mark:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+            living = process.status() != psutil.STATUS_ZOMBIE
+            if living and process.environ().get(_MARK) == mark:
+                found.append(process)
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,30 +64,32 @@ def chosen_lessons(text: str) -> list[str]:
 
 
 def find(folder: Path, numbers: list[str]) -> list[Learner]:
-    """Return who has handed in notebooks of these lessons, by name.
+    """Return the learners by name, with their notebooks of these lessons.
 
     Raises:
-        NoSubmissionsError: if nobody has.
+        NoSubmissionsError: if nobody has handed in any.
     """
     stems = {p.stem: lessons.number(p) for p in lessons.sources() if lessons.number(p) in numbers}
     names = "|".join(map(re.escape, stems))
     pattern = re.compile(rf"(?:(?P<who>.+)_)?(?P<stem>{names}){_COPY}\.ipynb")
     found: dict[tuple[str, str], Learner] = {}
-    copies: dict[tuple[str, str], dict[str, list[tuple[tuple[int, int], Path]]]] = {}
+    copies: dict[tuple[str, str], list[tuple[str, tuple[int, int], Path]]] = defaultdict(list)
+    for who in sorted(path.name for path in folder.iterdir() if path.is_dir()):
+        if not who.startswith("."):  # also of whom there is nothing to grade
+            learner = _learner(who)
+            found[learner.name, learner.number] = learner
     for path in _notebooks(folder):
         match = pattern.fullmatch(path.name)
         inside = path.relative_to(folder).parts[0]
-        who = inside if path.parent != folder else match and match["who"]
+        who = inside if path.parent != folder else match["who"] if match else ""
         if match is None or not who:
             continue
         learner = _learner(who)
-        key = learner.name, learner.number
-        found.setdefault(key, learner)
+        found.setdefault((learner.name, learner.number), learner)
         newer = int(match["newer"] or 1) if ".newer" in path.name else 0
-        age = newer, int(match["again"] or 0)
-        of_lesson = copies.setdefault(key, {}).setdefault(stems[match["stem"]], [])
-        of_lesson.append((age, path))
-    if not found:
+        copy = stems[match["stem"]], (newer, int(match["again"] or 0)), path
+        copies[learner.name, learner.number].append(copy)
+    if not copies:
         raise NoSubmissionsError(
             f"{folder} has no notebooks of these lessons: expected a folder for each learner with "
             f"{next(iter(stems))}.ipynb in it, or files such as LEARNER_{next(iter(stems))}.ipynb"
@@ -96,13 +98,13 @@ def find(folder: Path, numbers: list[str]) -> list[Learner]:
     for key, learner in found.items():
         if named[learner.name.lower()] > 1 and learner.number:
             learner.name = f"{learner.name} {learner.number}"
-        for number, paths in copies[key].items():
-            learner.notebooks[number] = [path for _, path in sorted(paths, reverse=True)]
+        for number, _, path in sorted(copies[key], reverse=True):
+            learner.notebooks.setdefault(number, []).append(path)
     return sorted(found.values(), key=lambda learner: learner.name.lower())
 
 
 def _notebooks(folder: Path) -> Iterator[Path]:
-    """Yield the notebooks in a folder; links could lead anywhere, and hidden folders hold copies."""
+    """Yield the notebooks in a folder, but no links, and nothing in hidden folders."""
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
