@@ -20,7 +20,7 @@ from types import FrameType
 from course_lib.teaching import lessons
 from course_lib.teaching.lessons import write_atomically
 
-from . import answers, formats, one_notebook, page, rubric, submissions
+from . import answers, formats, one_notebook, page, processes, rubric, submissions
 from .formats import Report
 from .one_notebook import StoppedError
 from .outcomes import Graded, Kept, Outcome
@@ -36,6 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, rubric.RubricError, NoSubmissionsError) as error:
         print(f"grade: {error}", file=sys.stderr)
         return 1
+    if not processes.something_bounds_them():
+        print(
+            "grade: you are root and may make no cgroup, so nothing bounds the number of processes "
+            "that learners' code starts: see docs/grading.md",
+            file=sys.stderr,
+        )
     try:
         graded = _grade(given, learners)
     except (KeyboardInterrupt, StoppedError):

@@ -2,9 +2,7 @@
 
 A :mod:`.worker` judges one answer after another. If it dies, takes too long, or starts more
 processes or takes more memory than any answer needs, that is what came of the answer that was
-running, and another worker goes on with the next one. What a worker has started is found by a
-variable in its environment, which all descendants inherit, also those that have left their parents
-and their session.
+running, and another worker goes on with the next one.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-import psutil
 from ipyranks.runtime_dir import sweep_stale
 
 from course_lib.teaching.catalogue import find
 
 from .answers import Answer
 from .outcomes import KINDS, Outcome
+from .processes import MARK, Family
 
 MOST_PROCESSES = 150  # a cluster has 7
 MOST_BYTES = 6 << 30  # resident, of all processes; a cluster has 1 to 2 GB
 START_SECONDS = 600.0  # of a cluster, on a busy machine
-_MARK = "RANK_BY_RANK_GRADES"
 _LOOK_EVERY_S = 0.5
 _MORE_THAN_THE_CHECK_S = 60.0  # to free ranks, and to mend their communication
 _ENDS_WITHIN_S = 15.0
 _LONGEST_MESSAGE = 1 << 20
+_FORGED = "Its process sent a verdict that no check has given."
 
 
 class StoppedError(Exception):
@@ -79,14 +77,14 @@ class _Worker:
         self._answers = answers.copy()
         self._seconds = seconds
         self._stopping = stopping
-        self._mark, self._secret = secrets.token_hex(8), secrets.token_hex(16)
+        self._family, self._secret = Family(), secrets.token_hex(16)
 
     def __enter__(self) -> _Worker:
         self._folder = tempfile.TemporaryDirectory(prefix="grade-", ignore_cleanup_errors=True)
         self._connection, theirs = Pipe()
         variables = {
             **os.environ,
-            _MARK: self._mark,
+            MARK: self._family.mark,
             "IPYRANKS_RUNTIME_DIR": tempfile.gettempdir(),
             "IPP_NONINTERACTIVE": "1",
             "COURSE_CLUSTER": "local",
@@ -107,6 +105,7 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self._family.adopt(self._process.pid)
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -114,7 +113,9 @@ class _Worker:
         with contextlib.suppress(subprocess.TimeoutExpired):
             if reason[0] is None:
                 self._process.wait(_ENDS_WITHIN_S)
-        self._kill()
+        self._end()
+        self._family.forget()
+        sweep_stale()
         self._connection.close()
         self._folder.cleanup()
 
@@ -135,7 +136,7 @@ class _Worker:
             notes = " ".join(filter(None, [answer.note, found.pop("note", "")]))
             yield Outcome(answer.id, **found, note=notes, seconds=taken)
             if lost:
-                self._kill()
+                self._end()
                 return
 
     def _found(self, number: int, answer: Answer) -> dict[str, Any]:
@@ -168,10 +169,10 @@ class _Worker:
             raise _LostError("crashed", "it-crashes", self._how_it_ended()) from None
         right = isinstance(message, dict) and message.pop("secret", "") == self._secret
         if not right or not expected.items() <= message.items():
-            raise _LostError("crashed", "it-crashes", "Its process sent what no check sends.")
+            raise _LostError("crashed", "it-crashes", _FORGED)
         found = {key: value for key, value in message.items() if key not in expected}
         if "ends" in expected and found.get("kind") not in KINDS:
-            raise _LostError("crashed", "it-crashes", "Its process sent what no check sends.")
+            raise _LostError("crashed", "it-crashes", _FORGED)
         return found
 
     def _how_it_ended(self) -> str:
@@ -185,47 +186,20 @@ class _Worker:
         return f"Its process ended with status {status}, before there was a verdict."
 
     def _look_at_the_family(self) -> None:
-        found = _family(self._mark)
-        resident = 0
-        for process in found:
-            with contextlib.suppress(psutil.Error):  # it has ended
-                resident += process.memory_info().rss
-        if len(found) > MOST_PROCESSES:
+        processes, resident = self._family.size()
+        if processes > MOST_PROCESSES:
             text = f"It started more than {MOST_PROCESSES} processes, and was ended."
             raise _LostError("crashed", "it-crashes", text)
         if resident > MOST_BYTES:
             text = f"It took more than {MOST_BYTES >> 30} GiB of memory, and was ended."
             raise _LostError("crashed", "it-crashes", text)
 
-    def _kill(self) -> None:
-        """End all that is left of it, also a fork bomb: first all stand still, then all go."""
-        until = time.monotonic() + _ENDS_WITHIN_S
-        for signum in (signal.SIGSTOP, signal.SIGKILL):
-            hit: set[psutil.Process] = set()
-            while fresh := set(_family(self._mark)) - hit:
-                for process in fresh:
-                    with contextlib.suppress(psutil.Error):  # it has ended
-                        process.send_signal(signum)
-                hit |= fresh
-                if time.monotonic() > until:
-                    break
+    def _end(self) -> None:
+        self._family.end()
         self._process.wait(_ENDS_WITHIN_S)
-        psutil.wait_procs(list(hit), timeout=_ENDS_WITHIN_S)
-        sweep_stale()
 
 
 class _LostError(Exception):
     def __init__(self, kind: str, mistake: str, text: str) -> None:
         super().__init__(text)
         self.found = {"kind": kind, "mistake": mistake, "text": text}
-
-
-def _family(mark: str) -> list[psutil.Process]:
-    """Return the living processes that have a worker's mark."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is another user's
-            living = process.status() != psutil.STATUS_ZOMBIE
-            if living and process.environ().get(_MARK) == mark:
-                found.append(process)
-    return found

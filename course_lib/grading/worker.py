@@ -23,10 +23,11 @@ from course_lib.teaching.checking import CheckError
 from course_lib.teaching.exercise import Exercise
 from course_lib.teaching.run_check import OutOfTimeError
 
+from .processes import bound_account, lower
+
 RANKS = 4
 _GRACE_S = 2.0  # after which a cluster ends whose process has died
 _LARGEST_FILE = 2 << 30
-_MORE_THREADS = 1000  # than the account has: no fork bomb goes on for ever, except as root
 _LONGEST_TEXT = 4000
 _KINDS = {"freed": "hangs", "broken": "not judged", "impossible": "not judged"}
 
@@ -39,7 +40,9 @@ def main() -> None:
     os.set_inheritable(connection.fileno(), False)  # it is not for what the answers start
     task = json.loads(connection.recv_bytes())
     _end_with(connection)
-    _bound()
+    bound_account()
+    lower(resource.RLIMIT_CORE, 0)
+    lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
     with contextlib.ExitStack() as stack:
         room = _Room(task["seconds"], stack)
         for number, answer in enumerate(task["answers"]):
@@ -67,23 +70,6 @@ def _end_with(connection: Connection) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _bound() -> None:
-    """Set limits that what the answers start inherits."""
-    import psutil
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    wanted = {resource.RLIMIT_FSIZE: _LARGEST_FILE}
-    if os.getuid() != 0:  # root is not bound by it
-        own = [p for p in psutil.process_iter(["uids", "num_threads"]) if p.info["uids"]]
-        own = [p for p in own if p.info["uids"].real == os.getuid()]
-        threads = sum(p.info["num_threads"] or 1 for p in own)
-        wanted[resource.RLIMIT_NPROC] = threads + _MORE_THREADS
-    for limit, value in wanted.items():
-        _, hard = resource.getrlimit(limit)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
 
 
 class _Room:
@@ -135,7 +121,8 @@ class _Room:
             return {"kind": kind, "text": verdict.text[-_LONGEST_TEXT:], "note": note}
         text = checking.sentence(exercise, verdict)
         if kind != "right" and printed:
-            text += f"\nYour function printed:\n{printed}".rstrip()
+            lines = "\n| ".join(["Your function printed:", *printed.splitlines()])
+            text += f"\n{lines}"  # marked, or it could look like a verdict
         mistake = "" if kind in ("right", "undefined", "not attempted") else verdict.mistake
         return {"kind": kind, "mistake": mistake, "text": text[:_LONGEST_TEXT], "note": note}
 

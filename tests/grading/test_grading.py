@@ -100,6 +100,7 @@ def test_points_are_as_in_the_rubric(results: Path) -> None:
 def test_feedback_is_the_checks_own_sentence(results: Path) -> None:
     ben, dan = graded(results, "ben"), graded(results, "dan")
     assert re.match(r"00.my_share: not yet: .*\(drops-the-rest\)", ben["00.my_share"]["output"])
+    assert "\n| 00.my_share: right." in graded(results, "eve")["00.my_share"]["output"]
     assert "The cell itself raised SystemExit: 0" in dan["00.my_share"]["output"]
 
 
@@ -110,7 +111,7 @@ def test_endings_are_named(results: Path) -> None:
         ("cleo", "00.global_accuracy"): "it did not end on",
         ("dan", "00.neighbours"): "no cell of the notebook has the exercise",
         ("dan", "00.global_accuracy"): "rank 1",
-        ("eve", "00.neighbours"): "sent what no check sends",
+        ("eve", "00.neighbours"): "a verdict that no check has given",
         ("fay", "00.my_share"): "00_start_here.ipynb is no notebook",
         ("gus", "00.neighbours"): "started more than 150 processes",
         ("hal", "00.neighbours"): "Taken from another cell",

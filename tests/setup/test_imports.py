@@ -45,6 +45,7 @@ BELOW = {
     "course_lib.training": {"course_lib.parallel"},
     "course_lib.teaching": {"ipyranks", "course_lib.parallel", "course_lib.training"},
     "course_lib.doctor": {"ipyranks", "course_lib.training"},
+    "course_lib.grading": {"ipyranks", "course_lib.cluster", "course_lib.teaching"},
     "rank_by_rank": {
         *("course_lib.cluster", "course_lib.parallel", "course_lib.training"),
         "course_lib.teaching",
