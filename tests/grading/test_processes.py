@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -45,7 +46,8 @@ def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     made.forget()
 
 
-def start(family: Family, code: str) -> subprocess.Popen:
+@contextmanager
+def start(family: Family, code: str) -> Iterator[subprocess.Popen]:
     # It waits until it has been adopted, as the workers do for their task.
     process = subprocess.Popen(
         [sys.executable, "-c", f"input()\n{code}"],
@@ -56,14 +58,19 @@ def start(family: Family, code: str) -> subprocess.Popen:
     )
     family.adopt(process.pid)
     assert process.stdin is not None
+    assert process.stdout is not None
     process.stdin.write("go\n")
     process.stdin.close()
-    return process
+    try:
+        yield process
+    finally:
+        family.end()
+        process.wait(10)
+        process.stdout.close()
 
 
 def test_a_process_that_left_is_found_and_ended(family: Family) -> None:
     with start(family, LEAVES) as process:
-        assert process.stdout is not None
         left = psutil.Process(int(process.stdout.readline()))
         process.wait(10)
         assert family.living() == [left]
@@ -77,7 +84,6 @@ def test_one_that_hides_is_found_by_the_cgroup(family: Family) -> None:
     if family._group is None:
         pytest.skip("without a cgroup it is not found: docs/grading.md says so")
     with start(family, HIDES) as process:
-        assert process.stdout is not None
         hidden = psutil.Process(int(process.stdout.readline()))
         process.wait(10)
         family.end()
@@ -89,9 +95,8 @@ def test_a_cgroup_bounds_a_fork_bomb(family: Family, monkeypatch: pytest.MonkeyP
         pytest.skip("no cgroup")
     (family._group / "pids.max").write_text("20")
     code = "import os, time\ntry:\n    while True:\n        os.fork()\nexcept OSError:\n"
-    code += "    print('bounded', flush=True)\n    time.sleep(600)"
+    code += "    os.write(1, b'bounded\\n')\n    time.sleep(600)"
     with start(family, code) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "bounded\n"
         assert 1 < family.size()[0] <= 20
         family.end()
