@@ -30,6 +30,7 @@ _GRACE_S = 2.0  # after which a cluster ends whose process has died
 _LARGEST_FILE = 2 << 30
 _LONGEST_TEXT = 4000
 _KINDS = {"freed": "hangs", "broken": "not judged", "impossible": "not judged"}
+_ENDS = {"it-hangs": "hangs", "it-raises": "raised", "does-not-finish": "out of time"}
 
 Found = dict[str, Any]
 
@@ -114,6 +115,8 @@ class _Room:
         except (ClusterError, RemoteCellError) as error:
             return _lost("crashed", "it-crashes", error)
         kind = _KINDS.get(verdict.kind, verdict.kind)
+        if kind == "wrong":  # a rehearsal of the check's has seen it
+            kind = _ENDS.get(verdict.mistake, kind)
         if kind == "undefined" and raised is not None:
             return _raised("The cell", raised)
         note = "" if raised is None else f"The cell itself raised {_short(raised)}."
