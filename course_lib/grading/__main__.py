@@ -20,7 +20,7 @@ from types import FrameType
 from course_lib.teaching import lessons
 from course_lib.teaching.lessons import write_atomically
 
-from . import answers, formats, one_notebook, page, processes, rubric, submissions
+from . import answers, formats, one_notebook, page, processes, rubric, submissions, worker
 from .formats import Report
 from .one_notebook import StoppedError
 from .outcomes import Graded, Kept, Outcome
@@ -174,9 +174,11 @@ def _fingerprint(taken: list[answers.Answer], seconds: float | None, number: str
 def _judges(number: str) -> str:
     digest = hashlib.sha256()
     room = lessons.NOTEBOOKS / f"lesson_{number}"
-    for folder in (Path(lessons.__file__).parent, room, Path(__file__).parent):
-        for path in sorted([*folder.rglob("*.py"), *folder.rglob("mistakes*.md")]):
-            digest.update(path.read_bytes())
+    paths = [Path(str(module.__file__)) for module in (one_notebook, worker)]
+    for folder in (Path(lessons.__file__).parent, room):
+        paths += sorted([*folder.rglob("*.py"), *folder.rglob("mistakes*.md")])
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

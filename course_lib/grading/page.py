@@ -77,7 +77,7 @@ def _summary(report: Report) -> str:
     unclear = sum(outcome.kind == "not judged" for outcome in everything)
     text = (
         f"{len(report.learners)} learners, {right} of {len(everything)} answers right, "
-        f"{seconds / 60:.0f} minutes of judging."
+        f"{seconds / 60:.1f} minutes of judging."
     )
     if unclear:
         text += f" <strong>{unclear} could not be judged: please look at them.</strong>"
@@ -113,6 +113,8 @@ def _grid(report: Report) -> str:
 def _cell(report: Report, outcome: Outcome) -> str:
     score, most = report.rubric.score(outcome), report.rubric.most(outcome.id)
     colour = "full" if score >= most else "part" if score > 0 else "zero"
+    if outcome.kind not in _SIGNS and not score:
+        colour = "empty"  # nothing was judged
     sign = _SIGNS.get(outcome.kind, "–")
     what = outcome.mistake or outcome.kind
     hidden = f'<span aria-hidden="true">{sign}</span>'
