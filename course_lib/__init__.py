@@ -4,6 +4,7 @@ Its parts; imports point downwards only:
 
 - ``course_lib.cluster``: where ranks live, the names of :mod:`ipyranks`,
 - ``course_lib.parallel``, ``course_lib.training``: what they compute,
+- ``course_lib.grading``: what a teacher makes of submitted notebooks,
 - ``course_lib.teaching``: what the learner sees,
 - ``course_lib.doctor``: what on a machine would fail.
 

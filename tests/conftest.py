@@ -94,6 +94,7 @@ ORDER = (
     "cluster",
     "teaching",
     "lessons",
+    "grading",
     "browser",
 )
 # `make test` runs four files of tests at a time, then three files of whole clusters, or lessons,

@@ -67,12 +67,8 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
 
 
 def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
-    lost = ""
     with _says_that_it_runs(exercise):
-        if exercise.where == "engines":
-            verdict, printed, lost = _on_the_ranks(exercise)
-        else:
-            verdict, printed = _in_the_notebook(exercise, here if function is None else function)
+        verdict, printed, lost = judged(exercise, here if function is None else function)
     record.note(exercise.id, verdict.kind)
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
@@ -81,6 +77,21 @@ def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
         if function is None:
             print(_misplaced(exercise, here), end="")
     print(lost, end="")
+
+
+def judged(exercise: Exercise, function: Callable | None) -> tuple[CheckResult, str, str]:
+    """Return the verdict, what was printed last, and what has to be made again; print nothing.
+
+    Args:
+        function: for an exercise in the notebook; on the ranks each takes its own.
+
+    Raises:
+        CheckError: if the ranks are still stuck in the function, or there are none.
+        ClusterError: if a rank has died, or the cluster has ended.
+    """
+    if exercise.where == "engines":
+        return _on_the_ranks(exercise)
+    return *_in_the_notebook(exercise, function), ""
 
 
 def sentence(exercise: Exercise, verdict: CheckResult) -> str:
@@ -167,7 +178,7 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
     printed = _LastPrinted()
     try:
-        with _time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
+        with time_limit(exercise.deadline), contextlib.redirect_stdout(printed):
             verdict = run_check.run(exercise.module, exercise.checker, function)
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
@@ -182,7 +193,7 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raise OutOfTimeError in the code inside when ``seconds`` have passed.
 
     Only the main thread can be told, which is where a notebook's cells run.

@@ -1,0 +1,125 @@
+"""Finds the notebooks that learners have handed in, however they were collected.
+
+Two layouts are read, also mixed:
+
+- a folder for each learner, with notebooks in it at any depth: a copy of their workspaces,
+  nbgrader's ``submitted/<learner>/<assignment>``, the folders ``Ada Lovelace_4711_assignsubmission_
+  file`` of Moodle's "Download all submissions", and Gradescope's ``submission_4711``;
+- files with the learner before the lesson's name, as Canvas has them:
+  ``lovelaceada_LATE_4711_99_01_send_and_receive-2.ipynb``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.teaching import lessons
+
+# What is behind a lesson's name: a newer lesson laid beside it, a file handed in again, a download
+# that was there already.
+_COPY = r"(?:\.newer(?:-(?P<newer>\d+))?)?(?:[-_ ]?\(?(?P<again>\d+)\)?)?"
+_MOODLE = re.compile(r"(?P<name>.+)_(?P<id>\d+)_assignsubmission_file_?")
+_CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_\d+")
+
+
+@dataclass
+class Learner:
+    """Who has handed in what.
+
+    Attributes:
+        name: of their folder, or what stands before the lesson's name; a plain file name.
+        number: the number that Moodle or Canvas has given them; empty if there is none.
+        notebooks: lesson -> its copies, the newest first.
+    """
+
+    name: str
+    number: str = ""
+    notebooks: dict[str, list[Path]] = field(default_factory=dict)
+
+
+class NoSubmissionsError(Exception):
+    """Nothing to grade; the message says what was looked for."""
+
+
+def chosen_lessons(text: str) -> list[str]:
+    """Return the lessons named by ``"01-03,10b"``, in order.
+
+    Raises:
+        ValueError: if there is no such lesson.
+    """
+    known = [lessons.number(path) for path in lessons.sources()]
+    found: set[str] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if first not in known or last not in known or known.index(first) > known.index(last):
+            raise ValueError(f"{part!r}: give lessons like 03 or 01-05; there are {known}")
+        found.update(known[known.index(first) : known.index(last) + 1])
+    return [number for number in known if number in found]
+
+
+def find(folder: Path, numbers: list[str]) -> list[Learner]:
+    """Return the learners by name, with their notebooks of these lessons.
+
+    Raises:
+        NoSubmissionsError: if nobody has handed in any.
+    """
+    stems = {p.stem: lessons.number(p) for p in lessons.sources() if lessons.number(p) in numbers}
+    names = "|".join(map(re.escape, stems))
+    pattern = re.compile(rf"(?:(?P<who>.+)_)?(?P<stem>{names}){_COPY}\.ipynb")
+    found: dict[tuple[str, str], Learner] = {}
+    copies: dict[tuple[str, str], list[tuple[str, tuple[int, int], Path]]] = defaultdict(list)
+    for who in sorted(path.name for path in folder.iterdir() if path.is_dir()):
+        if not who.startswith("."):  # also of whom there is nothing to grade
+            learner = _learner(who)
+            found[learner.name, learner.number] = learner
+    for path in _notebooks(folder):
+        match = pattern.fullmatch(path.name)
+        inside = path.relative_to(folder).parts[0]
+        who = inside if path.parent != folder else match["who"] if match else ""
+        if match is None or not who:
+            continue
+        learner = _learner(who)
+        found.setdefault((learner.name, learner.number), learner)
+        newer = int(match["newer"] or 1) if ".newer" in path.name else 0
+        copy = stems[match["stem"]], (newer, int(match["again"] or 0)), path
+        copies[learner.name, learner.number].append(copy)
+    if not copies:
+        raise NoSubmissionsError(
+            f"{folder} has no notebooks of these lessons: expected a folder for each learner with "
+            f"{next(iter(stems))}.ipynb in it, or files such as LEARNER_{next(iter(stems))}.ipynb"
+        )
+    named = Counter(name.lower() for name, _ in found)
+    for key, learner in found.items():
+        if named[learner.name.lower()] > 1 and learner.number:
+            learner.name = f"{learner.name} {learner.number}"
+        for number, _, path in sorted(copies[key], reverse=True):
+            learner.notebooks.setdefault(number, []).append(path)
+    return sorted(found.values(), key=lambda learner: learner.name.lower())
+
+
+def _notebooks(folder: Path) -> Iterator[Path]:
+    """Yield the notebooks in a folder, but no links, and nothing in hidden folders."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(where, name)
+            if name.endswith(".ipynb") and not path.is_symlink():
+                yield path
+
+
+def _learner(text: str) -> Learner:
+    for pattern in (_MOODLE, _CANVAS):
+        if match := pattern.fullmatch(text):
+            return Learner(_plain(match["name"]), match["id"])
+    return Learner(_plain(text))
+
+
+def _plain(name: str) -> str:
+    """Return a name that is one of a file, too, and none of a folder's own."""
+    return re.sub(r"[^\w .@+-]", "_", name).strip(". ") or "_"
