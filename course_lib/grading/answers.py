@@ -157,7 +157,7 @@ def _answer(exercise: Exercise, cells: list[_Cell], number: str) -> Answer:
     pool = [
         definition
         for other in (*(other for other in _lesson(number) if not other.exercise), *cells)
-        if other.on_ranks == on_ranks and other is not cell and other.exercise != exercise.id
+        if other.on_ranks == on_ranks and other is not cell
         for definition in _definitions(other.code)
     ]
     return Answer(exercise.id, cell.code, _support(cell.code, pool, on_ranks), note=note)

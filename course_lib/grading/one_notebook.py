@@ -187,11 +187,9 @@ class _Worker:
 
     def _look_at_the_family(self) -> None:
         processes, resident = self._family.size()
-        if processes > MOST_PROCESSES:
-            text = f"It started more than {MOST_PROCESSES} processes, and was ended."
-            raise _LostError("crashed", "it-crashes", text)
-        if resident > MOST_BYTES:
-            text = f"It took more than {MOST_BYTES >> 30} GiB of memory, and was ended."
+        if processes > MOST_PROCESSES or resident > MOST_BYTES:
+            size = f"{processes} processes with {resident / (1 << 30):.1f} GiB of memory"
+            text = f"It had {size}, more than any answer needs, and was ended."
             raise _LostError("crashed", "it-crashes", text)
 
     def _end(self) -> None:

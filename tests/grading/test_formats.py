@@ -176,12 +176,12 @@ def test_the_page_is_whole_accessible_and_needs_nothing_else(report: Report) -> 
 
 
 def test_the_commonest_mistake_comes_first(report: Report) -> None:
-    others = [Outcome("01.y", "wrong", "rare"), Outcome("01.z", "wrong", "common", "told")]
+    others = [Outcome("01.y", "wrong", "rare"), Outcome("01.z", "wrong", "frequent", "told")]
     for learner, outcomes in zip(report.learners, (others, others[1:], others[1:]), strict=True):
         report.graded[learner.name] = [Graded(learner.name, "01", "", outcomes)]
     # The grid needs as many answers of each.
     for name in NAMES[1:]:
         report.graded[name][0].outcomes.insert(0, Outcome("01.y", "right"))
     table = page(report).partition("<h2>Mistakes")[2]
-    assert table.index("common") < table.index("rare")
-    assert '<td class="number">3</td><th scope="row">common</th>' in table
+    assert table.index("frequent") < table.index("rare")
+    assert '<td class="number">3</td><th scope="row">frequent</th>' in table
