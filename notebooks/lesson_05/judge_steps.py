@@ -166,11 +166,13 @@ def observe_train_step(train_step, ranks: list[int] | None, make_optimizer=_sgd)
         rank = dist.get_rank(group)
         model, images, labels = _task(dist.get_world_size(group))
         optimizer = make_optimizer(model)
+        before = images.clone(), labels.clone()
         losses = [
             train_step(model, optimizer, images[step, rank], labels[step, rank], group)
             for step in range(STEPS)
         ]
-        return flat(model.parameters()), losses, model.training
+        intact = all(map(torch.equal, before, (images, labels)))
+        return flat(model.parameters()), losses, model.training, intact
 
     return observe_distributed(call, ranks=ranks)
 
@@ -221,7 +223,7 @@ def _serial_runs(p: int, make_optimizer=_sgd) -> _SerialRuns:
 def judge_train_step(seen: Observation, p: int) -> None:
     judge_collectives(seen)
     all_waited(seen)
-    vectors = [weights for weights, _, _ in seen.results[:p]]
+    vectors = [weights for weights, *_ in seen.results[:p]]
     right, mistakes, whole, after = _serial_runs(p)
     if not _all_close(vectors, right):
         equal = _all_close(vectors, vectors[0])
@@ -234,8 +236,10 @@ def judge_train_step(seen: Observation, p: int) -> None:
         if not equal:
             raise WrongAnswer("ranks-differ")
         raise WrongAnswer("wrong-value", given=_first(vectors[0]), wanted=_first(right))
-    _judge_losses([losses for _, losses, _ in seen.results[:p]], whole, after)
-    need_training_mode(all(training for _, _, training in seen.results[:p]))
+    _judge_losses([losses for _, losses, *_ in seen.results[:p]], whole, after)
+    need_training_mode(all(training for _, _, training, _ in seen.results[:p]))
+    if not all(intact for *_, intact in seen.results[:p]):
+        raise WrongAnswer("changes-its-input")
 
 
 def _first(numbers: torch.Tensor) -> str:
@@ -248,7 +252,7 @@ def judge_adam(train_step) -> None:
     seen = observe_train_step(train_step, None, _adam)
     judge_collectives(seen)
     right = _serial_runs(len(seen.results), _adam).right
-    if not _all_close([weights for weights, _, _ in seen.results], right):
+    if not _all_close([weights for weights, *_ in seen.results], right):
         raise WrongAnswer("averages-weights")
 
 
