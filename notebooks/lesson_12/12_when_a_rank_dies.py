@@ -303,11 +303,11 @@ prediction = None
 compare(prediction, 1, source="By the argument below")
 
 # %% [markdown]
-# By one: whoever is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
+# By one: whoever is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights, buffers (such as batch norm's averages) *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
 #
 # ### Exercise 2: go on
 #
-# Write `go_on`, which every survivor calls after the shrink, each with its own plain `model`, its `optimizer`, the number of steps that it has done, and the group of the survivors. It returns a DDP of the model in that group, and the number of the next step, the same on all ranks. The check has one survivor a step ahead of the others, and you do not know which.
+# Write `go_on`, which every survivor calls after the shrink, each with its own plain `model` (which has a buffer, too), its `optimizer`, the number of steps that it has done, and the group of the survivors. It returns a DDP of the model in that group, and the number of the next step, the same on all ranks. The check has one survivor a step ahead of the others, and you do not know which.
 
 
 # %% tags=["exercise"] exercise="12.go_on"

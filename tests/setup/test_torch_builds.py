@@ -22,8 +22,8 @@ import pytest
 from tests.lab_server import free_port
 
 TORCH, VISION = "2.13.0", "0.28.0"
-# What a machine without a way to the index may have to wait, also a busy one.
-MOST_SECONDS = 25
+# Three starts of pip on a machine on which everything else is tested, too.
+BUSY_SECONDS = 100.0
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def builds(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import torch_builds
 
     monkeypatch.setattr(torch_builds, "has_nvidia_driver", lambda: False)
+    monkeypatch.setattr(torch_builds, "ALL_SECONDS", BUSY_SECONDS)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("TORCH_INDEX", "PIP_INDEX_URL", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
@@ -103,10 +104,10 @@ def would_install(package_index: str, extra: str, lock: Path) -> dict[str, str]:
 
 
 def choose(builds: ModuleType, lock: Path, index: str) -> tuple[str, str]:
-    """Ask for a choice, which takes a bearable time in any case."""
+    """Ask for a choice, which takes no longer than it may."""
     start = time.monotonic()
     choice = builds.choose(Path(sys.executable), lock, index)
-    assert time.monotonic() - start < MOST_SECONDS
+    assert time.monotonic() - start < builds.ALL_SECONDS + 5
     return choice
 
 
@@ -173,7 +174,7 @@ def test_an_index_that_never_answers(
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
         index, why = choose(builds, lock, f"http://127.0.0.1:{silent.getsockname()[1]}/cpu")
     assert index == ""
-    assert "can't be reached" in why or "doesn't answer in 1.5 s" in why
+    assert "can't be reached" in why or f"doesn't answer in {all_seconds:g} s" in why
 
 
 @pytest.mark.parametrize(
