@@ -18,8 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.places import CHECKOUT
+
 __all__ = [
     "FAIL",
+    "INSTALL",
     "OK",
     "WARN",
     "Answer",
@@ -36,6 +39,13 @@ __all__ = [
 ]
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
+INSTALL = (
+    "Run `make setup`."
+    if CHECKOUT
+    else "Install the course's wheels into a new environment: python3 -m venv NAME, then "
+    "NAME/bin/python -m pip install dist/*.whl"
+)
+"""How to install the course, from a checkout or without one."""
 _END_WITHIN_S = 0.5  # after a request to end
 _all_until = math.inf
 
@@ -75,13 +85,13 @@ def fail(seen: str, fix: str) -> Finding:
 
 def examine(item: str, check: Callable[[], Finding]) -> Finding:
     """Return what ``check`` finds; a check that itself fails is a finding too."""
+    again = 'make doctor ARGS="--within 60"' if CHECKOUT else "rank-by-rank doctor --within 60"
     try:
         found = check()
     except OutOfTime:
         found = warn(
             "gave no answer in time; the machine is busy, or very slow",
-            "See what else runs (top), and examine again, with more time: "
-            'make doctor ARGS="--within 60"',
+            f"See what else runs (top), and examine again, with more time: {again}",
         )
     except Exception as error:
         found = fail(

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from .examination import Finding, fail, ok, warn
+from course_lib.places import CHECKOUT
+
+from .examination import INSTALL, Finding, fail, ok, warn
 
 __all__ = ["cores", "disk", "memory", "ports", "python", "shared_memory", "user"]
 
@@ -31,15 +33,12 @@ def python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     seen = f"{version}, {sys.executable}"
     if not _OLDEST <= sys.version_info[:2] <= _NEWEST:
-        return fail(
-            seen,
-            "The course works with Python 3.11 to 3.14: install one, then "
-            "make clean && make setup PYTHON=python3.12",
-        )
+        then = "make clean && make setup PYTHON=python3.12" if CHECKOUT else INSTALL
+        return fail(seen, f"The course works with Python 3.11 to 3.14: install one. Then: {then}")
     if sys.prefix == sys.base_prefix and not os.environ.get("CONDA_PREFIX"):
         return warn(
             f"{seen}; not in an environment of its own",
-            "Run `make setup`, then the doctor as `make doctor`.",
+            "Run `make setup`, then the doctor as `make doctor`." if CHECKOUT else INSTALL,
         )
     return ok(seen)
 

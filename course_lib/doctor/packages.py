@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from course_lib.places import CHECKOUT, ROOT
 
-from .examination import Finding, ask_python, fail, ok, warn
+from .examination import INSTALL, Finding, ask_python, fail, ok, warn
 
 __all__ = ["data", "gpus", "kernel", "lock", "torch_pair"]
 
@@ -36,7 +36,7 @@ def lock(path: Path = _LOCK) -> Finding:
         if installed != version:
             other.append(f"{name} {installed} instead of {version}")
     if missing:
-        return fail(f"missing: {', '.join(missing)}", "Run `make setup`.")
+        return fail(f"missing: {', '.join(missing)}", INSTALL)
     if other:
         return warn(
             f"not what the lock says: {'; '.join(other)}",
@@ -56,7 +56,9 @@ def _locked(path: Path) -> list[tuple[str, str]]:
 
 def torch_pair() -> Finding:
     """Look whether torchvision is the one for this torch, and whether both load."""
-    fix = f"Run `make setup`, or: {sys.executable} -m pip install -r requirements.lock"
+    fix = INSTALL
+    if CHECKOUT:
+        fix = f"Run `make setup`, or: {sys.executable} -m pip install -r requirements.lock"
     try:
         torch, vision = map(importlib.metadata.version, ("torch", "torchvision"))
     except importlib.metadata.PackageNotFoundError as error:
@@ -107,16 +109,17 @@ def kernel() -> Finding:
     """Look whether a notebook's kernel runs this Python."""
     from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
+    install = f"{sys.executable} -m ipykernel install --sys-prefix"
     try:
         command = KernelSpecManager().get_kernel_spec("python3").argv[0]
     except NoSuchKernel:
-        return fail("no kernel is called python3", "Run `make setup`.")
+        return fail("no kernel is called python3", install)
     runs = Path(command).name if not Path(command).is_absolute() else command
     same = runs in ("python", "python3") or Path(runs).parent == Path(sys.executable).parent
     if not same:
         return fail(
             f"notebooks run {runs}, not {sys.executable}",
-            f"{sys.executable} -m ipykernel install --sys-prefix",
+            install,
         )
     return ok("notebooks run this Python")
 
@@ -143,7 +146,8 @@ def data() -> Finding:
     root, found = answer
     digits = found.pop("digits")
     if digits.startswith("!"):
-        return fail(digits[2:], "git checkout course_lib/training/digits.npz")
+        restore = "git checkout course_lib/training/digits.npz" if CHECKOUT else INSTALL
+        return fail(digits[2:], restore)
     damaged = [text[2:] for text in found.values() if text and text.startswith("!")]
     if damaged:
         return warn("; ".join(damaged), f"Remove the damaged files below {root}.")

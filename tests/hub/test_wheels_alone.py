@@ -127,6 +127,28 @@ def run_of(python: Path, lesson: str, folder: Path, **variables: str) -> str:
     return answer.stdout
 
 
+def test_the_doctor_says_how_to_install_without_a_checkout(
+    installed: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python, course = installed
+    metadata = tmp_path / "torch-2.9.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.1\n")
+    said = subprocess.run(
+        [python, "-m", "course_lib.command", "doctor", "--json"],
+        cwd=course,
+        env=outside({"HOME": str(course)}) | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,  # 1, as something fails
+    ).stdout
+    (torch,) = (found for found in json.loads(said) if "torch 2.9.1" in found["seen"])
+    assert torch["status"] == "FAIL"
+    assert "Install the course's wheels" in torch["fix"]
+    assert "make " not in said
+
+
 @pytest.mark.parametrize("lesson", [number(path) for path in notebooks()])
 def test_a_lesson_from_the_wheels(
     root: Path, installed: tuple[Path, Path], tmp_path: Path, lesson: str
