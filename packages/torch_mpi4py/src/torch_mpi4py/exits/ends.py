@@ -24,6 +24,7 @@ import os
 import pickle
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -85,9 +86,9 @@ _closed: dict[tuple[int, int], Closed] = {}  # by the rank and the communicator'
 _left: set[int] = set()
 _vanished: set[int] = set()
 _told: frozenset[int] | None = None
-_under_way: list[tuple[MPI.Request, bytes]] = []
+_under_way: deque[tuple[MPI.Request, bytes]] = deque()
 _arriving: dict[int, tuple[int, MPI.Request, bytearray]] = {}  # with the tag
-_lock, _sending = threading.Lock(), threading.Lock()
+_lock = threading.Lock()
 _rank, _size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 _awaited: dict[int, tuple[int, int]] = {}
 
@@ -137,19 +138,20 @@ def _send(tag: int, news: bytes, ranks: Sequence[int]) -> None:
     comm = runtime.news_comm
     if comm is None:
         return
-    with _sending:
-        _under_way[:] = filter(_is_under_way, _under_way)
-        for rank in _others():
-            if rank in ranks:
-                with contextlib.suppress(MPI.Exception):  # it has died
-                    _under_way.append((comm.Isend([news, MPI.BYTE], rank, tag), news))
+    _let_go_of_what_was_sent()
+    for rank in _others():
+        if rank in ranks:
+            with contextlib.suppress(MPI.Exception):  # it has died
+                _under_way.append((comm.Isend([news, MPI.BYTE], rank, tag), news))
 
 
-def _is_under_way(sent: tuple[MPI.Request, bytes]) -> bool:
-    try:
-        return not sent[0].Test()
-    except MPI.Exception:  # it went to a rank that has died
-        return False
+def _let_go_of_what_was_sent() -> None:
+    """Take out what has arrived; another thread may send meanwhile."""
+    for _ in range(len(_under_way)):
+        with contextlib.suppress(MPI.Exception, IndexError):  # of one to a rank that has died
+            sent = _under_way.popleft()
+            if not sent[0].Test():
+                _under_way.append(sent)
 
 
 def _others() -> list[int]:
@@ -220,8 +222,7 @@ def _has_process(rank: int) -> bool:
 
 def _all_have_left() -> bool:
     hear()
-    with _sending:
-        _under_way[:] = filter(_is_under_way, _under_way)
+    _let_go_of_what_was_sent()
     others = set(_others()) - _vanished
     return others <= _left and not (others and _under_way)
 
