@@ -84,6 +84,24 @@ CASES = {
         "Rank 0 waits in recv from rank 1 [cell 3, line 2], but rank 1 is in barrier "
         "[cell 3, line 3]: the two wait for different things.",
     ),
+    "collectives of different groups": (
+        [
+            waits(0, "all_reduce", ranks=(0, 1), group="the group of ranks 0 and 1"),
+            waits(1, "barrier", ranks=(1, 2), group="the group of ranks 1 and 2"),
+            waits(2, "barrier", ranks=(1, 2), group="the group of ranks 1 and 2"),
+        ],
+        "Rank 0 waits in all_reduce, in the group of ranks 0 and 1 [cell 3, line 2], but ranks 1 "
+        "and 2 wait in barrier, in the group of ranks 1 and 2 [cell 3, line 3]. Ranks that share",
+    ),
+    "a new default group and the one before it": (
+        [
+            waits(0, "init_process_group", group="world"),
+            waits(1, "all_reduce", group="default"),
+            waits(2, "all_reduce", group="default"),
+        ],
+        "Rank 0 waits in init_process_group [cell 3, line 2], but ranks 1 and 2 wait in all_reduce "
+        "[cell 3, line 3]. Ranks that share several groups",
+    ),
     "skipped": (
         [waits(0, "Allreduce", site="here"), waits(1, "all_reduce", site="here"), finished(2)],
         "Rank 2 finished without the Allreduce in which ranks 0 and 1 wait [here].",

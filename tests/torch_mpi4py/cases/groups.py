@@ -14,12 +14,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch_mpi4py as mpi
-from torch_mpi4py import MPI
+from torch_mpi4py import MPI, RevokedError
 from torch_mpi4py.faults import comm_reaper, deadlines
 from torch_mpi4py.log import events
 
 from tests.ranks import GROUP_SECONDS, case
 from tests.torch_mpi4py.cases.collectives import same, total, values
+from tests.torch_mpi4py.helpers import raises
 
 
 def start() -> None:
@@ -335,6 +336,34 @@ def case_destroyed_group_says_so(rank, size):
     tensor = values(rank, 1)
     dist.all_reduce(tensor)
     same(tensor, total(size, 1))
+    dist.destroy_process_group()
+
+
+@case(sizes=(2, 3), group=False, seconds=120)
+def case_who_destroys_its_group_frees_those_that_wait_for_it(rank, size):
+    """As a rank does that was interrupted before their call, and makes a new group at once."""
+    last = size - 1
+    ones, many = torch.ones(3), torch.ones(500_000)
+    calls = [
+        (0, "making this call", lambda: dist.all_reduce(ones)),
+        (last, "making this call", dist.new_group),
+        (0, "making this call", dist.new_group),
+        (last, "making this call", mpi.monitored_barrier),
+        (last, "sending this message", lambda: dist.recv(ones, last)),
+        (0, "receiving this message", lambda: dist.send(many, 0)),
+    ]
+    for goes, without, call in calls:
+        start()
+        if rank != goes:
+            why = f"rank {goes} destroyed its process group without {without}"
+            # Of several, the first that notices it frees the others.
+            with raises(RevokedError, why if size == 2 else ""):
+                call()
+        dist.destroy_process_group()
+    start()
+    tensor = values(rank, 3)
+    dist.all_reduce(tensor)
+    same(tensor, total(size, 3))
     dist.destroy_process_group()
 
 

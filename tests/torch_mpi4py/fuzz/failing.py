@@ -44,7 +44,8 @@ def befall(kind, mine, rank):
     """Do to ``rank`` what happens.
 
     It is interrupted while it waits for others, so these go on when that is done: one that is
-    interrupted elsewhere leaves them to wait until the time-out, as one does that is missing.
+    interrupted elsewhere leaves them to wait until it destroys its groups, as one does that is
+    missing.
     """
     if mine != rank:
         if kind == "interrupted":

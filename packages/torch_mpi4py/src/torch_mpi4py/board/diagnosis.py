@@ -28,6 +28,7 @@ def diagnose(states: Iterable[RankState]) -> str:
         _missing_partner,
         _not_begun,
         _busy,
+        _different_groups,
         _unattended,
     ):
         sentence = find(world, waits)
@@ -228,6 +229,24 @@ def _busy(world: World, waits: Waits) -> str:
             f"{_subject(computing, 'is', 'are')} still computing{at(world[computing[0]].site)}"
             f"{others}.{why}"
         )
+    return ""
+
+
+def _different_groups(world: World, waits: Waits) -> str:
+    """Ranks that wait for each other are in collectives of different groups."""
+    groups = _collectives_by_group(waits)
+    for group, calls in groups.items():
+        op = next(iter(calls.values()))
+        for other in op.ranks:
+            elsewhere = waits.get(other)
+            if elsewhere is None or not elsewhere.collective or elsewhere.group == group:
+                continue
+            theirs = groups[elsewhere.group]
+            return (
+                f"{_who_wait(calls).capitalize()} in {_where(op)}, but {_who_wait(theirs)} in "
+                f"{_where(elsewhere)}. Ranks that share several groups must call their "
+                "collectives in the same order."
+            )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Ranks tell each other when they have come to their end, and free those that wait for them.
+"""Ranks tell each other when they have come to an end, and free those that wait for them.
 
 A rank that leaves by ``sys.exit()``, or whose program is over, stays in :mod:`.at_exit` until the
 others have come to their ends, too. It tells them how many collectives it has begun on each
@@ -8,6 +8,9 @@ certain whether it waits for something that will never come:
 - a collective that has a higher number than the last one which the other rank has begun;
 - a message between this rank and one that has ended, where the other has none open with this one.
   What was sent has arrived by then: it is given a moment all the same.
+
+A rank that destroys a process group tells the members the same of its communicators. They may
+still wait there, as where the rank was interrupted before their call, and makes a new group now.
 
 Where this can't be said, the deadline ends the wait. The news goes over a communicator of its own,
 which works whatever has become of the others.
@@ -21,6 +24,7 @@ import os
 import pickle
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -38,8 +42,9 @@ from ..meeting import message_progress
 _LOOK_AFTER_SECONDS = 0.2  # nearly all calls are over by then
 _LOOK_EVERY_SECONDS = 1.0
 _ARRIVAL_SECONDS = 2.0 if off_the_network(os.environ) else 10.0  # longer from other hosts
-_END, _LEAVE, _MESSAGES = 1, 2, 3  # tags
+_END, _LEAVE, _MESSAGES, _CLOSED = 1, 2, 3, 4  # tags
 _EVERYBODY = -1
+_MOST_CLOSED = 1000  # of which the news is kept, of all ranks together
 
 
 class End(NamedTuple):
@@ -61,11 +66,27 @@ class End(NamedTuple):
     leaves: float = math.inf
 
 
+class Closed(NamedTuple):
+    """What a rank has told of a communicator that it does not use any more.
+
+    Attributes:
+        begun: how many collectives it has begun there.
+        messages_with: the ranks with which it has messages open there, ``_EVERYBODY`` among them
+            if it can't tell.
+        heard: when this rank has heard of it, in seconds of ``time.perf_counter()``.
+    """
+
+    begun: int
+    messages_with: frozenset[int]
+    heard: float
+
+
 _ends: dict[int, End] = {}
+_closed: dict[tuple[int, int], Closed] = {}  # by the rank and the communicator's identity
 _left: set[int] = set()
 _vanished: set[int] = set()
 _told: frozenset[int] | None = None
-_under_way: list[tuple[MPI.Request, bytes]] = []
+_under_way: deque[tuple[MPI.Request, bytes]] = deque()
 _arriving: dict[int, tuple[int, MPI.Request, bytearray]] = {}  # with the tag
 _lock = threading.Lock()
 _rank, _size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
@@ -90,16 +111,47 @@ def tell(outcome: str = "") -> None:
     global _told
     _told = _messages_with()
     news = pickle.dumps((collective_counts.most_begun(), _told, outcome))
-    _send(_END, news)
+    _send(_END, news, range(_size))
 
 
-def _send(tag: int, news: bytes) -> None:
+def tell_closed(comm: MPI.Intracomm, begun: int) -> None:
+    """Tell the ranks of ``comm`` that this one has begun ``begun`` collectives and uses it no more.
+
+    At the end of the program :func:`tell` has said so of all.
+    """
+    identity = collective_counts.identity_of(comm)
+    if identity is None or _told is not None or runtime.news_comm is None:
+        return
+    pending_requests.let_go()
+    open_with = frozenset({_EVERYBODY})
+    if not (links.held or pending_requests.kept(comm)):
+        works = message_progress.under_way()
+        open_with = frozenset(
+            _peer_of(work) for work in works if getattr(work, "comm", comm) is comm
+        )
+    news = pickle.dumps((identity, begun, open_with))
+    _send(_CLOSED, news, log.group_of(comm).ranks)
+    hear()  # as they tell, too: else their news would pile up where nobody ever waits
+
+
+def _send(tag: int, news: bytes, ranks: Sequence[int]) -> None:
     comm = runtime.news_comm
     if comm is None:
         return
+    _let_go_of_what_was_sent()
     for rank in _others():
-        with contextlib.suppress(MPI.Exception):  # it has died
-            _under_way.append((comm.Isend([news, MPI.BYTE], rank, tag), news))
+        if rank in ranks:
+            with contextlib.suppress(MPI.Exception):  # it has died
+                _under_way.append((comm.Isend([news, MPI.BYTE], rank, tag), news))
+
+
+def _let_go_of_what_was_sent() -> None:
+    """Take out what has arrived; another thread may send meanwhile."""
+    for _ in range(len(_under_way)):
+        with contextlib.suppress(MPI.Exception, IndexError):  # of one to a rank that has died
+            sent = _under_way.popleft()
+            if not sent[0].Test():
+                _under_way.append(sent)
 
 
 def _others() -> list[int]:
@@ -136,7 +188,7 @@ def await_all(is_vain: Callable[[], bool]) -> None:
     global _told
     if runtime.news_comm is None:
         return
-    _send(_LEAVE, b"")
+    _send(_LEAVE, b"", range(_size))
     pause, look = 1e-5, time.monotonic() + _LOOK_EVERY_SECONDS
     while not (_all_have_left() or is_vain()):
         time.sleep(pause)
@@ -145,7 +197,8 @@ def await_all(is_vain: Callable[[], bool]) -> None:
             look += _LOOK_EVERY_SECONDS
             _vanished.update(rank for rank in _others() if not _has_process(rank))
             if _told != (_told := _messages_with()):
-                _send(_MESSAGES, pickle.dumps(_told))  # short, so that it needs no receiver
+                # Short, so that it needs no receiver.
+                _send(_MESSAGES, pickle.dumps(_told), range(_size))
 
 
 def all_have_left() -> bool:
@@ -169,8 +222,7 @@ def _has_process(rank: int) -> bool:
 
 def _all_have_left() -> bool:
     hear()
-    with contextlib.suppress(MPI.Exception):  # of one to a rank that has died
-        _under_way[:] = [one for one in _under_way if not one[0].Test()]
+    _let_go_of_what_was_sent()
     others = set(_others()) - _vanished
     return others <= _left and not (others and _under_way)
 
@@ -209,6 +261,11 @@ def _take_in(comm: MPI.Intracomm, rank: int) -> bool:
     now = time.perf_counter()
     if tag == _END:
         _ends[rank] = End(*pickle.loads(news))
+    elif tag == _CLOSED:
+        identity, begun, messages_with = pickle.loads(news)
+        _closed[rank, identity] = Closed(begun, messages_with, now)
+        if len(_closed) > _MOST_CLOSED:
+            _closed.pop(next(iter(_closed)))
     elif tag == _MESSAGES:
         _ends[rank] = _ends[rank]._replace(messages_with=pickle.loads(news), leaves=now)
     else:
@@ -223,10 +280,20 @@ def ended_before(ranks: Sequence[int], step: int, number: int) -> str:
     return _text([rank for rank in ranks if _lacks(rank, step, number)], "making this call")
 
 
-def ended(ranks: Sequence[int]) -> str:
-    """Return which of ``ranks`` have ended, and so won't make this call; "" if none."""
+def will_not_come(ranks: Sequence[int], parent: MPI.Intracomm) -> str:
+    """Return which of ``ranks`` won't make this call, as they have ended or closed ``parent``.
+
+    Args:
+        ranks: by their numbers in the world.
+        parent: what the call needs.
+
+    Returns:
+        A sentence, "" if there are none.
+    """
     hear()
-    return _text([rank for rank in ranks if rank in _ends], "making this call")
+    identity = collective_counts.identity_of(parent)
+    gone = [rank for rank in ranks if rank in _ends or (rank, identity) in _closed]
+    return _text(gone, "making this call")
 
 
 # --- judging ------------------------------------------------------------------------------
@@ -239,7 +306,7 @@ def look() -> None:
     if not waiting:
         return
     hear()
-    if not _ends:
+    if not (_ends or _closed):
         return
     for operation in waiting:
         why = _why_without_hope(operation)
@@ -272,15 +339,19 @@ def _place_in_order(operation: deadlines.Operation) -> tuple[int, float] | None:
 
 
 def _lacks(rank: int, identity: int, number: float) -> bool:
-    end = _ends.get(rank)
-    return end is not None and end.begun.get(identity, number) < number
+    end, closed = _ends.get(rank), _closed.get((rank, identity))
+    if end is not None and end.begun.get(identity, number) < number:
+        return True
+    return closed is not None and closed.begun < number
 
 
 def _without_its_message(operation: deadlines.Operation) -> str:
     if links.entered or links.held:
         return ""  # it may only be slow
     now, group = time.perf_counter(), log.group_of(operation.comm)
-    if now - operation.started < _ARRIVAL_SECONDS:
+    identity = collective_counts.identity_of(operation.comm)
+    since = now - _ARRIVAL_SECONDS
+    if operation.started > since:
         return ""
     for event in log.reader.open_operations():
         if not event.waiting or (event.group, event.ranks) != (group.name, group.ranks):
@@ -288,7 +359,7 @@ def _without_its_message(operation: deadlines.Operation) -> str:
         if not (event.sends or event.needs_send):
             continue
         peers = _peers(event)
-        if peers and all(_has_nothing_for_us(rank, now - _ARRIVAL_SECONDS) for rank in peers):
+        if peers and all(_has_nothing_for_us(rank, identity, since) for rank in peers):
             return _text(peers, "receiving this message" if event.sends else "sending this message")
     return ""
 
@@ -299,17 +370,24 @@ def _peers(event: Event) -> list[int]:
     return [rank for rank in event.ranks if rank != _rank]
 
 
-def _has_nothing_for_us(rank: int, since: float) -> bool:
+def _has_nothing_for_us(rank: int, identity: int | None, since: float) -> bool:
     end = _ends.get(rank)
-    if end is None or end.leaves > since:
+    if end is not None and end.leaves <= since:
+        return not end.messages_with & {_rank, _EVERYBODY}
+    closed = None if identity is None else _closed.get((rank, identity))
+    if closed is None or closed.heard > since:
         return False
-    return not end.messages_with & {_rank, _EVERYBODY}
+    return not closed.messages_with & {_rank, _EVERYBODY}
 
 
 def _text(ranks: Sequence[int], without: str) -> str:
     if not ranks:
         return ""
-    errors = (_ends[rank].outcome.partition(":")[0] for rank in ranks)
+    ended = [rank for rank in ranks if rank in _ends]
+    if not ended:
+        its = "its" if len(ranks) == 1 else "their"
+        return f"{rank_list(ranks)} destroyed {its} process group without {without}"
+    errors = (_ends[rank].outcome.partition(":")[0] for rank in ended)
     outcomes = dict.fromkeys(filter(None, errors))
     how = f" ({', '.join(outcomes)})" if outcomes else ""
-    return f"{rank_list(ranks)} ended{how} without {without}"
+    return f"{rank_list(ended)} ended{how} without {without}"

@@ -16,18 +16,20 @@ from ..core.runtime import MPI
 # Each start of a message adds at most one and looks at a few, so that where thousands are kept a
 # start takes no longer.
 _LOOKS = 4
-_kept: deque[tuple[MPI.Request, Any]] = deque()
+_kept: deque[tuple[MPI.Request, Any, MPI.Comm | None]] = deque()
 _lock = threading.Lock()  # only tried: a signal's handler may come in here again
 
 
-def keep(request: MPI.Request, memory: Any) -> None:
-    """Keep ``memory`` until ``request`` has ended."""
-    _kept.append((request, memory))
+def keep(request: MPI.Request, memory: Any, comm: MPI.Comm | None = None) -> None:
+    """Keep ``memory``, and ``comm`` if it is given, until ``request`` has ended."""
+    _kept.append((request, memory, comm))
 
 
-def kept() -> int:
-    """Return how many operations are kept."""
-    return len(_kept)
+def kept(comm: MPI.Comm | None = None) -> int:
+    """Return how many operations are kept, of those on ``comm`` if it is given."""
+    if comm is None:
+        return len(_kept)
+    return sum(each is comm for _, _, each in list(_kept))
 
 
 def let_go() -> None:

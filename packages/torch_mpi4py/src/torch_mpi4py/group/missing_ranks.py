@@ -15,15 +15,17 @@ import torch.distributed as dist
 
 from ..board.rank_states import rank_list
 from ..core import advice
-from ..core.errors import DeadlineError, RankFailedError
+from ..core.errors import DeadlineError, RankFailedError, RevokedError
 from ..core.runtime import MPI
+from ..exits import ends
 from ..faults.deaths import failed_ranks
 from ..log import events
+from ..log.events import log
 from ..log.live_groups import live_groups
 from .store_barrier import answering
 
 _LONGEST_PAUSE_SECONDS = 0.02
-_ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError)}
+_ERRORS = {kind.__name__: kind for kind in (DeadlineError, RankFailedError, RevokedError)}
 
 
 def monitored_barrier(
@@ -40,11 +42,12 @@ def monitored_barrier(
         timeout: time allowed (a number means seconds), the group's own if None. It is over for all
             when it is for the first; zero asks who is there now.
         wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
-            one has died nobody waits until the time-out.
+            one has died, ended or destroyed its group nobody waits until the time-out.
 
     Raises:
         DeadlineError: on every rank that came, if one does not in time. The group stays usable.
         RankFailedError: on every rank that lives, if one has died.
+        RevokedError: on every rank that came, if one has ended or destroyed its group.
     """
     group = dist.group.WORLD if group is None else group
     if timeout is not None and not isinstance(timeout, timedelta):
@@ -80,6 +83,7 @@ def wait(
 def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ranks: bool) -> str:
     """Return "" if all have come, otherwise the class and the text of the error to raise."""
     rank, everyone = comm.Get_rank(), range(comm.Get_size())
+    places = log.group_of(comm).ranks
     deadline, pause = time.monotonic() + seconds, 1e-4
 
     def who_came() -> list[int]:
@@ -96,8 +100,11 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
                 came, dead = who_came(), failed_ranks(comm)
                 missing = [one for one in everyone if one not in (*came, *dead)]
                 is_late = time.monotonic() > deadline
-                if not missing or is_late or (dead and not wait_all_ranks):
-                    decide(came, _answer(missing, dead, seconds, wait_all_ranks))
+                gone = ""
+                if pause == _LONGEST_PAUSE_SECONDS and not wait_all_ranks:
+                    gone = ends.will_not_come([places[one] for one in missing], comm)
+                if not missing or is_late or gone or (dead and not wait_all_ranks):
+                    decide(came, _answer(missing, dead, gone, seconds, wait_all_ranks))
                 else:
                     time.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -122,8 +129,14 @@ def _place_of(rank: int) -> str:
     return f"monitored_barrier/{rank}"
 
 
-def _answer(missing: list[int], dead: list[int], seconds: float, wait_all_ranks: bool) -> str:
-    """Return what :func:`_outcome` does, if ``dead`` have died and ``missing`` are late."""
+def _answer(
+    missing: list[int], dead: list[int], gone: str, seconds: float, wait_all_ranks: bool
+) -> str:
+    """Return what :func:`_outcome` does, if ``dead`` have died and ``missing`` are late.
+
+    Args:
+        gone: which of those that are missing will never come, and why; "" if none.
+    """
     named = missing if wait_all_ranks else missing[:1]
     late = f"{rank_list(named)} did not come within {seconds:g} s"
     if dead:
@@ -131,6 +144,8 @@ def _answer(missing: list[int], dead: list[int], seconds: float, wait_all_ranks:
         return f"RankFailedError {_death(dead, also)}"
     if not missing:
         return ""
+    if gone:
+        return f"RevokedError monitored_barrier: {gone}."
     if len(missing) > len(named):
         late += " (nor did others: wait_all_ranks=True names all)"
     text = f"monitored_barrier: Timed out because {late}. The group is as usable as before."

@@ -144,6 +144,11 @@ class PointToPointWork(Handle):
         pending_requests.let_go()
         self.post()
 
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator that it is on."""
+        return self._channel.comm
+
     def post(self) -> None:
         """Start it; a receive that was taken back is started anew, into the same tensor."""
         try:
@@ -265,7 +270,7 @@ class PointToPointWork(Handle):
             if self.receives and self._request:  # nothing may come into the tensor any more
                 self._request.Cancel()
             if self._request:  # MPI may use its memory until it has ended
-                pending_requests.keep(self._request, (operation.comm, self._host))
+                pending_requests.keep(self._request, self._host, operation.comm)
             raise
 
     def _awaited(self) -> Awaited:
@@ -278,7 +283,7 @@ class PointToPointWork(Handle):
     def __del__(self) -> None:
         log.drop(self.event)
         if not self.done and self._request:
-            pending_requests.keep(self._request, (self._channel.comm, self._host))
+            pending_requests.keep(self._request, self._host, self._channel.comm)
 
     def _is_of_a_death_alone(self) -> bool:
         return (

@@ -30,6 +30,7 @@ from ..core.call import Call, known_call
 from ..core.dtypes import reduction
 from ..core.errors import ClosedGroupError, CommunicationError, RevokedError
 from ..core.runtime import MPI
+from ..exits import ends
 from ..faults import comm_reaper, deadlines, deaths
 from ..log.events import ANY, log
 from ..log.live_groups import live_groups
@@ -253,6 +254,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         log.forget(self._channels[0].group)
         for channel in self._channels:
             collective_counts.close(channel.comm, channel.made)
+            ends.tell_closed(channel.comm, channel.made)
             if stopped:
                 sound = self.failure is None
                 comm_reaper.retire(channel.comm, channel.made if sound else None)

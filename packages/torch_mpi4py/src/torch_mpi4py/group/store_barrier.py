@@ -11,8 +11,9 @@ all, by an entry that is written once. A rank that comes to a round which has be
 to the next one: so those that have tried more or less often find each other. Where no other will
 come again under that name, it is told at once that the others have given up.
 
-Nobody waits for a rank that has died or ended, nor once the communicator has been revoked: a rank
-that gave up, or that calls ``shrink``, frees those that wait here, too.
+Nobody waits for a rank that has died, ended or destroyed the parent group, nor once the
+communicator has been revoked: a rank that gave up, or that calls ``shrink``, frees those that wait
+here, too.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def meet(
     Raises:
         DeadlineError: if fewer came within ``seconds``.
         RankFailedError: if one of the members has died.
-        RevokedError: if one of them has ended, or ``comm`` was revoked.
+        RevokedError: if one of them has ended or destroyed its group on ``comm``, or ``comm`` was
+            revoked.
     """
     if store is None or size == 1:
         return None
@@ -138,7 +140,7 @@ def _hopeless(comm: MPI.Intracomm, members: Sequence[int]) -> str:
     if is_revoked(comm):
         return _REVOKED
     places = log.group_of(comm).ranks
-    return ends.ended([places[member] for member in members])
+    return ends.will_not_come([places[member] for member in members], comm)
 
 
 def _error(
