@@ -56,6 +56,7 @@ BELOW = {
     "course_lib.grading": {
         *("ipyranks", "course_lib.cluster", "course_lib.html_page", "course_lib.teaching"),
     },
+    "course_lib.classroom": {"course_lib.html_page", "course_lib.teaching"},
     "rank_by_rank": {
         *("course_lib.cluster", "course_lib.places", "course_lib.parallel"),
         *("course_lib.training", "course_lib.teaching"),
