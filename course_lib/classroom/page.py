@@ -109,7 +109,7 @@ def _cell(learner: Learner, id: str) -> str:
         asked = [tries, *asked]
     elif work.tries:
         colour, sign, what = "part", "~", tries
-        asked = [work.mistake, *asked] if work.mistake else asked
+        asked = [work.mistake.partition(":")[0], *asked] if work.mistake else asked
     elif asked:
         colour, sign, what = "part", "?", "no try"
     else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-import math
 import os
 import pwd
 import re
@@ -36,6 +35,7 @@ _MOST_KERNELS = 50  # of one learner, the latest
 _MOST_NAMES = 100  # of one owner
 _MOST_BYTES = 1 << 20  # of one learner, the latest
 _LONGEST_LINE = 500
+_LARGEST = 1e11  # of seconds
 _MISTAKE = re.compile(r"[a-z0-9-]{1,60}(: [\w ,.'-]{1,60})?")
 _SLACK_S = 20.0  # a sign of life may be late by that
 
@@ -265,7 +265,7 @@ def _line(text: bytes) -> dict[str, Any] | None:
     words = line["exercise"], line["mistake"]
     if (
         line.get("is") not in class_record.KINDS
-        or not all(type(one) in (int, float) and 0 <= one < math.inf for one in numbers)
+        or not all(type(one) in (int, float) and 0 <= one < _LARGEST for one in numbers)
         or not all(isinstance(one, str) for one in words)
         or not (not line["mistake"] or _MISTAKE.fullmatch(line["mistake"]))
         or not isinstance(line["hangs"], bool)

@@ -64,4 +64,4 @@ def served(make: Callable[[], str], port: int) -> Iterator[tuple[str, ThreadingH
             """Say nothing: a line for each look would hide the address."""
 
     with _Loopback(("127.0.0.1", port), Handler) as server:
-        yield f"http://127.0.0.1:{server.server_port}{secret}", server
+        yield f"http://127.0.0.1:{server.server_address[1]}{secret}", server

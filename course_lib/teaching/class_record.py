@@ -37,9 +37,9 @@ KINDS = ("here", "solved", "tried", "hint", "solution", "running", "done")
 _PULSE_S = 5.0
 _AT_THE_END_S = 2.0
 _SAYS = (
-    "Your teacher sees how you get on, in {folder}: which exercises you try and solve, hints, the "
-    "names of mistakes, and cells that run long. Never your code. "
-    'import os; del os.environ["{variable}"] stops that for this notebook.'
+    "Your teacher sees how you get on ({folder}): which exercises you try and solve, and when; "
+    "hints, the names of mistakes, cells that run long. Never your code. "
+    'import os; del os.environ["{variable}"] stops it for this notebook.'
 )
 
 
