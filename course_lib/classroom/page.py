@@ -15,7 +15,7 @@ from course_lib.teaching.class_record import FOLDER
 from .reading import Learner, Work
 
 _LEGEND = [
-    ("⏸", "hangs", "a cell runs, and each rank in it waits for something that has not come"),
+    ("‖", "hangs", "a cell runs, and each rank in it waits for something that has not come"),
     ("▶", "runs", "a cell has run for more than 5 s; if it checks an exercise, in that column"),
     ("~", "tried", "checked, and not right yet; below it the latest mistake, and help asked for"),
     ("✓", "solved", "the check has called it right, in this or an earlier try"),
@@ -88,7 +88,7 @@ def _now(learner: Learner) -> str:
     running = learner.running
     if running is None:
         return "<td></td>"
-    colour, sign, what = ("zero", "⏸", "hangs") if running.hangs else ("part", "▶", "runs")
+    colour, sign, what = ("zero", "‖", "hangs") if running.hangs else ("part", "▶", "runs")
     where = running.exercise or "a cell"
     return (
         f'<td class="{colour}">{symbol(sign)} {what} for {running.seconds:.0f} s '
@@ -102,7 +102,7 @@ def _cell(learner: Learner, id: str) -> str:
     asked += ["solution"] if work.solution else []
     tries = "1 try" if work.tries == 1 else f"{work.tries} tries"
     if running is not None and running.exercise == id:
-        colour, sign, what = ("zero", "⏸", "hangs") if running.hangs else ("part", "▶", "runs")
+        colour, sign, what = ("zero", "‖", "hangs") if running.hangs else ("part", "▶", "runs")
         asked = [tries, *asked] if work.tries else asked
     elif work.solved:
         colour, sign, what = "full", "✓", "solved"
@@ -124,11 +124,12 @@ def _exercises(learners: Sequence[Learner], ids: Sequence[str]) -> str:
         works = [one.work[id] for one in learners if id in one.work]
         solved, tried = sum(work.solved for work in works), sum(work.tries > 0 for work in works)
         made = Counter(name for work in works for name in work.mistakes)
-        name, count = made.most_common(1)[0] if made else ("", 0)
+        name = max(sorted(made), key=made.__getitem__, default="")
         told = (mistakes.in_general(name, find(id)) if name else "") or _GENERAL.get(name, "")
         rows.append(
             f'{row_title(id)}<td class="number">{tried}</td><td class="number">{solved}</td>'
-            f'<td>{escape(name)}</td><td class="number">{count or ""}</td><td>{escape(told)}</td>'
+            f'<td>{escape(name)}</td><td class="number">{made[name] or ""}</td>'
+            f"<td>{escape(told)}</td>"
         )
     head = ("exercise", "tried by", "solved by", "commonest mistake", "made by", "what is told")
     return wide("Exercises", table("Exercises, each with its commonest mistake", head, rows))
