@@ -84,7 +84,7 @@ class _Teller(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="class record", daemon=True)
-        name = os.environ.get(NAME) or os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
+        name = os.environ.get(NAME) or os.environ.get("JUPYTERHUB_USER") or _account()
         self.exercise = ""
         self._file = f"{plain(name)}.{secrets.token_hex(8)}.jsonl"
         # A line, when a cell began, None where it ends, and {} where the process does.
@@ -113,8 +113,9 @@ class _Teller(threading.Thread):
             self._asked.put(what)
 
     def _end(self) -> None:
-        self._put({})
-        self._ended.wait(_AT_THE_END_S)
+        if os.getpid() == self._pid:
+            self._asked.put({})
+            self._ended.wait(_AT_THE_END_S)
 
     def run(self) -> None:
         """Write until the process ends; sleep while there is nothing to write."""
@@ -174,6 +175,13 @@ class _Teller(threading.Thread):
 
 
 _teller: _Teller | None = None
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container accounts may have no name
+        return f"account {os.getuid()}"
 
 
 def _line(kind: str, **what: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from course_lib.classroom import reading
 from course_lib.classroom.reading import Learner, NothingToReadError
 from tests.classroom.class_by_script import IDS, MY_SHARE, NEIGHBOURS
+from tests.lab_server import scratch
 
 
 def line(
@@ -212,6 +213,20 @@ def test_in_a_home_only_its_owners_files_count(tmp_path: Path) -> None:
     os.chown(write(folder, "ada.1", line("solved", NEIGHBOURS)), 12345, 12345)
     (ada,) = reading.homes(f"{tmp_path}/*", reading.IN_A_HOME, IDS)
     assert ada.solved == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another account")
+def test_homes_that_are_closed_are_one_sentence() -> None:
+    with scratch() as homes:
+        write(homes / "ada" / reading.IN_A_HOME, "ada.1", line("here"))
+        (homes / "ben").mkdir()
+        (homes / "ada").chmod(0o700)
+        os.seteuid(12345)
+        try:
+            with pytest.raises(NothingToReadError, match="call it as root, by sudo"):
+                reading.homes(f"{homes}/*", reading.IN_A_HOME, IDS)
+        finally:
+            os.seteuid(0)
 
 
 def test_what_is_not_there_is_one_sentence(tmp_path: Path) -> None:

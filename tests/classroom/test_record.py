@@ -74,6 +74,25 @@ def test_a_folder_of_ones_own_is_made(tmp_path: Path) -> None:
     assert learner.work["00.neighbours"].solved
 
 
+def test_an_account_without_a_name_has_a_number(tmp_path: Path) -> None:
+    """As in a container that runs as any account."""
+    before = "import os, pwd\nfor name in ('LOGNAME', 'USER', 'LNAME', 'USERNAME'):\n"
+    before += "    os.environ.pop(name, None)\ndel pwd.getpwuid\n"
+    before += "def getpwuid(number): raise KeyError\npwd.getpwuid = getpwuid"
+    assert "right" in said(tmp_path, RIGHT, before, COURSE_CLASS=f"{tmp_path}")
+    (path,) = tmp_path.glob("*.jsonl")
+    assert path.name.startswith(f"account {os.getuid()}.")
+
+
+def test_a_forked_child_ends_at_once_and_writes_nothing(tmp_path: Path) -> None:
+    code = f"import os, sys, time\nif os.fork() == 0:\n    {RIGHT}\n    sys.exit()\n"
+    code += "began = time.monotonic(); os.wait()\nprint(time.monotonic() - began < 2)"
+    assert "right" in (text := said(tmp_path, code, COURSE_CLASS=f"{tmp_path}"))
+    assert text.endswith("True\n")
+    (path,) = tmp_path.glob("*.jsonl")
+    assert "solved" not in path.read_text()
+
+
 FULL = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
 FULL += "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
 
