@@ -22,7 +22,7 @@ from course_lib.teaching.lessons import exercise_cell
 from course_lib.teaching.solution_marks import unmarked
 from tests.lab_server import wait_until
 
-WITHIN_S = 120
+WITHIN_S = 30
 NEIGHBOURS, MY_SHARE, ACCURACY = "00.neighbours", "00.my_share", "00.global_accuracy"
 IDS = [NEIGHBOURS, MY_SHARE, ACCURACY]
 IMPORTS = "from course_lib.teaching import check, hint, solution"

@@ -53,7 +53,9 @@ def test_a_line_is_there_when_the_process_has_ended(tmp_path: Path) -> None:
     shared.mkdir()
     old = os.umask(0o077)
     try:
-        text = said(tmp_path, COURSE_CLASS=f"{shared}", COURSE_CLASS_NAME="../A. <b>")
+        asks = "for _ in range(1000): class_record.note('hint', '00.my_share')"
+        code = f"{RIGHT}\nfrom course_lib.teaching import class_record\n{asks}"
+        text = said(tmp_path, code, COURSE_CLASS=f"{shared}", COURSE_CLASS_NAME="../A. <b>")
     finally:
         os.umask(old)
     assert text.startswith(f"Your teacher sees how you get on ({shared})")
@@ -61,7 +63,7 @@ def test_a_line_is_there_when_the_process_has_ended(tmp_path: Path) -> None:
     assert re.fullmatch(r"_A\. _b_\.[0-9a-f]{16}\.jsonl", path.name)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644, "the teacher is another account"
     lines = [json.loads(line) for line in path.read_text().split("\n") if line]
-    assert [line["is"] for line in lines] == ["here", "solved"]
+    assert [line["is"] for line in lines] == ["here", "solved", *["hint"] * 1000]
 
 
 def test_a_folder_of_ones_own_is_made(tmp_path: Path) -> None:
