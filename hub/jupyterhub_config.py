@@ -53,6 +53,11 @@ c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/cour
 # A set that is not there is an error that says so, not forty downloads.
 c.Spawner.environment["COURSE_OFFLINE"] = "1"
 
+# CHOOSE: whether you see who is stuck (INSTRUCTOR.md, "Who is stuck?"). Without the "#" below each
+# learner's notebooks say that they do, and write what you see into the learner's home; the command
+# `sudo .venv/bin/rank-by-rank class --homes '/home/*'` makes a page of it.
+# c.Spawner.environment["COURSE_CLASS"] = "~/rank-by-rank/class"
+
 # CHOOSE: limits for each person. They hold with systemd; jobs of Slurm have others, below, and
 # JupyterHub's own LocalProcessSpawner ignores all of them.
 c.Spawner.mem_limit = "3G"

@@ -95,6 +95,7 @@ ORDER = (
     "teaching",
     "lessons",
     "grading",
+    "classroom",
     "browser",
 )
 # `make test` runs four files of tests at a time, then three files of whole clusters, or lessons,
@@ -102,6 +103,7 @@ ORDER = (
 # test-cluster` runs those on virtual hosts.
 MARKS = {
     "cluster": "clusters",
+    "classroom/test_kernels.py": "clusters",
     "browser": "alone",
     "lessons/test_notebooks.py": "clusters",
     "hosts": "hosts",

@@ -4,22 +4,29 @@ Usage::
 
     rank-by-rank lab [FOLDER] [ARGUMENTS OF JUPYTERLAB]
 
+    rank-by-rank lab [FOLDER] --class SHARED [--name NAME] [...]
+
 FOLDER is made if it is not there. Your copies of the lessons are in its workspace, and nothing
 ever overwrites them. Without FOLDER it is the one around you in which lessons are already, or else
-rank-by-rank, in the folder where you are. Examples::
+rank-by-rank, in the folder where you are. With --class your teacher sees how you get on, by what
+your notebooks write to the folder SHARED (never your code), under NAME or that of your account.
+Examples::
 
     rank-by-rank lab ~/course
     rank-by-rank lab ~/course --no-browser --port 8899
+    rank-by-rank lab ~/course --class /srv/class --name "Ada L."
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from pathlib import Path
 
 from course_lib.places import CHECKOUT
 from course_lib.surroundings import surroundings
+from course_lib.teaching import class_record
 
 from .folder import chosen, prepared
 
@@ -49,18 +56,40 @@ def settings(folder: Path, given: list[str]) -> list[str]:
     return [argument for argument in ours if argument.partition("=")[0] not in named]
 
 
+def _ours() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--class", dest="shared", type=Path)
+    parser.add_argument("--name")
+    return parser
+
+
+def _problem(ours: argparse.Namespace) -> str:
+    if ours.name and not ours.shared:
+        return "--name is what you are called in a class: give --class SHARED, too"
+    if ours.shared and not (ours.shared.is_dir() and os.access(ours.shared, os.W_OK | os.X_OK)):
+        return f"--class {ours.shared} is no folder that you may write to: ask your teacher for it"
+    return ""
+
+
 def main(arguments: list[str]) -> int:
     """Prepare the folder, then become JupyterLab; return 1 if it cannot be prepared."""
     if arguments[:1] in (["--help"], ["-h"]):
         print(__doc__)
         return 0
-    given = list(arguments)
+    ours, given = _ours().parse_known_args(arguments)
+    if problem := _problem(ours):
+        print(f"rank-by-rank: {problem}", file=sys.stderr)
+        return 1
     folder = chosen(given.pop(0) if given and not given[0].startswith("-") else None)
     if not prepared(folder):
         return 1
     variables = surroundings(os.environ, folder)
     if folder != CHECKOUT:
         variables["COURSE_WORKSPACE"] = str(folder / "workspace")
+    if ours.shared:
+        variables[class_record.FOLDER] = f"{ours.shared.resolve()}"
+    if ours.name:
+        variables[class_record.NAME] = ours.name
     os.chdir(folder)
     command = [sys.executable, "-m", "jupyterlab", *settings(folder, given), *given]
     os.execve(sys.executable, command, variables)

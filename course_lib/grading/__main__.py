@@ -24,7 +24,7 @@ from . import answers, formats, one_notebook, page, processes, rubric, submissio
 from .formats import Report
 from .one_notebook import StoppedError
 from .outcomes import Graded, Kept, Outcome
-from .submissions import Learner, NoSubmissionsError, chosen_lessons
+from .submissions import Learner, NoSubmissionsError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _lessons(text: str) -> list[str]:
     try:
-        return chosen_lessons(text)
+        return lessons.chosen(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}") from None
 

@@ -46,23 +46,6 @@ class NoSubmissionsError(Exception):
     """Nothing to grade; the message says what was looked for."""
 
 
-def chosen_lessons(text: str) -> list[str]:
-    """Return the lessons named by ``"01-03,10b"``, in order.
-
-    Raises:
-        ValueError: if there is no such lesson.
-    """
-    known = [lessons.number(path) for path in lessons.sources()]
-    found: set[str] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        last = last if dash else first
-        if first not in known or last not in known or known.index(first) > known.index(last):
-            raise ValueError(f"{part!r}: give lessons like 03 or 01-05; there are {known}")
-        found.update(known[known.index(first) : known.index(last) + 1])
-    return [number for number in known if number in found]
-
-
 def find(folder: Path, numbers: list[str]) -> list[Learner]:
     """Return the learners by name, with their notebooks of these lessons.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_mpi4py.board.rank_states import rank_list
 
-from . import mistakes, record, run_check
+from . import class_record, mistakes, record, run_check
 from .catalogue import find
 from .exercise import Exercise, WrongAnswer
 from .run_check import CheckResult, OutOfTimeError
@@ -60,16 +60,19 @@ def check(id: str, function: Callable | None = None, *, deadline: float | None =
             "check into a cell of its own"
         )
     _checked = exercise.id
+    class_record.checks(exercise.id)
     try:
         _check(exercise, function, sys._getframe(1).f_globals.get(exercise.function))
     finally:
         _checked = ""
+        class_record.checks("")
 
 
 def _check(exercise: Exercise, function: Callable | None, here: Any) -> None:
     with _says_that_it_runs(exercise):
         verdict, printed, lost = judged(exercise, here if function is None else function)
-    record.note(exercise.id, verdict.kind)
+    mistake = verdict.mistake if verdict.wrong is None else verdict.wrong.name
+    record.note(exercise.id, verdict.kind, mistake)
     print(sentence(exercise, verdict))
     if verdict.kind != "right":
         if printed:
@@ -183,7 +186,7 @@ def _in_the_notebook(exercise: Exercise, function: Callable | None) -> tuple[Che
     except OutOfTimeError:  # between two steps of ours
         verdict = CheckResult("out of time")
     except KeyboardInterrupt:
-        record.note(exercise.id, "out of time")
+        record.note(exercise.id, "out of time", "does-not-finish")
         raise interruption(f"the check of {exercise.id} was interrupted") from None
     if verdict.kind == "out of time":
         verdict = _too_long(exercise, [], verdict.line)
@@ -279,7 +282,9 @@ def _on_the_ranks(exercise: Exercise) -> tuple[CheckResult, str, str]:
         verdicts = _verdicts(exercise, cluster, cell)
         interrupted = f"the check of {exercise.id} was interrupted on all ranks"
         if cell.stuck or cell.end == "interrupted":
-            record.note(exercise.id, "out of time")  # tried, though there will be no verdict
+            record.note(
+                exercise.id, "out of time", "does-not-finish"
+            )  # tried, though there will be no verdict
         if cell.stuck:
             too_long = _too_long(exercise, cell.late).text
             advice = cluster.recovery.after_failure(cell.report, cell.stuck, cell.result)

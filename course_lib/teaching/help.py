@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from . import record
 from .catalogue import find
 from .solution_marks import unmarked
 
@@ -18,6 +19,7 @@ def hint(id: str) -> None:
         _show(f'There are no more hints for {id}. `solution("{id}")` shows a worked solution.')
         return
     _given[id] += 1
+    record.asked(id, "hint")
     gap = "\n\n" if hints[number].startswith("```") else " "  # code starts on a line of its own
     _show(f"**Hint {number + 1} of {len(hints)}.**{gap}{hints[number]}")
 
@@ -27,6 +29,7 @@ def solution(id: str) -> None:
     from .lessons import exercise_cell
 
     find(id)
+    record.asked(id, "solution")
     _show(f"**A solution of {id}.**\n\n```python\n{unmarked(exercise_cell(id))}\n```")
 
 

@@ -18,6 +18,8 @@ from course_lib.places import NOTEBOOKS
 
 PART = ".part"  # how files end that are being written
 
+_EXERCISE = re.compile(r'^# %%.*\bexercise="([^"]+)"', re.MULTILINE)
+
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
@@ -34,6 +36,28 @@ def notebooks() -> list[Path]:
 def number(path: Path) -> str:
     """Return the number in the name of a lesson's source or notebook, such as 07 or 10b."""
     return path.name.partition("_")[0]
+
+
+def exercise_ids(source: Path) -> list[str]:
+    """Return the ids of the exercises in a lesson's source, in its order."""
+    return _EXERCISE.findall(source.read_text(encoding="utf-8"))
+
+
+def chosen(text: str) -> list[str]:
+    """Return the lessons named by ``"01-03,10b"``, in order.
+
+    Raises:
+        ValueError: if there is no such lesson.
+    """
+    known = [number(path) for path in sources()]
+    found: set[str] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if first not in known or last not in known or known.index(first) > known.index(last):
+            raise ValueError(f"{part!r}: give lessons like 03 or 01-05; there are {known}")
+        found.update(known[known.index(first) : known.index(last) + 1])
+    return [one for one in known if one in found]
 
 
 def fingerprint(path: Path) -> str:

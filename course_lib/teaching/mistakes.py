@@ -106,6 +106,16 @@ def explain(wrong: WrongAnswer, exercise: Exercise | None = None) -> str:
     return f"{reason} ({told})" if raised else f"{told} ({reason})"
 
 
+def in_general(name: str, exercise: Exercise) -> str:
+    """Return what is told of a mistake whatever was found, with the fields' names; or nothing."""
+    try:
+        _, text = _find(name, exercise)
+    except MistakesError:
+        return ""
+    parts = string.Formatter().parse(text.template)
+    return "".join(before + (f"‹{field}›" if field else "") for before, field, _, _ in parts)
+
+
 def _find(name: str, exercise: Exercise | None) -> tuple[Path, Text]:
     """Return the text for a mistake and its file, in the learner's language if it is there."""
     places = [(SHARED, ANY)]

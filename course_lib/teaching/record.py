@@ -10,29 +10,34 @@ with the kernel.
 from __future__ import annotations
 
 import html
-import re
 from pathlib import Path
 from typing import NamedTuple
 
-from .lessons import sources
+from . import class_record
+from .lessons import exercise_ids, sources
 from .workspace import WORKSPACE
 
 # As the kernel starts in the notebook's folder; a cell may go elsewhere later.
 _FOLDER = WORKSPACE / ".progress" if Path.cwd().is_relative_to(WORKSPACE) else None
 _STATES = {"right": "solved"} | dict.fromkeys(("wrong", "raised", "freed", "out of time"), "tried")
-_EXERCISE = re.compile(r'^# %%.*\bexercise="([^"]+)"', re.MULTILINE)
 _HEADERS = ("lesson", "solved", "tried, not yet right", "skipped")
 
 _of_this_kernel: set[str] = set()
 
+if _FOLDER is not None:
+    class_record.begin()
 
-def note(id: str, kind: str) -> None:
+
+def note(id: str, kind: str, mistake: str = "") -> None:
     """Record what a check of exercise ``id`` found, by the kind of its result.
+
+    The name of the mistake is for a teacher, where one is told (:mod:`.class_record`).
 
     A check works without a record, too: if none can be written, a line says why.
     """
     if kind not in _STATES:  # nothing was tried yet, or the check itself failed
         return
+    class_record.note(_STATES[kind], id, mistake)
     name = f"{id}.{_STATES[kind]}"
     _of_this_kernel.add(name)
     if _FOLDER is None:
@@ -42,6 +47,11 @@ def note(id: str, kind: str) -> None:
         (_FOLDER / name).touch()
     except OSError as error:
         print(f"(progress() will not know of this once the kernel has ended: {error})")
+
+
+def asked(id: str, what: str) -> None:
+    """Tell a teacher that a ``"hint"`` or the ``"solution"`` of exercise ``id`` was shown."""
+    class_record.note(what, id)
 
 
 class ProgressTable(NamedTuple):
@@ -78,7 +88,7 @@ def progress() -> ProgressTable:
         known |= {path.name for path in _FOLDER.iterdir()}
     rows, solved, total = [], 0, 0
     for source in sources():
-        ids = _EXERCISE.findall(source.read_text(encoding="utf-8"))
+        ids = exercise_ids(source)
         right = [id for id in ids if f"{id}.solved" in known]
         tried = [id for id in ids if f"{id}.tried" in known and id not in right]
         last = max((ids.index(id) for id in right + tried), default=0)

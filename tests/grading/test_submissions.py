@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from course_lib.grading import submissions
-from course_lib.grading.submissions import NoSubmissionsError, chosen_lessons
+from course_lib.grading.submissions import NoSubmissionsError
+from course_lib.teaching import lessons
 
 LESSON = "01_send_and_receive"
 
@@ -87,10 +88,10 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_lessons_are_chosen(text: str, numbers: list[str]) -> None:
-    assert chosen_lessons(text) == numbers
+    assert lessons.chosen(text) == numbers
 
 
 @pytest.mark.parametrize("text", ["1", "03-01", "01-", "99", "", "01-02-03"])
 def test_unknown_lessons_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="give lessons like"):
-        chosen_lessons(text)
+        lessons.chosen(text)

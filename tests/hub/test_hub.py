@@ -6,14 +6,16 @@ Its first call installs JupyterHub from the package indexes; it needs npm.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 
-from tests.hub.hub import Hub, Learner, running_hub
-from tests.lab_server import wait_until
+from course_lib.classroom import reading
+from tests.hub.hub import IN_THIS_ACCOUNT, Hub, Learner, running_hub
+from tests.lab_server import ROOT, wait_until
 
 LESSON = "workspace/00_start_here.ipynb"
 FIRST = 13  # cells that everybody runs: start, first messages, an exercise and its check
@@ -24,7 +26,10 @@ pytestmark = [pytest.mark.hub, pytest.mark.timeout(1500)]
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
-    with running_hub() as hub:
+    text = (ROOT / "hub/jupyterhub_config.py").read_text()
+    switched_on = re.findall(r"^# (c\..*COURSE_CLASS.*\n)", text, re.MULTILINE)
+    assert len(switched_on) == 1
+    with running_hub(IN_THIS_ACCOUNT + switched_on[0]) as hub:
         yield hub
 
 
@@ -102,6 +107,31 @@ def test_work_and_progress_are_kept_apart(learners: list[Learner]) -> None:
     assert ada.get("contents/notebooks/glossary.md").ok  # the lessons link to it
     assert ada.get("contents").status_code == 200
     assert ben.get("contents", headers=ada.headers).status_code == 403
+
+
+def test_the_teacher_sees_who_is_stuck(hub: Hub, learners: list[Learner]) -> None:
+    """Without a service: from the learners' homes."""
+    _, ben, cyd = learners
+    ids = ["00.neighbours", "00.my_share"]
+
+    def rows() -> dict[str, reading.Learner]:
+        found = reading.homes(f"{hub.homes}/*", reading.IN_A_HOME, ids)
+        return {learner.name: learner for learner in found}
+
+    def hangs(name: str) -> bool:
+        running = rows()[name].running
+        return running is not None and running.hangs
+
+    assert set(rows()) == {"ada", "ben", "cyd"}
+    assert rows()["ada"].work["00.my_share"].solved
+    assert cyd.run('check("00.neighbours", lambda r, n: (r, r))').ok
+    wait_until(lambda: rows()["cyd"].work, 60, "cyd's wrong answer")
+    assert rows()["cyd"].work["00.neighbours"].mistake == "wrong-value"
+    with ThreadPoolExecutor(1) as aside:
+        hang = aside.submit(ben.run, "%%px --limit 30\nif rank > 0:\n    comm.recv(source=0)")
+        wait_until(lambda: hangs("ben"), 60, "ben's hang")
+        assert not hang.result().ok
+    wait_until(lambda: rows()["ben"].running is None, 60, "the end of ben's hang")
 
 
 def test_whoever_leaves_takes_their_cluster_along(learners: list[Learner]) -> None:

@@ -52,7 +52,11 @@ BELOW = {
     "course_lib.command": {
         *("course_lib.places", "course_lib.surroundings", "course_lib.teaching"),
     },
-    "course_lib.grading": {"ipyranks", "course_lib.cluster", "course_lib.teaching"},
+    "course_lib.html_page": set(),
+    "course_lib.grading": {
+        *("ipyranks", "course_lib.cluster", "course_lib.html_page", "course_lib.teaching"),
+    },
+    "course_lib.classroom": {"course_lib.html_page", "course_lib.teaching"},
     "rank_by_rank": {
         *("course_lib.cluster", "course_lib.places", "course_lib.parallel"),
         *("course_lib.training", "course_lib.teaching"),
