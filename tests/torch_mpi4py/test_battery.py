@@ -12,7 +12,7 @@ from tests import ranks
 OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
     *("events", "progress", "overloads", "sparse", "futures", "buffers", "meeting", "stand_ins"),
-    *("doorbell", "shared_sums"),
+    *("doorbell", "shared_sums", "mixed_groups"),
 )
 TRAINING = ("data_parallel", "sharded", "pipelines", "torch_features")
 # MPICH keeps a core busy per waiting rank: with more ranks than cores it is slow, not wrong.

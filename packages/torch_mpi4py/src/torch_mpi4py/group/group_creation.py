@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from ..log.live_groups import live_groups
 from .group_comms import part_of, whole_world
+from .mixed_groups import require_no_others
 from .process_group import MPIProcessGroup
 from .rendezvous import ready_made
 
@@ -26,8 +27,13 @@ def is_out_of_step() -> bool:
 def create_group(
     options: dist.distributed_c10d._DistributedBackendOptions, _: object
 ) -> MPIProcessGroup:
-    """Make the process group that torch asks for; called on its members only."""
+    """Make the process group that torch asks for; called on its members only.
+
+    Raises:
+        ValueError: if it is asked for some devices only, beside another backend.
+    """
     global _out_of_step
+    require_no_others()
     timeout = options.timeout
     members = list(options.global_ranks_in_group)
     if ready_made:
