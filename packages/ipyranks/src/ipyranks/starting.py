@@ -95,8 +95,8 @@ def start_cluster(
         running.stop()
         running = None
     named = hosts is not None or slurm is not None
-    if running is not None and (running.n != n or (named and running.where != where)):
-        place = f" {_place(running.where)}" if running.n == n else ""
+    if running is not None and (running.n != n or (named and running.placement != where)):
+        place = f" {_place(running.placement)}" if running.n == n else ""
         raise ClusterError(
             f"a cluster of {count(running.n)} is running{place}, with its variables; "
             f"start_cluster({n}, {'..., ' * named}replace=True) replaces it, "
