@@ -226,8 +226,10 @@ def _key() -> str:
     """What identifies this notebook: a kernel keeps its connection file across restarts."""
     from ipykernel.kernelapp import IPKernelApp
 
-    if IPKernelApp.initialized():
-        return f"kernel {IPKernelApp.instance().abs_connection_file}"
+    # Asked of the kernel, as IPython in a terminal counts as an instance of its application, too.
+    app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
+    if isinstance(app, IPKernelApp):
+        return f"kernel {app.abs_connection_file}"
     return f"process {os.getpid()} {_THIS_PROGRAM}"
 
 
