@@ -23,6 +23,7 @@ from torch_mpi4py.board.observing import RankBoards
 from tests.cluster.hangs import (
     CASES,
     FREE_WITHIN_S,
+    IN_PLACE_WITHIN_S,
     LIMIT_S,
     MISMATCHES,
     RENEWED,
@@ -259,10 +260,60 @@ def test_report_while_a_cell_runs(hangs, wait_until):
     wait_until(lambda: hangs.must(asked).text() == expected, 30, "only rank 3 waits")
     out = hangs.must("cluster.report()")
     assert "rank 0 has not sent such a message" in out.displayed[0]["text/plain"]
+    (shown,) = hangs.must("cluster.where()").displayed
+    assert re.match(r"waiting +recv from rank 0", rows_of(shown["text/plain"])[3])
     hangs.must("cluster.interrupt()")
     out = hangs.run("%pxresult")
     assert "rank 3: KeyboardInterrupt" in out.error["evalue"] or "Revoked" in out.error["evalue"]
     assert RENEWED in out.text()
+    assert_trains(hangs)
+
+
+NESTED = """%%px --limit 100
+import time
+
+def outer():
+    inner()
+
+def inner():
+    if rank == 1:
+        time.sleep(100)
+    comm.barrier()
+
+if rank < 2:
+    outer()
+"""
+IN_PLACE = ["waiting", "computing", "finished", "finished"]
+LOOK = f"""
+def look():
+    until = time.monotonic() + {IN_PLACE_WITHIN_S}
+    found = cluster.where(stacks=True)
+    while [one.state for one in found.report.ranks] != {IN_PLACE} and time.monotonic() < until:
+        found = cluster.where(stacks=True)
+    seen.append(found)
+    cluster.interrupt()
+
+import threading
+seen = []
+threading.Thread(target=look).start()
+"""
+STACK = r"""rank {rank}, innermost call last:
+  cell (\d+), line 13, in <module>
+  cell \1, line 5, in outer
+  cell \1, line {line}, in inner
+"""
+
+
+def test_where_shows_the_stacks_of_ranks_that_run_a_cell(hangs):
+    """Also to another thread, while the notebook waits for the cell, which goes on."""
+    assert "innermost" not in str(hangs.must("cluster.where(stacks=True)").displayed)
+    hangs.must(LOOK)
+    assert "KeyboardInterrupt" in hangs.run(NESTED).traceback
+    said = hangs.must("print(seen[0], end='\\n')").text()
+    assert [row.split()[0] for row in rows_of(said).values()] == IN_PLACE
+    assert re.search(STACK.format(rank=0, line=10), said), said
+    assert re.search(STACK.format(rank=1, line=9).rstrip("\n") + "$", said, re.MULTILINE), said
+    assert said.count("innermost") == 2
     assert_trains(hangs)
 
 

@@ -95,7 +95,8 @@ def test_a_cluster_found_again_restarts_on_its_hosts(new_kernel):
     started.restart()
     assert "2 ranks found running" in started.start_cluster(2)
     started.must("cluster.restart()")
-    for where in ("cluster.where", "cluster.status()['where']"):  # as asked, and of the new keeper
+    # As asked, and of the new keeper.
+    for where in ("cluster.placement", "cluster.status()['where']"):
         said = started.must(f"print({where})").text()
         assert "{'hosts': {'localhost': 2}, 'slurm': None}" in said, where
 

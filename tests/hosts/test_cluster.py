@@ -82,6 +82,19 @@ def test_a_hang_names_lines_on_both_hosts(kernel: Kernel) -> None:
     assert_trains(kernel)
 
 
+def test_where_shows_stacks_of_both_hosts(kernel: Kernel) -> None:
+    kernel.must("%%px --noblock\ndef outer():\n    comm.recv(source=0)\nif rank in (1, 3): outer()")
+    code = "ranks = [s.rank for s in cluster.report().ranks if s.state != 'finished']; print(ranks)"
+    wait_until(lambda: kernel.must(code).text() == "[1, 3]\n", 30, "ranks 1 and 3 wait")
+    said = kernel.must("print(cluster.where(stacks=True))").text()
+    for rank in (1, 3):
+        first = rf"rank {rank}, innermost call last:\n  cell \d+, line 4, in <module>\n"
+        assert re.search(first + r"  cell \d+, line 3, in outer\n", said), said
+    kernel.must("cluster.interrupt()")
+    assert kernel.run("%pxresult").error is not None
+    assert_trains(kernel)
+
+
 def test_c_code_on_another_host_is_told_with_its_line(kernel: Kernel) -> None:
     cell = "import ctypes\nif rank == 2:\n    ctypes.PyDLL(None).sleep(30)\ncomm.barrier()"
     error = kernel.run(f"%%px --limit 2\n{cell}").traceback

@@ -66,12 +66,14 @@ class BoardsHere:
         """Answer for a notebook on another host, ready for JSON.
 
         Args:
-            question: ``"snapshot"`` or ``"state"``.
+            question: ``"snapshot"``, ``"state"`` or ``"stack"``.
             offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
             arguments: those of the method of that name.
         """
         if question == "snapshot":
             return [_moved(view, offset) for view in self.snapshot(**arguments)]
+        if question == "stack":
+            return self.stack(**arguments)
         state = dataclasses.asdict(self.state(**arguments))
         for name in ("operations", "past"):
             state[name] = [_moved(event, offset) for event in state[name]]
@@ -100,10 +102,19 @@ class BoardsHere:
 
     def state(self, rank: int, number: int, members: list[int], alive: bool) -> RankState:
         """Return what a rank is doing, for a report; see :meth:`Boards.state`."""
-        send = partial(self._signal, stack_dump.SIGNAL, [number])
-        ask_site = partial(stack_dump.ask, self.boards.directory, number, send)
+        ask_site = partial(stack_dump.ask, *self._asked_for_its_stack(number))
         numbers = {engine: now for now, engine in enumerate(members)}
         return self.boards.state(rank, number, numbers, alive=alive, ask_site=ask_site)
+
+    def stack(self, number: int) -> list[str]:
+        """Return the Python stack of an engine that runs a cell; see :meth:`Boards.stack`."""
+        if not self.boards.is_busy(number):
+            return []
+        return stack_dump.ask_stack(*self._asked_for_its_stack(number))
+
+    def _asked_for_its_stack(self, number: int) -> tuple[Path, int, Callable[[], Any]]:
+        send = partial(self._signal, stack_dump.SIGNAL, [number])
+        return self.boards.directory, number, send
 
 
 class Boards:
@@ -157,6 +168,16 @@ class Boards:
             return self.here.state(**arguments)
         found = self._ask(host=host, question="state", **arguments)
         return RankState.from_dict(found) if found else RankState(rank, visible=False, alive=alive)
+
+    def stack(self, number: int) -> list[str]:
+        """Return the Python stack of an engine's main thread, from its cell inwards.
+
+        A line for each call; none if it runs no cell, or does not answer within 2 s.
+        """
+        host = self.elsewhere.get(number)
+        if host is None:
+            return self.here.stack(number)
+        return self._ask(host=host, question="stack", number=number) or []
 
 
 def _moved(seen: Any, offset: float) -> Any:

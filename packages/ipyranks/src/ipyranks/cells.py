@@ -94,9 +94,14 @@ class Cell:
 
     @classmethod
     def of_function(
-        cls, cluster: Cluster, limit: Limit, function: Callable[..., Any], *arguments: Any
+        cls,
+        cluster: Cluster,
+        limit: Limit,
+        function: Callable[..., Any],
+        *arguments: Any,
+        ranks: list[int] | None = None,
     ) -> Cell:
-        """Have all ranks call a function, as if a cell did.
+        """Have some ranks (all by default) call a function, as if a cell did.
 
         Raises:
             ClusterError: if a rank has ended, or is stuck in an earlier cell.
@@ -104,7 +109,10 @@ class Cell:
         cluster.require_running()
         cluster.recovery.require_free()
         run = new_run()
-        result = cluster.view.apply_async(run_as_cell, cell_number(), run, function, *arguments)
+        view = cluster.view
+        if ranks is not None:
+            view = cluster.client.direct_view(cluster.who.engines_of(ranks))
+        result = view.apply_async(run_as_cell, cell_number(), run, function, *arguments)
         return cls(cluster, result, limit, run)
 
     def run(

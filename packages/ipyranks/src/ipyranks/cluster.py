@@ -14,6 +14,7 @@ from .notebook_client import NotebookClient
 from .rank_table import count
 from .recovery import Recovery
 from .shared_folder import make_shared_folder
+from .whereabouts import Whereabouts
 
 
 class Cluster(Connection):
@@ -62,13 +63,31 @@ class Cluster(Connection):
             return False
 
     @property
-    def where(self) -> dict[str, Any]:
+    def placement(self) -> dict[str, Any]:
         """The ``hosts`` and ``slurm`` it was started with, both None for this machine."""
         return {name: self.recovery.settings[name] for name in ("hosts", "slurm")}
 
     def table(self) -> str:
         """Rank, device, threads, MPI library, process id and host of every rank, as text."""
         return str(self.who)
+
+    def where(self, stacks: bool = False) -> Whereabouts:
+        """Return what each rank is doing now, or was doing in the last cell, and in which line.
+
+        Stops nothing, and needs no help of the ranks: it answers while they run a cell (``%%px
+        --noblock``, or another thread of the notebook), hang in it, and when they run none. What
+        is returned shows itself as the table of a hang report.
+
+        Args:
+            stacks: also ask each rank that runs a cell for the Python stack of its main thread.
+                One that does not answer, as it gets no core, is waited for up to 2 s.
+
+        Raises:
+            ClusterError: if the cluster has ended.
+        """
+        report, engines = self.report(), self.who.engines
+        busy = [state.rank for state in report.ranks if stacks and state.running and state.alive]
+        return Whereabouts(report, {rank: self.boards.stack(engines[rank]) for rank in busy})
 
     def after_a_death(self) -> str:
         """What can be done once a rank has died."""

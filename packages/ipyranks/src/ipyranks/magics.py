@@ -11,6 +11,8 @@ import re
 import signal
 import tokenize
 from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
@@ -25,6 +27,7 @@ from .cluster import Cluster
 from .completion import complete_on_ranks
 from .errors import ClusterError, HangError, RemoteCellError
 from .limits import Limit
+from .prompt import PostMortemPrompt
 from .rank_functions import make_label
 from .stop_button import StopButton, interruption
 
@@ -44,6 +47,7 @@ class RankMagics(ParallelMagics):
         self._last_run = ""  # what belongs to ``last_result``
         self._last_view: Any = None
         super().__init__(shell, None)
+        self.magics["line"]["pxdebug"] = self.debug
 
     @property
     def cluster(self) -> Cluster:
@@ -94,7 +98,29 @@ class RankMagics(ParallelMagics):
             self.shell.user_ns[args.save_name] = self.last_result
             return
         with StopButton() as button:
-            self._run_to_end(button, self.last_result, args)
+            self._run_to_end(button, self._last_cell(args), args)
+
+    def debug(self, line: str = "") -> None:
+        """Look into the latest error of a rank: ``%pxdebug 2`` opens a prompt for pdb's commands.
+
+        ``w`` shows the calls, ``u`` and ``d`` go to the one outside and inside, ``p x`` prints,
+        ``h`` lists all commands, ``q`` leaves. Any other line is run as Python. No rank waits
+        meanwhile.
+        """
+        ranks = parse_targets(line, self.cluster.n) if line.strip() else []
+        if len(ranks) != 1:
+            raise ClusterError("give the rank to look into, like %pxdebug 2")
+        PostMortemPrompt(self.cluster, ranks[0], partial(self._call, ranks[0])).run()
+
+    def _call(self, rank: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a rank returns for a function, with the limit of a cell."""
+        args = self.cell_px.parser.parse_argstring("")
+        with StopButton() as button:
+            cell = Cell.of_function(
+                self.cluster, self._limit(args), function, *arguments, ranks=[rank]
+            )
+            self._run_to_end(button, cell, args)
+        return cell.answers()[rank]
 
     def _run(self, cell: str, args: Namespace) -> Any:
         """Run a cell on the targets, with the options of ``%%px``."""
@@ -116,13 +142,13 @@ class RankMagics(ParallelMagics):
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             if block and not args.local:
-                self._run_to_end(button, result, args)
+                self._run_to_end(button, self._last_cell(args), args)
                 return None
         here = self.shell.run_cell(cell) if args.local else None
         if not block:
             return result
         with StopButton() as button:
-            self._run_to_end(button, result, args)
+            self._run_to_end(button, self._last_cell(args), args)
         if here is not None:
             here.raise_error()  # what fails here fails the cell, too
         return None
@@ -133,14 +159,16 @@ class RankMagics(ParallelMagics):
     def _signum(self, args: Namespace) -> int:
         return _signal_number(args.signal_on_interrupt or self.signal_on_interrupt)
 
-    def _run_to_end(self, button: StopButton, result: Any, args: Namespace) -> None:
+    def _last_cell(self, args: Namespace) -> Cell:
+        return Cell(self.cluster, self.last_result, self._limit(args), self._last_run)
+
+    def _run_to_end(self, button: StopButton, cell: Cell, args: Namespace) -> None:
         """Wait for a cell and show its output; raise if it failed, hung or was interrupted."""
         cluster, limit = self.cluster, self._limit(args)
         live = self.stream_output if args.stream is None else args.stream
         progress_after = args.progress_after_seconds
         if progress_after is None:
             progress_after = self.progress_after_seconds
-        cell = Cell(cluster, result, limit, self._last_run)
         cell.run(button, live, progress_after, self._signum(args))
         cell.output.show(args.groupby)
         failures, finished = cell.outcome()

@@ -300,7 +300,7 @@ class Recovery:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
-                    "cluster.report() says what they do, cluster.kill(RANK) ends one, and then "
+                    "cluster.where() says what they do, cluster.kill(RANK) ends one, and then "
                     "cluster.shrink() goes on"
                 )
 

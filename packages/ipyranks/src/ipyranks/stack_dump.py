@@ -1,5 +1,7 @@
 """Finds out from outside where the main thread of a rank is, even while C code holds it.
 
+:func:`ask` finds the line of its cell, :func:`ask_stack` the whole stack.
+
 After a signal a rank writes the Python stack of its main thread into a file, ``stack-R``. A C
 signal handler does that, which works also where no Python thread gets the interpreter's lock. A
 second file, ``cells-R``, says which file name in a stack belongs to which cell.
@@ -12,8 +14,9 @@ import math
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ SIGNAL = signal.SIGUSR1
 _WITHIN_S = 2.0  # a few ms, where there is a core for the rank
 _IS_WHOLE_AFTER_S = 0.1
 _TRIES = 3
-_FRAME = re.compile(r'File "([^"]*)", line (\d+) in ')
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
+_asking = threading.Lock()  # one at a time: whoever asks empties the rank's file
 
 
 def answer(directory: Path, rank: int, shell: Any) -> None:
@@ -60,9 +64,45 @@ def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
     Args:
         send_signal: called without arguments, sends the rank :data:`SIGNAL`.
     """
+    with _asking:
+        for dump, _ in _dumps(directory, rank, send_signal):
+            for name, line, _ in _FRAME.findall(dump):
+                if CELL_FILE.search(name):
+                    cell = _cell_of(name, directory, rank)
+                    return f"{cell}, line {line}" if cell else f"line {line}"
+    return ""
+
+
+def ask_stack(directory: Path, rank: int, send_signal: Callable[[], None]) -> list[str]:
+    """The stack of the main thread of ``rank``, from its cell down to the call that it is in.
+
+    Args:
+        send_signal: as for :func:`ask`.
+
+    Returns:
+        A line for each call, like ``"cell 5, line 2, in train"``; none if it does not answer.
+    """
+    with _asking:
+        for dump, is_whole in _dumps(directory, rank, send_signal):
+            frames = _FRAME.findall(dump)[::-1] if is_whole else []
+            if frames:
+                break
+        else:
+            return []
+    of_cells = [position for position, frame in enumerate(frames) if CELL_FILE.search(frame[0])]
+    return [
+        f"{_cell_of(name, directory, rank) or _short(name)}, line {line}, in {function}"
+        for name, line, function in frames[of_cells[0] if of_cells else 0 :]
+    ]
+
+
+def _dumps(
+    directory: Path, rank: int, send_signal: Callable[[], None]
+) -> Iterator[tuple[str, bool]]:
+    """What the rank has written of its stack so far, again and again, and whether that is all."""
     path = directory / f"stack-{rank}"
     if not path.exists():
-        return ""
+        return
     deadline = time.monotonic() + _WITHIN_S
     for _ in range(_TRIES):  # of a process that was stopped, another thread may get a signal
         os.truncate(path, 0)
@@ -71,19 +111,20 @@ def ask(directory: Path, rank: int, send_signal: Callable[[], None]) -> str:
         while (now := time.monotonic()) < min(deadline, since + _IS_WHOLE_AFTER_S):
             time.sleep(0.01)
             before, text = text, path.read_text(errors="replace")
-            site = _site_in(text, directory, rank)
-            if site:
-                return site
+            yield text, False
             if text != before:
                 since = now
-    return ""
+        yield text, True
 
 
-def _site_in(stack: str, directory: Path, rank: int) -> str:
-    for name, line in _FRAME.findall(stack):
-        if CELL_FILE.search(name):
-            known = (directory / f"cells-{rank}").read_text().splitlines()
-            numbers = dict(pair for one in known if len(pair := one.split()) == 2)
-            number = numbers.get(os.path.basename(name))
-            return f"cell {number}, line {line}" if number else f"line {line}"
-    return ""
+def _short(name: str) -> str:
+    """The path of a module, without that of the environment in which it is installed."""
+    return name.rpartition("site-packages/")[2]
+
+
+def _cell_of(name: str, directory: Path, rank: int) -> str:
+    """``"cell 5"`` for the file name of that cell's code; empty for any other, or if not known."""
+    known = (directory / f"cells-{rank}").read_text().splitlines()
+    numbers = dict(pair for one in known if len(pair := one.split()) == 2)
+    number = numbers.get(os.path.basename(name)) if CELL_FILE.search(name) else None
+    return f"cell {number}" if number else ""

@@ -95,8 +95,8 @@ def start_cluster(
         running.stop()
         running = None
     named = hosts is not None or slurm is not None
-    if running is not None and (running.n != n or (named and running.where != where)):
-        place = f" {_place(running.where)}" if running.n == n else ""
+    if running is not None and (running.n != n or (named and running.placement != where)):
+        place = f" {_place(running.placement)}" if running.n == n else ""
         raise ClusterError(
             f"a cluster of {count(running.n)} is running{place}, with its variables; "
             f"start_cluster({n}, {'..., ' * named}replace=True) replaces it, "
@@ -226,8 +226,10 @@ def _key() -> str:
     """What identifies this notebook: a kernel keeps its connection file across restarts."""
     from ipykernel.kernelapp import IPKernelApp
 
-    if IPKernelApp.initialized():
-        return f"kernel {IPKernelApp.instance().abs_connection_file}"
+    # Asked of the kernel, as IPython in a terminal counts as an instance of its application, too.
+    app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
+    if isinstance(app, IPKernelApp):
+        return f"kernel {app.abs_connection_file}"
     return f"process {os.getpid()} {_THIS_PROGRAM}"
 
 

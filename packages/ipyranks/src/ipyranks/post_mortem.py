@@ -1,0 +1,106 @@
+"""Looks into the latest error of a rank, on that rank: IPython's pdb, a line of commands at a time.
+
+The notebook sends each line (:mod:`.prompt`). Between two of them the rank is as free as after any
+cell, so nothing has to be freed when the notebook leaves or ends.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import rlcompleter
+import sys
+from types import TracebackType
+
+from IPython.core.debugger import Pdb
+
+from .tracebacks import CELL_FILE
+
+_CELL_PATH = re.compile(r"/[^\s\x1b]*" + CELL_FILE.pattern.removesuffix("$"))
+_open: PostMortem | None = None
+
+
+class PostMortem(Pdb):
+    """Pdb on the traceback of an error, with texts in place of a terminal.
+
+    Args:
+        traceback: of the error, from its first call in a cell on.
+    """
+
+    def __init__(self, traceback: TracebackType) -> None:
+        self._said = io.StringIO()
+        # A command that would read more lines, like `interact`, finds that there are none.
+        super().__init__(stdin=io.StringIO(), stdout=self._said, nosigint=True, readrc=False)
+        self.reset()
+        self.setup(None, traceback)
+
+    def answer(self, line: str) -> tuple[str, bool]:
+        """Carry out a line of commands; return what pdb says, and whether one of them leaves."""
+        self.cmdqueue = [line]
+        leaves = False
+        while self.cmdqueue and not leaves:
+            leaves = bool(self.onecmd(self.precmd(self.cmdqueue.pop(0))))
+        return self._taken(), leaves
+
+    def place(self) -> str:
+        """The call at which the prompt stands, with the lines around it."""
+        self.print_stack_entry(self.stack[self.curindex])
+        return self._taken()
+
+    def completions(self, text: str, line: str, begin: int, end: int) -> list[str]:
+        """The words that ``text``, which is ``line[begin:end]``, may become."""
+        commands = [] if line[:begin].strip() else self.completenames(text, line, begin, end)
+        frame = self.stack[self.curindex][0]
+        names = rlcompleter.Completer({**frame.f_globals, **self._curframe_locals})
+        found = names.attr_matches(text) if "." in text else names.global_matches(text)
+        return [*commands, *found]
+
+    def _taken(self) -> str:
+        said = self._said.getvalue()
+        self._said.seek(0)
+        self._said.truncate()
+        return _CELL_PATH.sub(self._cell_name, said.rstrip("\n") + "\n") if said else ""
+
+    def _cell_name(self, path: re.Match) -> str:
+        _, known_as = self.shell.compile.format_code_name(path[0]) or ("", path[0])
+        return re.sub(r"In\[(\d+)\]", r"cell \1", known_as)
+
+
+def begin() -> tuple[str, str] | None:
+    """Begin with the latest error that a cell has raised on this rank.
+
+    Returns:
+        What was raised, in a line, and the call in which; None if there is nothing to look into.
+    """
+    global _open
+    error = getattr(sys, "last_value", None)
+    traceback = None if error is None else error.__traceback__
+    while traceback is not None and not _is_of_a_cell(traceback):
+        traceback = traceback.tb_next
+    if traceback is None:
+        return None
+    _open = PostMortem(traceback)
+    message = str(error).strip().partition("\n")[0]
+    return ": ".join(filter(None, (type(error).__name__, message))), _open.place()
+
+
+def _is_of_a_cell(traceback: TracebackType) -> bool:
+    return CELL_FILE.search(traceback.tb_frame.f_code.co_filename) is not None
+
+
+def answer(line: str) -> tuple[str, bool]:
+    """Carry out a line of commands of the open prompt; see :meth:`PostMortem.answer`."""
+    if _open is None:
+        return "", True
+    return _open.answer(line)
+
+
+def completions(text: str, line: str, begin: int, end: int) -> list[str]:
+    """How a word may go on; see :meth:`PostMortem.completions`."""
+    return [] if _open is None else _open.completions(text, line, begin, end)
+
+
+def leave() -> None:
+    """Let go of the error, and of all that its frames hold."""
+    global _open
+    _open = None

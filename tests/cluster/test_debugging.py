@@ -1,0 +1,163 @@
+"""``%pxdebug``: a prompt in the notebook on the latest error of a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+
+import pexpect
+import pytest
+
+from .conftest import ANSI, Kernel, Output
+from .hangs import FREE_WITHIN_S, RENEWED
+
+pytestmark = pytest.mark.timeout(240)
+
+ASKS_WITHIN_S = 60
+
+FAILS = """%%px
+def divide(by):
+    half = by / 2
+    return 1 / half
+divide(rank - 2)
+"""
+
+
+def await_prompt(kernel: Kernel) -> str:
+    request = kernel.client.get_stdin_msg(timeout=ASKS_WITHIN_S)
+    assert request["msg_type"] == "input_request"
+    return request["content"]["prompt"]
+
+
+def typing(kernel: Kernel, code: str, *lines: str) -> Output:
+    """Run a cell that asks for these lines, and no more."""
+    running = kernel.begin(code)
+    for line in lines:
+        assert await_prompt(kernel) == "rank 2> "
+        kernel.client.input(line)
+    return kernel.finish(running)
+
+
+def plain(out: Output) -> str:
+    assert out.error is None, out.traceback
+    return ANSI.sub("", out.text())
+
+
+@pytest.fixture
+def failed(kernel):
+    """A kernel of whose ranks number 2 has failed in ``divide``."""
+    assert "ZeroDivisionError" in kernel.run(FAILS).traceback
+    return kernel
+
+
+def test_the_prompt_begins_where_the_error_was_raised(failed):
+    first, place, *lines = plain(typing(failed, "%pxdebug 2", "q")).splitlines()
+    assert first == "rank 2 raised ZeroDivisionError: float division by zero"
+    assert re.fullmatch(r"> cell \d+\(4\)divide\(\)", place)
+    assert "----> 4     return 1 / half" in lines
+
+
+def test_calls_and_variables(failed):
+    said = plain(typing(failed, "%pxdebug 2", "w", "p (by, half)", "u", "p world_size - rank", "q"))
+    assert re.search(r"cell (\d+)\(5\)<module>.*> cell \1\(4\)divide", said, re.DOTALL)
+    assert "(0, 0.0)" in said.splitlines()
+    assert said.splitlines()[-1] == "2"
+    assert "ipykernel" not in said
+
+
+def test_lines_of_python_run_on_the_rank(failed):
+    said = plain(typing(failed, "%pxdebug 2", "print(by + 40);; found = half", "", "c"))
+    assert said.splitlines()[-1] == "40"
+    said = plain(typing(failed, "%pxdebug 2", "divide(4)", "1 +", "oh", "interact", "q"))
+    assert "0.5\n*** SyntaxError: invalid syntax\n*** NameError: name 'oh' is not" in said
+
+
+def test_ranks_go_on_afterwards(failed):
+    plain(typing(failed, "%pxdebug 2", "p by", "q"))
+    out = failed.must("%%px\nprint(comm.allreduce(rank))").text()
+    assert out == "".join(f"rank {rank} | 6\n" for rank in range(4))
+
+
+def test_the_stop_button_leaves_the_prompt(failed):
+    running = failed.begin("%pxdebug 2")
+    await_prompt(failed)
+    failed.interrupt()
+    shown = failed.finish(running, FREE_WITHIN_S).traceback
+    assert shown == "KeyboardInterrupt: the prompt has ended; the ranks are as they were"
+    failed.must("%px comm.barrier()")
+
+
+def test_a_command_that_hangs_ends_at_the_limit(failed):
+    failed.must("cluster.limit = 1")
+    out = typing(failed, "%pxdebug 2", "p comm.recv(source=0)")
+    assert out.error["ename"] == "HangError"
+    assert re.search(r"^2 +waiting +recv from rank 0", out.traceback, re.MULTILINE)
+    assert RENEWED in out.text()
+    failed.must("cluster.limit = 60")
+    assert "divide()" in plain(typing(failed, "%pxdebug 2", "q"))
+
+
+def test_a_prompt_that_nobody_can_answer_is_one_clear_error(failed):
+    running = failed.client.execute("%pxdebug 2", allow_stdin=False)
+    out = failed.finish(running)
+    assert "float division by zero" in out.text()
+    assert out.traceback.startswith("ClusterError: %pxdebug asks for commands, but what executes")
+    assert len(out.traceback.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("", "give the rank to look into, like %pxdebug 2"),
+        ("0,2", "give the rank to look into, like %pxdebug 2"),
+        ("4", "the ranks are 0 to 3"),
+        ("1", "there is nothing to look into on rank 1"),
+    ],
+)
+def test_a_rank_that_has_nothing_to_look_into(failed, line, wrong):
+    assert wrong in failed.run(f"%pxdebug {line}").error["evalue"]
+
+
+def test_an_error_of_syntax_has_no_calls(kernel):
+    assert "SyntaxError" in kernel.run("%%px\n1 +").traceback
+    assert "is one of syntax" in kernel.run("%pxdebug 2").error["evalue"]
+
+
+def test_a_rank_that_runs_a_cell_is_left_alone(failed, wait_until):
+    failed.must("%%px --noblock\nif rank == 2: comm.recv(source=0)")
+    wait_until(lambda: failed.must("cluster.busy([2])").displayed, 30, "rank 2 runs the cell")
+    assert "rank 2 runs a cell" in failed.run("%pxdebug 2").error["evalue"]
+    failed.must("cluster.interrupt()")
+    failed.run("%pxresult")
+
+
+def test_tab_completes_in_a_terminal(traces):
+    """IPython's own prompt takes Tab itself; the one of the debugger asks the rank."""
+    environment = os.environ | {"TERM": "dumb", "IPYTHONDIR": str(traces.base / "terminal")}
+    arguments = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
+    terminal = pexpect.spawn(
+        sys.executable, arguments, env=environment, encoding="utf-8", timeout=ASKS_WITHIN_S
+    )
+    try:
+        for number, line in enumerate(
+            [
+                "from ipyranks import start_cluster; cluster = start_cluster(1)",
+                "%px longest = [1]; longest.missing",
+                "%pxdebug 0",
+            ],
+            start=1,
+        ):
+            terminal.expect_exact(f"In [{number}]: ")
+            terminal.sendline(line)
+        terminal.expect_exact("rank 0> ")
+        terminal.send("p lon\t.app\t7);; p longest\n")
+        terminal.expect_exact("[1, 7]")
+        terminal.expect_exact("rank 0> ")
+        terminal.sendline("q")
+        terminal.expect_exact("In [4]: ")
+        terminal.sendline("cluster.stop(); exit()")
+        terminal.expect(pexpect.EOF)
+    finally:
+        terminal.kill(signal.SIGKILL)
