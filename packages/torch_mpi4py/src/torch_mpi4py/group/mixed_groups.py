@@ -7,6 +7,7 @@ Python for all of them, without a word.
 from __future__ import annotations
 
 import sys
+from types import FrameType
 
 import torch
 
@@ -18,7 +19,7 @@ _MAKER, _ASKED = "_new_process_group_helper", "backend_config"
 
 def others_asked_for() -> dict[str, str]:
     """Return the other backends of the group that is being made, by their devices."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code.co_name != _MAKER:
         frame = frame.f_back
     asked = None if frame is None else frame.f_locals.get(_ASKED)
