@@ -148,7 +148,7 @@ def _write(path: Path, text: str) -> None:
             stream.write(text)
         os.replace(part, path)
     except BaseException:
-        os.unlink(part)
+        Path(part).unlink(missing_ok=True)  # interrupted behind the replacement, it has gone
         raise
 
 

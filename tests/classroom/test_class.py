@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -48,6 +49,15 @@ def page_of(tmp_path: Path, *arguments: str) -> str:
     out = tmp_path / "class.html"
     assert command.main([*arguments, "--once", "--out", f"{out}"]) == 0
     return out.read_text()
+
+
+def interrupt(process: subprocess.Popen) -> None:
+    """End the command as a person does."""
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(WITHIN_S) == 0
+    finally:
+        process.kill()
 
 
 def rows(page: str) -> list[list[str]]:
@@ -132,9 +142,22 @@ def test_the_file_is_for_the_teacher_and_made_again_in_one_step(
             write(shared, "gus.1", line("here"))
             wait_until(lambda: "gus" in out.read_text(), WITHIN_S, "the page goes on")
         finally:
-            process.send_signal(2)
-            assert process.wait(WITHIN_S) == 0
+            interrupt(process)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_an_interrupt_at_any_moment_ends_it(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Say one that comes when the page has just been put in its place."""
+    replace = os.replace
+
+    def interrupted(*places: str) -> None:
+        replace(*places)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    assert command.main([f"{shared}", "--out", f"{tmp_path / 'class.html'}"]) == 0
 
 
 @contextlib.contextmanager
@@ -197,8 +220,7 @@ def test_it_is_served_on_loopback_alone(tmp_path: Path, shared: Path) -> None:
             assert status == 200
             assert [row[0] for row in rows(page)] == ["cleo", "ben", "dan", "ada"]
         finally:
-            process.send_signal(2)
-            assert process.wait(WITHIN_S) == 0
+            interrupt(process)
     assert not list(tmp_path.glob("*.html"))
 
 

@@ -166,7 +166,7 @@ def test_a_cell_that_runs_is_shown_until_its_signs_stop(tmp_path: Path) -> None:
     assert running is not None
     assert running.hangs
     assert running.exercise == NEIGHBOURS
-    assert running.seconds == pytest.approx(65, abs=60)
+    assert running.seconds >= 65
     write(tmp_path, "ada.2", line("running", **{"for": 300.0}), ago=15)
     running = the_only(tmp_path).running
     assert running is not None
