@@ -101,7 +101,7 @@ NONSENSE = [
 ]
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE)
+@pytest.mark.parametrize("nonsense", NONSENSE, ids=range(len(NONSENSE)))  # some tell the time
 def test_nonsense_is_passed_over(tmp_path: Path, nonsense: bytes) -> None:
     write(tmp_path, "ada.1", nonsense, line("tried", MY_SHARE, "uneven"), nonsense)
     write(tmp_path, "ben.1", line("solved", NEIGHBOURS))
