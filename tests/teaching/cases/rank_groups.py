@@ -56,7 +56,7 @@ def all_are_freed_early(function, size):
     seen = observe(function, comm, timeout=40.0)
     assert seen.hung
     assert sorted(seen.stuck()) == list(range(size))
-    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
+    assert time.perf_counter() - began < 30, "at most 2.5 s on a quiet machine"
     assert comm.allreduce(1) == size
 
 
@@ -92,7 +92,7 @@ def case_a_deadlock_of_some_ranks_of_a_group_ends_as_well(rank, size):
     seen = observe_distributed(only_some_call, ranks=[1, 2], timeout=40.0)
     assert seen.hung
     assert seen.errors[0] is None
-    assert 2 < time.perf_counter() - began < 30, "2.5 s on a quiet machine"
+    assert time.perf_counter() - began < 30, "at most 2.5 s on a quiet machine"
 
 
 def case_ranks_that_wait_for_one_at_work_are_left_alone(rank, size):

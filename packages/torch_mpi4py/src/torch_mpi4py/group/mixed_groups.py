@@ -7,7 +7,7 @@ Python for all of them, without a word.
 from __future__ import annotations
 
 import sys
-from types import FrameType
+import traceback
 
 import torch
 
@@ -19,10 +19,9 @@ _MAKER, _ASKED = "_new_process_group_helper", "backend_config"
 
 def others_asked_for() -> dict[str, str]:
     """Return the other backends of the group that is being made, by their devices."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != _MAKER:
-        frame = frame.f_back
-    asked = None if frame is None else frame.f_locals.get(_ASKED)
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    maker = next((frame for frame in frames if frame.f_code.co_name == _MAKER), None)
+    asked = None if maker is None else maker.f_locals.get(_ASKED)
     if asked is None:
         return {}
     backends = asked.get_device_backend_map()
