@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -195,3 +197,18 @@ print("all is shown")
 def test_the_heartbeat_shows_programs_and_the_cells_of_any_ipython() -> None:
     finished = ranks.run(1, "-c", HEARTBEAT, limit=100)
     assert "all is shown\n" in finished.output, finished.output
+
+
+def test_who_asks_for_the_shell_while_ipython_is_imported_gets_none(tmp_path: Path) -> None:
+    """As the heartbeat's thread may; the module has no function yet."""
+    imported = "from torch_mpi4py.board import call_site\nprint(call_site.shell())\n"
+    (tmp_path / "IPython.py").write_text(f"{imported}def get_ipython(): return 'made'\n{imported}")
+    ended = subprocess.run(
+        [sys.executable, "-c", "import IPython"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.stdout == "None\nmade\n", ended.stderr

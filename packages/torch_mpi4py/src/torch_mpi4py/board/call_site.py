@@ -89,8 +89,9 @@ def _new_place(places: dict[tuple[int, int], str], place: tuple[int, int], frame
 
 def shell() -> Any:
     """Return the IPython shell this process runs cells in, None if there is none."""
-    ipython = sys.modules.get("IPython")
-    return ipython.get_ipython() if ipython is not None else None
+    # While another thread imports IPython, the module is there and the function is not.
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get() if get is not None else None
 
 
 def _cells() -> dict[str, int]:
