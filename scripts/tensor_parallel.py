@@ -55,7 +55,10 @@ def main() -> None:
             plan = {name: ColwiseParallel() for name in COLUMNS}
             plan |= {name: RowwiseParallel() for name in ROWS}
             parallelize_module(block, mesh["tensor"], plan)
-        optimizer = torch.optim.SGD(model.parameters(), lr=options.rate, momentum=0.9)
+        # foreach, the default on GPUs, refuses parameters of which some are DTensors.
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=options.rate, momentum=0.9, foreach=False
+        )
 
         together = options.batch * place.world_size
         per_epoch = len(train) // together  # a last, smaller batch is left out

@@ -800,12 +800,14 @@ def power_sgd():
 # %%px
 def train_with_hook(state, hook, steps=60):
     torch.manual_seed(0)
-    ddp, losses = DDP(models.MLP(64, (256, 256))), []
+    # On the GPU if there is one: PyTorch's PowerSGD then takes no tensors of the host.
+    ddp, losses = DDP(models.MLP(64, (256, 256)).to(device)), []
     ddp.register_comm_hook(state, hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
         chosen = (torch.arange(32) + 32 * (step * world_size + rank)) % len(digits)
-        loss = F.cross_entropy(ddp(digits.images[chosen]), digits.labels[chosen])
+        outputs = ddp(digits.images[chosen].to(device))
+        loss = F.cross_entropy(outputs, digits.labels[chosen].to(device))
         optimizer.zero_grad()
         with Traffic() as traffic:
             loss.backward()

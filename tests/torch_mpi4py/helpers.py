@@ -20,7 +20,7 @@ def sizes(*n: int):
 
 def equal(actual: torch.Tensor, expected: object) -> None:
     """Raise AssertionError unless values and shape are exactly ``expected``."""
-    wanted = torch.as_tensor(expected).to(actual.dtype)
+    wanted = torch.as_tensor(expected).to(actual.device, actual.dtype)
     assert actual.shape == wanted.shape, f"shape {tuple(actual.shape)}, not {tuple(wanted.shape)}"
     same = actual == wanted
     assert same.all(), f"{actual} is not {wanted}"

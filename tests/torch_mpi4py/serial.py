@@ -21,7 +21,7 @@ TOLERANCE = 1e-10
 
 def shard(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return inputs (ROWS, INPUTS) and class labels (ROWS,) of one rank in one step."""
-    generator = torch.Generator().manual_seed(1000 * step + rank)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1000 * step + rank)
     inputs = torch.randn(ROWS, INPUTS, generator=generator, dtype=torch.float64)
     return inputs, torch.randint(CLASSES, (ROWS,), generator=generator)
 

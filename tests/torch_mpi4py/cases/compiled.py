@@ -517,7 +517,7 @@ def case_compiled_backward_of_ddp(rank, size):
 
 @pair
 def case_compiled_fsdp(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
 
     def train(compile_it, first=False):
         model = mlp()
@@ -535,7 +535,7 @@ def case_compiled_fsdp(rank, size):
 
 @pair
 def case_compiled_tensor_parallel(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
 
     def train(compile_it):
         plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
@@ -548,7 +548,7 @@ def case_compiled_tensor_parallel(rank, size):
 
 @pair
 def case_compiled_dtensor(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
 
     def function(a, b):
         whole = (a @ b).redistribute(mesh, [Replicate()]).to_local()
@@ -567,7 +567,7 @@ def case_compiled_pipeline_stage(rank, size):
     def train(compile_it):
         torch.manual_seed(rank)
         part = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-        stage = PipelineStage(compile_it(part), rank, size, torch.device("cpu"))
+        stage = PipelineStage(compile_it(part), rank, size, torch.get_default_device())
         schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
         optimizer = sgd(part)
         for step in range(3):

@@ -118,9 +118,15 @@ def case_buffers_left_alone(rank, size):
     torch.testing.assert_close(ddp.module.running_mean, alone.running_mean)
 
 
-def case_sync_batch_norm_is_refused_on_cpu(rank, size):
-    """Torch has no SyncBatchNorm for host tensors, with any backend: its own error comes."""
+def case_sync_batch_norm(rank, size):
+    """On GPUs it norms as one batch does; torch has none for host tensors: its own error comes."""
     model = nn.SyncBatchNorm(serial.INPUTS).double()
+    if torch.get_default_device().type == "cuda":
+        alone = nn.BatchNorm1d(serial.INPUTS).double()
+        whole = alone(torch.cat([serial.shard(0, r)[0] for r in range(size)]))
+        torch.testing.assert_close(model(serial.shard(0, rank)[0]), whole.chunk(size)[rank])
+        torch.testing.assert_close(model.running_var, alone.running_var)
+        return
     try:
         model(serial.shard(0, rank)[0])
     except ValueError as error:
@@ -277,7 +283,7 @@ def case_several_steps_of_a_convolution(rank, size):
         return model.to(memory_format=torch.channels_last)
 
     def loss(model, step, r):
-        generator = torch.Generator().manual_seed(step * 10 + r)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(step * 10 + r)
         images = torch.randn(3, 1, 8, 8, generator=generator, dtype=torch.float64)
         return model(images).square().mean()
 

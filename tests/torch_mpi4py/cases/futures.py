@@ -303,7 +303,7 @@ def case_a_message_that_cannot_be_delivered_completes_its_future(rank: int, size
         full = torch.OutOfMemoryError("no memory left")
         with mock.patch.object(buffers.Staging, "_copy", side_effect=full):
             work = dist.irecv(torch.zeros(4, 2)[:, 0], 0)
-            dist.send(torch.ones(1), 0)
+            dist.send(torch.ones(1, device="cpu"), 0)
             for wait in (work.get_future().wait, work.wait, work.wait):
                 with raises(RuntimeError, "no memory left"):
                     ended(wait)

@@ -141,7 +141,9 @@ def case_new_subgroups(rank, size):
 
 @case(sizes=(4,))
 def case_device_mesh(rank, size):
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    mesh = dist.init_device_mesh(
+        torch.get_default_device().type, (2, 2), mesh_dim_names=("rows", "columns")
+    )
     tensor = values(rank, 2)
     dist.all_reduce(tensor, group=mesh.get_group("columns"))
     first = rank // 2 * 2

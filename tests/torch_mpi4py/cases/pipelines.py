@@ -24,7 +24,7 @@ def stages(count: int) -> list[nn.Module]:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(step)
     inputs, targets = torch.randn(2, 2 * MICROBATCHES, WIDTH, generator=generator).double()
     return inputs, targets
 
@@ -49,7 +49,9 @@ def check(rank: int, size: int, schedule_class, stages_per_rank: int = 1) -> Non
 
     indices = [rank + size * i for i in range(stages_per_rank)]
     own = {index: stages(count)[index] for index in indices}
-    pipeline = [PipelineStage(own[index], index, count, torch.device("cpu")) for index in indices]
+    pipeline = [
+        PipelineStage(own[index], index, count, torch.get_default_device()) for index in indices
+    ]
     schedule = schedule_class(
         pipeline[0] if stages_per_rank == 1 else pipeline,
         n_microbatches=MICROBATCHES,

@@ -34,7 +34,7 @@ def case_fsdp1(rank, size):
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
         model = FSDP(
             mlp(),
-            device_id=torch.device("cpu"),
+            device_id=torch.get_default_device(),
             sharding_strategy=strategy,
             auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
             use_orig_params=True,
@@ -57,7 +57,7 @@ def shard_layers(model: nn.Module, mesh) -> nn.Module:
 
 
 def case_fsdp2(rank, size):
-    model = shard_layers(mlp(), init_device_mesh("cpu", (size,)))
+    model = shard_layers(mlp(), init_device_mesh(torch.get_default_device().type, (size,)))
     assert isinstance(next(model.parameters()), DTensor)
     train_rank(model, rank)
     equal_parameters(model, train_serially(mlp(), size), moved_from=mlp())
@@ -65,7 +65,7 @@ def case_fsdp2(rank, size):
 
 def case_fsdp2_uneven_layers(rank, size):
     """A width that no number of ranks from 2 to 4 divides."""
-    model = shard_layers(mlp(width=13), init_device_mesh("cpu", (size,)))
+    model = shard_layers(mlp(width=13), init_device_mesh(torch.get_default_device().type, (size,)))
     train_rank(model, rank)
     equal_parameters(model, train_serially(mlp(width=13), size))
 
@@ -73,14 +73,16 @@ def case_fsdp2_uneven_layers(rank, size):
 @case(sizes=(4,))
 def case_hybrid_sharding(rank, size):
     """Sharded in pairs, replicated over the pairs."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(
+        torch.get_default_device().type, (2, 2), mesh_dim_names=("replicate", "shard")
+    )
     model = shard_layers(mlp(), mesh)
     train_rank(model, rank)
     equal_parameters(model, train_serially(mlp(), size))
 
 
 def case_dtensor_redistribute(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     whole = values(0, 2 * size, 3 * size)
     rows = distribute_tensor(whole.clone(), mesh, [Shard(0)])
     same(rows.to_local(), whole.chunk(size, 0)[rank])
@@ -94,7 +96,7 @@ def case_dtensor_redistribute(rank, size):
 
 
 def case_dtensor_uneven_shards(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     whole = values(0, 2 * size + 1, 3)
     rows = distribute_tensor(whole.clone(), mesh, [Shard(0)])
     same(rows.full_tensor(), whole)
@@ -102,7 +104,7 @@ def case_dtensor_uneven_shards(rank, size):
 
 
 def case_dtensor_matmul(rank, size):
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     a, b = values(0, 4, 2 * size), values(1, 2 * size, 3)
     product = distribute_tensor(a, mesh, [Shard(1)]) @ distribute_tensor(b, mesh, [Shard(0)])
     same(product.full_tensor(), a @ b)
@@ -116,7 +118,7 @@ def case_tensor_parallel(rank, size):
     """All ranks see one batch; the layers are split."""
     if 12 % size:
         raise AssertionError("width 12 must be divisible by the number of ranks")
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     model = tensor_parallel(mlp(width=12), mesh)
     train_rank(model, rank=0)
     equal_parameters(model, train_serially(mlp(width=12), 1))
@@ -125,7 +127,9 @@ def case_tensor_parallel(rank, size):
 @case(sizes=(4,))
 def case_tensor_parallel_within_data_parallel(rank, size):
     """FSDP2 over two groups, tensor parallel within each."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = init_device_mesh(
+        torch.get_default_device().type, (2, 2), mesh_dim_names=("data", "tensor")
+    )
     model = tensor_parallel(mlp(width=12), mesh["tensor"])
     fully_shard(model, mesh=mesh["data"])
     train_rank(model, rank // 2)
@@ -133,7 +137,7 @@ def case_tensor_parallel_within_data_parallel(rank, size):
 
 
 def case_gradient_clipping_sees_the_whole_gradient(rank, size):
-    model = shard_layers(mlp(), init_device_mesh("cpu", (size,)))
+    model = shard_layers(mlp(), init_device_mesh(torch.get_default_device().type, (size,)))
     serial.loss_of(model, 0, rank).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1).full_tensor()
     expected = mlp()
@@ -159,7 +163,7 @@ def case_distributed_checkpoint(rank, size):
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     folder = shared_folder(rank)
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     model = shard_layers(mlp(), mesh)
     optimizer = sgd(model)
     train_rank(model, rank, optimizer=optimizer, steps=2)
@@ -187,7 +191,7 @@ def case_checkpoint_of_many_ranks_read_by_one(rank, size):
     import torch.distributed.checkpoint as dcp
 
     folder = shared_folder(rank)
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     whole = values(3, 2 * size + 1, 2 * size)
     dcp.save({"w": distribute_tensor(whole.clone(), mesh, [Shard(0)])}, checkpoint_id=folder)
     other = {"w": distribute_tensor(torch.zeros_like(whole), mesh, [Shard(1)])}

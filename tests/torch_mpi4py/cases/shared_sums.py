@@ -36,7 +36,7 @@ def channel_of(group: dist.ProcessGroup | None = None) -> Any:
 
 def numbers_of(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Return what a rank hands over, the same whoever asks."""
-    generator = torch.Generator().manual_seed(1000 + rank)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1000 + rank)
     if dtype == torch.bool:
         return torch.randint(2, (count,), generator=generator).bool()
     if not (dtype.is_floating_point or dtype.is_complex):

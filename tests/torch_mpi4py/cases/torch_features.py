@@ -107,7 +107,7 @@ def case_fsdp1(rank, size):
         for precision in (None, MixedPrecision(param_dtype=torch.float32)):
             model = FSDP(
                 mlp(),
-                device_id=torch.device("cpu"),
+                device_id=torch.get_default_device(),
                 auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
                 mixed_precision=precision,
                 use_orig_params=True,
@@ -122,7 +122,7 @@ def case_fsdp1(rank, size):
 
 
 def fsdp2(model: nn.Module, **options) -> nn.Module:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(torch.get_default_device().type, (dist.get_world_size(),))
     for layer in model:
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, **options)
@@ -204,7 +204,7 @@ def case_loss_parallel(rank, size):
             "2": RowwiseParallel(output_layouts=Replicate()),
             "3": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
         }
-        parallelize_module(model, init_device_mesh("cpu", (size,)), plan)
+        parallelize_module(model, init_device_mesh(torch.get_default_device().type, (size,)), plan)
         with loss_parallel():
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
