@@ -28,7 +28,7 @@ def training_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=5, help="passes over the data (5)")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many (all epochs)")
     parser.add_argument("--batch", type=int, default=16, help="samples a step on each rank (16)")
-    parser.add_argument("--rate", type=float, default=0.05, help="learning rate (0.05)")
+    parser.add_argument("--rate", type=float, default=0.02, help="learning rate (0.02)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and order (0)")
     parser.add_argument("--save", metavar="FILE", help="write rank 0's weights there")
     parser.add_argument(

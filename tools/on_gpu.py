@@ -1,4 +1,4 @@
-"""Runs on a machine with GPUs what nobody has run on one yet, and writes a table of it.
+"""Runs on a machine with GPUs what needs one, and writes a table of it.
 
 ``python -m tools.on_gpu [FILE]`` runs one after another the backend's battery with its tensors on
 the GPUs, lessons 00, 02, 05, 07 and 08, a training by NCCL and by MPI, and ``benchmarks.gpu``, each
@@ -28,7 +28,7 @@ ON_GPUS = "RANKS_ON_GPUS"  # as tests.ranks calls it
 LESSONS = ("00", "02", "05", "07", "08")
 CASES = (
     *("gpus", "collectives", "point_to_point", "objects", "dtypes", "groups", "data_parallel"),
-    *("buffers", "functional", "sparse"),
+    *("buffers", "functional", "sparse", "sharded", "pipelines", "futures"),
 )
 MEASURED = "gpu.md"  # what the benchmark wrote
 MOST_SECONDS = 600  # for one row

@@ -69,7 +69,8 @@ def loss_of(model: nn.Module, step: int, rank: int, *arguments) -> torch.Tensor:
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     """Return the optimiser of most cases; its momentum remembers a wrong step."""
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    # foreach, the default on GPUs, refuses parameters of which some are DTensors.
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
 
 
 def train_serially(

@@ -1,6 +1,6 @@
 """Which GPU a rank takes and what carries its tensors: decisions, from data of machines not here.
 
-Only the questions to MPI are asked for real. No GPU took part in any of these tests.
+Only the questions to MPI are asked for real. No GPU takes part: see cases/gpus.py.
 """
 
 from __future__ import annotations
