@@ -158,7 +158,7 @@ def plot_five(result: dict, path: Path) -> None:
         draw(axes, panel)
     about = (
         f"Medians, measured on {result['date']}:\n{result['machine']}, one thread per rank\n\n"
-        "blue: this course\norange: what there is without it\n"
+        "blue: this course\norange: without it\n"
         "green: MPI called without PyTorch\ngrey: no communication at all"
     )
     last.axis("off")
