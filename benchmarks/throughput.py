@@ -153,17 +153,17 @@ def ranks_section(measured: dict) -> Section:
 
 
 def ceiling_target(measured: dict, variant: str) -> Target:
-    """Return how near a variant comes to two processes that never speak."""
+    """Return how near a variant comes to two independent processes."""
     ceiling, reached = speedup(measured, "apart"), speedup(measured, variant)
     samples, batch = measured["samples"], measured["batch"]
     # A step of two ranks takes two batches.
     silent, step = (2e3 * batch / median(samples[name]) for name in ("apart", variant))
     name = NAMES[variant].removeprefix("two ranks, ")
-    what = f"LeNet, {batch} images a step, two ranks against two silent ones, {name}"
+    what = f"LeNet, {batch} images a step, two ranks against two independent processes, {name}"
     fastest = max(samples[variant]) / max(samples["apart"])
     cause = (
-        f"two ranks reach {reached:.2f}x of one process here, two that never speak {ceiling:.2f}x: "
-        f"to synchronise, and to wait for the later rank, takes {step - silent:.1f} ms of a step "
+        f"two ranks reach {reached:.2f}x of one process here, two independent processes {ceiling:.2f}x; "
+        f"synchronising and waiting for the later rank take {step - silent:.1f} ms of a step "
         f"of {step:.1f} ms"
     )
     return target(what, ">= 0.95x", reached / ceiling, fastest, cause=cause)

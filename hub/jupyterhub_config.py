@@ -1,7 +1,7 @@
 """JupyterHub for the course, on one machine or with each learner's server as a job of Slurm.
 
-Start it with ``hub/.venv/bin/python -m jupyterhub -f hub/jupyterhub_config.py``. INSTRUCTOR.md,
-"Forty people", says where the numbers come from. What you should look at is marked CHOOSE.
+Start it with ``hub/.venv/bin/python -m jupyterhub -f hub/jupyterhub_config.py``. docs/hub.md
+says where the numbers come from. Your decisions are marked CHOOSE.
 """
 
 import os
@@ -48,7 +48,7 @@ c.Spawner.ip = "127.0.0.1"
 c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
 
-# CHOOSE: one folder with the data sets, which everybody can read (INSTRUCTOR.md, "Before the day").
+# CHOOSE: one folder with the data sets, which everybody can read (docs/hub.md, "Before the day").
 c.Spawner.environment = {"COURSE_DATA": os.environ.get("COURSE_DATA", "/srv/course-data")}
 # A set that is not there is an error that says so, not forty downloads.
 c.Spawner.environment["COURSE_OFFLINE"] = "1"

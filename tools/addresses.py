@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
     "README.md",
-    "docs/open_in_colab.md",
+    "docs/install.md",
     "CITATION.cff",
     "packages/torch_mpi4py/pyproject.toml",
     "packages/ipyranks/pyproject.toml",

@@ -130,7 +130,8 @@ def test_a_page_gets_the_table_between_its_marks_only(tmp_path):
     assert "old" not in new
     assert new.count("Measured on D with `make bench`: M, L, torch T") == 1
     assert "| 1 MiB | 1,000,000 | 13,000,000 | 13.0x | 1,000,000 |" in new
-    assert "- a: 3.0 s, target <= 2 s: it is slow." in new
+    assert "0 of 1 targets are met." in new
+    assert "| a | <= 2 s | 3.0 s | it is slow |" in new
 
 
 def test_samples_are_kept_and_give_the_same_text_again(tmp_path):

@@ -58,7 +58,8 @@ def test_addresses_are_written_wherever_they_are_named(root: Path, tmp_path: Pat
     readme = (folder / "README.md").read_text()
     assert f"git clone {REPOSITORY}\ncd ranks\n" in readme
     assert "https://mybinder.org/v2/gh/teachers/ranks/HEAD?urlpath=lab/tree/workspace/00_" in readme
-    colab = (folder / "docs" / "open_in_colab.md").read_text()
+    page = (folder / "docs" / "install.md").read_text()
+    colab = page.split("\n## Colab")[1].split("\n## ")[0]
     assert f'"ipyranks @ git+{REPOSITORY}#subdirectory=packages/ipyranks"' in colab
     assert "ADDRESS" not in colab
     citation = yaml.safe_load((folder / "CITATION.cff").read_text())
