@@ -6,10 +6,10 @@ ARGS ?=
 RUN = .venv/bin/python tools/within.py
 
 # One start of two ranks serves all cases of the backend; lessons 00 and 01 start the clusters.
-QUICK = tests/setup/test_style.py tests/setup/test_types.py tests/setup/test_imports.py \
-    tests/training tests/torch_mpi4py/test_board.py tests/torch_mpi4py/test_diagnosis.py \
-    tests/torch_mpi4py/test_hang_report.py tests/torch_mpi4py/test_waits.py \
-    tests/torch_mpi4py/test_battery.py tests/teaching/test_checking.py \
+QUICK = tests/setup/test_style.py tests/setup/test_proofreading.py tests/setup/test_types.py \
+    tests/setup/test_imports.py tests/training tests/torch_mpi4py/test_board.py \
+    tests/torch_mpi4py/test_diagnosis.py tests/torch_mpi4py/test_hang_report.py \
+    tests/torch_mpi4py/test_waits.py tests/torch_mpi4py/test_battery.py tests/teaching/test_checking.py \
     tests/teaching/test_mistakes.py tests/lessons/test_notebooks.py \
     -k "not test_battery and not test_notebooks or openmpi-2 or 00_start or 01_"
 
@@ -36,7 +36,7 @@ else
 	    $(RUN) -m pytest $$slow -m alone || failed $$?; exit $$status
 endif
 
-quick: setup ## the tests to run while you work: style, types, units, two ranks, lessons 00 and 01
+quick: setup ## the tests to run while you work: style, spelling, types, units, two ranks, lessons 00 and 01
 	@$(RUN) -m pytest -n 2 --dist loadfile $(QUICK) $(ARGS)
 
 test-cluster: setup ## several hosts, Slurm, other MPIs, JupyterHub (as root; installs what it needs)

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         "folder",
         type=Path,
         nargs="?",
-        help=f"what {FOLDER} names, made if it is not there; with --homes a folder inside of each "
+        help=f"what {FOLDER} names, made if it is not there; with --homes a folder inside each "
         f"home ({reading.IN_A_HOME})",
     )
     parser.add_argument("--homes", metavar="PATTERN", help="learners' homes, such as '/home/*'")

@@ -25,7 +25,7 @@ _LEGEND = [
 _GENERAL = {
     "it-raises": "the function raised an exception",
     "does-not-finish": "the function did not finish in its time",
-    "it-hangs": "ranks waited for others in vain",
+    "it-hangs": "ranks waited for others that never came",
 }
 
 
@@ -81,7 +81,7 @@ def _grid(learners: Sequence[Learner], ids: Sequence[str], names: Mapping[str, s
         for one in learners
     ]
     head = ("learner", "now", *ids, "last seen")
-    return wide("Class", table("Learners by exercises; who is stuck stands first", head, rows))
+    return wide("Class", table("Learners by exercises; those who are stuck come first", head, rows))
 
 
 def _now(learner: Learner) -> str:

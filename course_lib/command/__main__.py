@@ -28,7 +28,7 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "rank-by-rank PART --help says what a part takes; --version, which course this is.",
+            "rank-by-rank PART --help lists a part's options; --version shows the version.",
         ]
     )
 

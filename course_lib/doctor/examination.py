@@ -129,7 +129,7 @@ def _summary(findings: Sequence[Finding]) -> str:
     if counts[WARN]:
         verdict = "The lessons will run; the warnings above say what could be better."
     if counts[FAIL]:
-        verdict = "Do what stands behind each FAIL, then run it again."
+        verdict = "Do what each FAIL says, then run it again."
     return f"{counts[OK]} OK, {counts[WARN]} WARN, {counts[FAIL]} FAIL. {verdict}"
 
 

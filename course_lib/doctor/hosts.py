@@ -108,7 +108,7 @@ def judge_host(
 def judge_mpi(mpis: Mapping[str, str]) -> Finding:
     """Say whether hosts use one MPI; ``mpis`` is what the MPI job of each has found."""
     if not mpis or not all(mpis.values()):
-        return fail("not known for every host", "See what stands at MPI job and ssh of each.")
+        return fail("not known for every host", "See the lines MPI job and ssh of each host.")
     if len(set(mpis.values())) > 1:
         return fail(
             "; ".join(f"{host}: {seen}" for host, seen in mpis.items()),
@@ -132,7 +132,8 @@ def _why_no_report(host: str, answer: Answer) -> Finding:
         )
     if answer.code is None:
         return warn(
-            "did not answer in time", "See whether it is up and what runs there, or: --within 60"
+            "did not answer in time",
+            "Check that it is up and not busy, or allow more time: --within 60",
         )
     return fail(
         f"the doctor failed there (exit status {answer.code}): {answer.last_lines}",

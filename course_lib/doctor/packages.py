@@ -95,7 +95,7 @@ def gpus() -> Finding:
 def _about_gpus(names: list[str], nccl: bool, takes_cuda: bool) -> Finding:
     if not names:
         return ok("none that PyTorch can use; the lessons need none")
-    by_mpi = "takes their tensors as they lie" if takes_cuda else "gets their tensors by the host"
+    by_mpi = "reads their tensors directly" if takes_cuda else "gets their tensors through the host"
     seen = f"{', '.join(names)}; MPI {by_mpi}"
     if not nccl:
         return warn(

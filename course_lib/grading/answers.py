@@ -110,9 +110,9 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{path.name} is no notebook: {error}") from None
+        raise UnreadableError(f"{path.name} is not a notebook: {error}") from None
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
-        raise UnreadableError(f"{path.name} is no notebook of format 4: it has no list of cells")
+        raise UnreadableError(f"{path.name} is not a notebook of format 4: it has no list of cells")
     return notebook
 
 

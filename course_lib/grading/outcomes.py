@@ -20,7 +20,7 @@ KINDS = {
     "not attempted": "as it was handed out",
     "cell deleted": "no cell of the notebook has the exercise",
     "no notebook": "nothing was handed in for this lesson",
-    "unreadable": "the file is no notebook that can be read",
+    "unreadable": "the file is not a readable notebook",
     "not judged": "the check itself failed, or lacks something: a person has to look",
 }
 """How an answer can end, and what that means."""

@@ -222,7 +222,7 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> str:
     difference = (_wide(one) - _wide(other)).abs()
     apart = int((difference != 0).sum())
     if apart == 0:
-        return "equal as numbers, but not in all bits (the sign of a zero): another one"
+        return "equal as numbers, but not in all bits: a zero has the other sign"
     finite = difference[torch.isfinite(difference)]
     largest = f"up to {float(finite.max()):.3g}" if finite.numel() else "infinitely"
     odd = "; ".join(

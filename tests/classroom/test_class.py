@@ -284,7 +284,10 @@ def test_lab_hands_the_class_on(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--class", "gone"], "--class gone is no folder that you may write to: ask your teacher"),
+        (
+            ["--class", "gone"],
+            "--class gone is not a folder that you may write to: ask your teacher",
+        ),
         (["--name", "Ada"], "give --class SHARED, too"),
     ],
 )

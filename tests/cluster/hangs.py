@@ -226,8 +226,8 @@ CASES = {
             comm.recv(source=0)
         """,
         [1],
-        r"Rank 1 waits in recv from rank 0.* its earlier irecv from rank 0.*line 6\], which nobody "
-        "waits for, comes first and takes the message",
+        r"Rank 1 waits in recv from rank 0.* its earlier irecv from rank 0.*line 6\], which is "
+        "never waited for, comes first and takes the message",
         ["recv from rank 0, pickle"],
     ),
     "endless loop": Case(

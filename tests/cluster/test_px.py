@@ -197,7 +197,7 @@ def test_px_below_the_first_line_is_told_to_move(kernel, cell):
     error = kernel.run(cell).error
     assert error["ename"] == "ClusterError"
     assert error["evalue"] == (
-        "`%%px` has to stand in the first line of its cell, above comments too: "
+        "`%%px` has to be the first line of its cell, even above comments: "
         "move the line `%%px --limit 5` to the top"
     )
     assert error["traceback"] == [f"ClusterError: {error['evalue']}"]

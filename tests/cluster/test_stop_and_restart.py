@@ -189,8 +189,7 @@ INTERRUPTED = (
     "cluster.shrink() goes on with it"
 )
 TOO_LATE = (
-    "KeyboardInterrupt: the ranks had ended what they were doing; only what comes after it in "
-    "this cell was interrupted"
+    "KeyboardInterrupt: the ranks had already finished; only the rest of this cell was interrupted"
 )
 
 
@@ -238,7 +237,7 @@ def test_fresh_ranks_instead_of_such_that_all_are_stuck_in_c(hangs, gate, traces
     assert "do not react to signals and could not be freed" in hangs.start_cluster(4)
     said = hangs.must("cluster.restart()", within=100).text()
     assert "4 fresh ranks in " in said
-    assert "lost: whatever was on ranks 0, 1, 2, 3, which no longer answered" in said
+    assert "lost: everything on ranks 0, 1, 2, 3, which no longer answered" in said
     assert hangs.must("%px comm.allreduce(1)").text().count(" = 4\n") == 4
 
 
@@ -259,11 +258,9 @@ def test_start_after_a_death_says_what_is_lost(hangs):
     hangs.must("cluster.kill(1)")
     hangs.restart(now=True)
     said = hangs.start_cluster(4)
-    assert (
-        "Not used again: rank 1 has ended. All variables on the ranks of before are lost." in said
-    )
+    assert "not reused: rank 1 has ended. All variables on its ranks are lost." in said
     assert "4 ranks ready in " in said
     hangs.must("cluster.stop()")
     said = hangs.start_cluster(2)
-    assert "Not used again" not in said
+    assert "not reused" not in said
     assert "2 ranks ready in " in said

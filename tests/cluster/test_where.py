@@ -65,15 +65,15 @@ def test_a_hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        ("", "'' is no host with its number of ranks"),
-        ("node1", "'node1' is no host with its number of ranks"),
-        ("node1:0", "'node1:0' is no host"),
-        ("node1:-1", "'node1:-1' is no host"),
-        ("node1:2,,node2:2", "'' is no host"),
-        ("node1:2;node2:2", "'node1:2;node2:2' is no host"),
-        ("-oProxyCommand=x:2", "is no host"),
-        ("fd00::1:2", "is no host"),
-        ("node1 slots=4 max_slots=8", "is no host"),
+        ("", "'' is not a host with its number of ranks"),
+        ("node1", "'node1' is not a host with its number of ranks"),
+        ("node1:0", "'node1:0' is not a host"),
+        ("node1:-1", "'node1:-1' is not a host"),
+        ("node1:2,,node2:2", "'' is not a host"),
+        ("node1:2;node2:2", "'node1:2;node2:2' is not a host"),
+        ("-oProxyCommand=x:2", "is not a host"),
+        ("fd00::1:2", "is not a host"),
+        ("node1 slots=4 max_slots=8", "is not a host"),
         ("node1:2,node1:2", "node1 is named twice"),
         ("/no/such/file", "/no/such/file cannot be read: No such file"),
         (["node1:2", "node2:2"], "write, for two hosts with four ranks each, hosts="),
@@ -163,7 +163,9 @@ def test_without_an_address_of_ipv4_the_system_is_asked_which_way_it_takes() -> 
 
 def test_an_address_that_a_person_gave() -> None:
     assert known_address("10.0.0.1", "", OURS) == "10.0.0.1"
-    with pytest.raises(HostError, match=r"^IPYRANKS_ADDRESS says node1, which is none of its own"):
+    with pytest.raises(
+        HostError, match=r"^IPYRANKS_ADDRESS says node1, which is not one of its own"
+    ):
         known_address("node1", "IPYRANKS_ADDRESS says node1", OURS)
     with pytest.raises(HostError, match="it has none"):
         known_address("10.0.0.1", "", [])
@@ -284,7 +286,7 @@ def test_inside_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     ("where", "wrong"),
     [
         ("hosts", "IPYRANKS_CLUSTER=hosts: "),
-        ("hosts:node1", "IPYRANKS_CLUSTER=hosts:node1: hosts: 'node1' is no host"),
+        ("hosts:node1", "IPYRANKS_CLUSTER=hosts:node1: hosts: 'node1' is not a host"),
         ("hosts:node1:1", "n must be from 1 to 1 ranks on node1, not 4"),
         ("slurm:main", "IPYRANKS_CLUSTER=slurm:main: slurm: 'main' is not understood"),
         ("node1:2,node2:2", "IPYRANKS_CLUSTER=node1:2,node2:2: "),

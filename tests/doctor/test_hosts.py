@@ -97,4 +97,4 @@ def test_on_the_command_line() -> None:
     assert "FAIL  nowhere.invalid: ssh" in ended.stdout
     ended = doctor("node1")
     assert ended.returncode == 2
-    assert "'node1' is no host with its number of ranks" in ended.stderr
+    assert "'node1' is not a host with its number of ranks" in ended.stderr

@@ -111,7 +111,7 @@ def test_no_other_exercise_of_the_teacher_helps(tmp_path: Path) -> None:
 )
 def test_what_is_no_notebook_is_unreadable(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.ipynb").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UnreadableError, match=r"x\.ipynb is no notebook"):
+    with pytest.raises(UnreadableError, match=r"x\.ipynb is not a notebook"):
         answers.read(tmp_path / "x.ipynb", "00")
 
 

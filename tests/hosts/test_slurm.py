@@ -109,10 +109,10 @@ def test_a_job_that_waits_says_why_and_can_be_stopped(bed: BedClient, kernel: Ke
 
 
 ERRORS = {
-    'slurm="partition=nope"': "Slurm gives no job: invalid partition specified: nope",
+    'slurm="partition=nope"': "Slurm granted no job: invalid partition specified: nope",
     'slurm="nodes=3"': "such a job can never run (PartitionNodeLimit)",
     'slurm="partition=short,time=10"': "can never run (PartitionTimeLimit)",
-    'slurm="gpus=1"': "Slurm gives no job: ",
+    'slurm="gpus=1"': "Slurm granted no job: ",
     'slurm="colour=red"': "is not understood; write slurm=True",
     'slurm=True, hosts="h2:4"': "give hosts or slurm, not both",
 }

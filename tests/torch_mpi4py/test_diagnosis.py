@@ -47,7 +47,7 @@ CASES = {
     "a receive from oneself": (
         [waits(0, "recv", peer=0, tag=3), waits(1, "recv", peer=0)],
         "Rank 0 waits for itself in recv from rank 0, tag 3 [cell 3, line 2]: it cannot do the "
-        "other half of it meanwhile. Correct the source,",
+        "other half at the same time. Correct the source,",
     ),
     "a send to oneself": (
         [finished(0), waits(1, "Send", peer=1)],
@@ -156,11 +156,11 @@ CASES = {
     ),
     "an irecv that takes the message": (
         [finished(0, done("send", peer=1)), waits(1, "recv", idle("irecv", peer=0), peer=0)],
-        "its earlier irecv from rank 0 [cell 3, line 1], which nobody waits for, comes first",
+        "its earlier irecv from rank 0 [cell 3, line 1], which is never waited for, comes first",
     ),
     "an irecv nobody waits for": (
         [finished(0), finished(1, still_open=[idle("irecv", peer=0)])],
-        "Rank 1 has started irecv from rank 0 [cell 3, line 1] and waits for it nowhere.",
+        "Rank 1 has started irecv from rank 0 [cell 3, line 1] and never waits for it.",
     ),
     "an endless loop": (
         [waits(0, "barrier"), RankState(1, "computing", site="cell 3, line 9")],
@@ -177,7 +177,7 @@ CASES = {
     ),
     "an error": (
         [waits(0, "barrier"), RankState(1, "raised", outcome="ValueError: wrong")],
-        "Rank 1 raised an error (ValueError), so rank 0 waited in vain in barrier",
+        "Rank 1 raised an error (ValueError), so rank 0 never got out of barrier",
     ),
     "nothing": ([finished(0), RankState(1, "idle")], "No rank was waiting for another."),
 }

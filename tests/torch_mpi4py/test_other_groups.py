@@ -64,8 +64,8 @@ def test_a_report_says_who_is_not_in_it() -> None:
     found = report(rank_0="all_reduce", rank_1="all_reduce").with_stuck([0, 1])
     assert found.diagnosis == (
         "Ranks 0 and 1 are stuck in C code [cell 4, line 2], where no signal reaches it. Ranks 0 "
-        "and 1 are in all_reduce, in group 1 of PyTorch's nccl. Rank 2 is not. Nobody can free a "
-        "rank from such a group."
+        "and 1 are in all_reduce, in group 1 of PyTorch's nccl. Rank 2 is not. A rank cannot be "
+        "freed from such a group."
     )
     assert "open: all_reduce, in group 1 of PyTorch's nccl" in found.table()
 

@@ -100,7 +100,9 @@ def _name_of(op: ReduceOp, dtype: torch.dtype) -> str:
     if fractional and name in ("BAND", "BOR", "BXOR"):
         raise TypeError(f"{name} is for whole numbers and bool, not {dtype}; use SUM, MIN or MAX")
     if dtype.is_complex and name in ("MIN", "MAX"):
-        raise TypeError(f"{name} needs an order, which complex numbers have not; reduce abs()")
+        raise TypeError(
+            f"{name} does not work on complex numbers, which have no order; reduce abs()"
+        )
     if dtype in _NOT_IN_TORCH or (name == "AVG" and dtype == torch.bool):
         raise TypeError(f"{name} of {dtype} is not supported; convert to a signed number first")
     return name

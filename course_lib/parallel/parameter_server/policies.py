@@ -19,7 +19,7 @@ from typing import Any
 
 from ..arguments import function, seconds, whole
 
-LATE = "late: the round had its gradients already"
+LATE = "late: the round already had its gradients"
 
 
 class Mode:

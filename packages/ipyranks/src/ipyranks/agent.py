@@ -72,7 +72,7 @@ class Agent:
                 await asyncio.wait_for(self._stop.wait(), _WATCH_INTERVAL_S)
             now = time.monotonic()
             if now - self._keeper.heard_at > self._lease_s:
-                self._end_alone(f"nothing heard of the keeper for {self._lease_s} s")
+                self._end_alone(f"the keeper has not answered for {self._lease_s} s")
             if now - looked >= _LOOK_AT_ENGINES_EVERY_S:
                 looked = now
                 self.ranks.look_after()

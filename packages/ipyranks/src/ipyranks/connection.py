@@ -46,8 +46,8 @@ class Client(ipp.Client):
         except (KeyError, error.NoEnginesRegistered) as gone:
             self.explain()
             raise ClusterError(
-                f"this view asks for an engine that has left the cluster ({gone}); cluster.view is "
-                "a view on all ranks that are left, cluster.restart() starts fresh ones"
+                f"this view includes a rank that has left the cluster ({gone}); use cluster.view "
+                "for the ranks that are left, or cluster.restart() for fresh ones"
             ) from None
 
 
@@ -174,7 +174,7 @@ class Connection:
             ValueError: if there is no such rank, or no such signal.
         """
         if signum not in signal.valid_signals():
-            raise ValueError(f"{signum!r} is no signal here; signal.SIGTERM, for one, is")
+            raise ValueError(f"{signum!r} is not a signal on this system; try signal.SIGTERM")
         engines = self.who.engines_of(self.ids if ranks is None else ranks)
         self._signal(signum, engines)
 

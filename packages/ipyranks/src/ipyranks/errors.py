@@ -32,7 +32,7 @@ WHY_DEAD = (
 )
 MEMORY_ADVICE = (
     "Smaller batches or fewer ranks need less; `free -h` shows how much there is, `sudo dmesg | "
-    "grep -i 'killed process'` whom the system has killed."
+    "grep -i 'killed process'` which processes the system has killed."
 )
 
 

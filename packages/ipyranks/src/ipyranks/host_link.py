@@ -82,9 +82,9 @@ class HostLink:
             raise HostError(self._why("did not answer", f"within {_HELLO_WITHIN_S:g} s")) from None
         if said["problem"]:
             raise HostError(
-                f"{self.host}: {said['problem']}. Every host, named once, needs "
-                f"{self._directory.path.parent} for itself; IPYRANKS_RUNTIME_DIR names another "
-                "folder than this one's"
+                f"{self.host}: {said['problem']}. Name each host only once; each needs "
+                f"its own {self._directory.path.parent}. If hosts share that folder, name another "
+                "one in IPYRANKS_RUNTIME_DIR"
             )
         self._is_open = True
         self._channel = Channel(self._process.stdout, self._process.stdin)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ class HostLink:
             self._channel.ask("beat").add_done_callback(asked)
             await asyncio.sleep(_BEAT_EVERY_S)
             if self._is_silent():
-                self._lose(f"nothing was heard of it for {_LOST_AFTER_S:g} s")
+                self._lose(f"it has not answered for {_LOST_AFTER_S:g} s")
                 return  # an agent that lives is to notice that its lease is over
 
     def _is_silent(self) -> bool:

@@ -70,7 +70,7 @@ def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
         ValueError: if it is neither; the message says what is wrong.
     """
     if not isinstance(said, str | os.PathLike):
-        raise ValueError(f"hosts: {said!r} is neither a text nor a path; {_ADVICE}")
+        raise ValueError(f"hosts: {said!r} is neither a string nor a path; {_ADVICE}")
     text = os.fspath(said)
     # A list of hosts holds no separator of folders, and a hostfile's name hardly a colon.
     is_path = "/" in text or os.path.isfile(text)
@@ -80,9 +80,9 @@ def read_hosts(said: str | os.PathLike[str]) -> dict[str, int]:
         found = _SLOTS.match(entry)
         name, slots = (found["host"], int(found["slots"])) if found else (entry, 0)
         if not found or not slots or not _NAME.match(name):
-            raise ValueError(f"hosts: {entry!r} is no host with its number of ranks; {_ADVICE}")
+            raise ValueError(f"hosts: {entry!r} is not a host with its number of ranks; {_ADVICE}")
         if name in hosts:
-            raise ValueError(f"hosts: {name} is named twice; give each host once, with all ranks")
+            raise ValueError(f"hosts: {name} is named twice; name it once, with all its ranks")
         hosts[name] = slots
     if not hosts:
         raise ValueError(f"hosts: {text!r} names no host")
@@ -190,7 +190,7 @@ def known_address(address: str, whose: str, ours: Collection[IPv4Interface]) -> 
     if address in (own := [str(one.ip) for one in ours]):
         return address
     raise HostError(
-        f"{whose}, which is none of its own IPv4 addresses ({', '.join(own) or 'it has none'}): "
+        f"{whose}, which is not one of its own IPv4 addresses ({', '.join(own) or 'it has none'}): "
         "name the one that all hosts reach in IPYRANKS_ADDRESS"
     )
 

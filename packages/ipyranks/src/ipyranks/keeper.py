@@ -219,9 +219,9 @@ class Keeper:
         slots = self._allocation.hosts
         if (tasks := sum(slots.values())) < self.n:
             raise HostError(
-                f"Slurm's job {self._allocation.job} is for {tasks} task{'s' * (tasks > 1)}, and "
-                f"not for {self.n} ranks: ask for it with --ntasks={self.n}, or have the ranks "
-                "share what it has of this node: export IPYRANKS_CLUSTER=local"
+                f"Slurm's job {self._allocation.job} is for {tasks} task{'s' * (tasks > 1)}, "
+                f"not for {self.n} ranks: ask for --ntasks={self.n}, or run all ranks in the job's "
+                "part of this node: export IPYRANKS_CLUSTER=local"
             )
         self.hosts = filled(slots, self.n)
 
@@ -305,7 +305,7 @@ class Keeper:
         # Before it is ready nobody has used it.
         grace = 0 if self.state in ("queued", "starting") else self.grace
         if self._orphaned_at is not None and now - self._orphaned_at >= grace:
-            log.info("nobody adopted the cluster within %s s", grace)
+            log.info("no notebook took over the cluster within %s s", grace)
             self._stop.set()
         if self.state == "starting":
             self._watch_the_clock(now)

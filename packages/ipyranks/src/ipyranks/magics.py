@@ -223,7 +223,7 @@ def _more_time(limit: Limit, moving: bool, starved: dict[int, float]) -> str:
     rank = max(starved, key=starved.__getitem__, default=None)
     if rank is not None and starved[rank] > _STARVED * limit.seconds:
         return (
-            f" For {starved[rank]:.0f} s of that rank {rank} could have run, but no core was free: "
+            f" For {starved[rank]:.0f} s of that, rank {rank} was ready, but no core was free: "
             f"this machine is busy, so the cell may only need more time: {way}."
         )
     if moving:
@@ -272,7 +272,7 @@ def require_first_line(lines: list[str]) -> list[str]:
         found = first and _CELL_MAGIC.match(first.line[first.start[1] :])
         if found:
             raise ClusterError(
-                f"`{found[1]}` has to stand in the first line of its cell, above comments too: "
+                f"`{found[1]}` has to be the first line of its cell, even above comments: "
                 f"move the line `{found[0].rstrip()}` to the top"
             )
     return lines

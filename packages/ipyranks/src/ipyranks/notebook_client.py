@@ -232,7 +232,7 @@ class NotebookClient:
         """Give up the connection; the grace time of the cluster begins."""
         self._channel.close()
         if self._end is None:
-            self._end = "this notebook has let go of it"
+            self._end = "this notebook has disconnected from it"
 
     @property
     def is_ours(self) -> bool:

@@ -300,7 +300,7 @@ class Recovery:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"not all of {rank_list(survivors)} came within {timeout_s:g} s; "
-                    "cluster.where() says what they do, cluster.kill(RANK) ends one, and then "
+                    "cluster.where() shows what they do, cluster.kill(RANK) ends one, and then "
                     "cluster.shrink() goes on"
                 )
 
@@ -351,7 +351,7 @@ class Recovery:
         parts = [", ".join(known[:_NAMES_SHOWN]) + more] if known else []
         silent = [rank for rank, some in names.items() if some is None]
         if silent:
-            parts.append(f"whatever was on {rank_list(silent)}, which no longer answered")
+            parts.append(f"everything on {rank_list(silent)}, which no longer answered")
         return "all variables on them are lost" + (f": {'; '.join(parts)}" if parts else "")
 
     def open(self, found: bool = False) -> None:

@@ -45,7 +45,7 @@ def make_shared_folder(ranks: Sequence[Rank], view: object, on_other_hosts: bool
     if blind:
         folder.cleanup()
         raise ClusterError(
-            f"{parent} is no folder that {', '.join(blind)} shares with this host; set "
+            f"{parent} is not a folder that {', '.join(blind)} shares with this host; set "
             "IPYRANKS_SHARED to one that all hosts see, such as your home on a cluster"
         )
     _kept.append(folder)

@@ -172,7 +172,7 @@ async def allocate(n: int, settings: Mapping[str, Any], tell: Callable[[str], No
         if "SLURM_JOB_ID" not in variables:
             await process.wait()
             await asyncio.wait([listening], timeout=_ENDS_WITHIN_S)  # what it has said is read
-            raise HostError(f"Slurm gives no job: {_reason(said)}")
+            raise HostError(f"Slurm granted no job: {_reason(said)}")
         return await asyncio.to_thread(Allocation.of_variables, variables, process=process)
     except BaseException:
         await _end(process)

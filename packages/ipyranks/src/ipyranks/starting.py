@@ -146,7 +146,7 @@ def _of_the_workshop(said: str) -> tuple[dict[str, int] | None, dict[str, Any] |
         raise ValueError(f"IPYRANKS_CLUSTER={said}: {error}") from None
     if said not in ("", "local"):
         raise ValueError(
-            f"IPYRANKS_CLUSTER={said}: it may be local, hosts:node1:2,node2:2, slurm, or "
+            f"IPYRANKS_CLUSTER={said}: set it to local, hosts:node1:2,node2:2, slurm, or "
             "slurm:partition=main,nodes=2"
         )
     return None, {} if not said and is_inside() else None
@@ -212,7 +212,7 @@ def _say_why_not(keeper: NotebookClient, error: ClusterError) -> None:
     """Tell why a cluster cannot be used again."""
     if not keeper.was_stopped:
         reason = str(error).partition(";")[0].partition("\n")[0]
-        print(f"Not used again: {reason}. All variables on the ranks of before are lost.")
+        print(f"The earlier cluster was not reused: {reason}. All variables on its ranks are lost.")
 
 
 def _fresh_cluster(settings: dict) -> Cluster:

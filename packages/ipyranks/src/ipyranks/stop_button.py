@@ -51,8 +51,7 @@ class StopButton:
         signal.signal(signal.SIGINT, self._before)
         if kind is None and self.presses:
             raise interruption(
-                "the ranks had ended what they were doing; only what comes after it in this cell "
-                "was interrupted"
+                "the ranks had already finished; only the rest of this cell was interrupted"
             )
 
     @contextlib.contextmanager

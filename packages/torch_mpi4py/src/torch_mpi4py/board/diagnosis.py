@@ -59,8 +59,8 @@ def _error(world: World, waits: Waits) -> str:
         return ""
     kind = world[raised[0]].outcome.partition(":")[0]
     return (
-        f"{_subject(raised, 'raised')} an error ({kind}), so {name_ranks(waits)} waited in vain "
-        f"in {_common_text(waits)}."
+        f"{_subject(raised, 'raised')} an error ({kind}), so {name_ranks(waits)} never got "
+        f"out of {_common_text(waits)}."
     )
 
 
@@ -99,9 +99,9 @@ def _cycle(world: World, waits: Waits) -> str:
     if len(circle) == 1:
         (rank,), (op,) = circle, ops
         return (
-            f"Rank {rank} waits for itself in {_where(op)}: it cannot do the other half of it "
-            f"meanwhile. Correct the {'source' if op.needs_send else 'destination'}, or use isend "
-            "or irecv."
+            f"Rank {rank} waits for itself in {_where(op)}: it cannot do the other half "
+            f"at the same time. Correct the {'source' if op.needs_send else 'destination'}, or use "
+            "isend or irecv."
         )
     sites = dict.fromkeys(op.site for op in ops if op.site)
     ranks, where = name_ranks(circle), at("; ".join(sites))
@@ -128,8 +128,9 @@ def _lost_to_an_irecv(world: World, waits: Waits) -> str:
         for earlier in world[rank].unattended if op.needs_send else ():
             if earlier.needs_send and _may_match(earlier, op):
                 return (
-                    f"{_waits_in(rank, op)}, but its earlier {_where(earlier)}, which nobody "
-                    "waits for, comes first and takes the message. Wait for every irecv you start."
+                    f"{_waits_in(rank, op)}, but its earlier {_where(earlier)}, which is "
+                    "never waited for, comes first and takes the message. Wait for every irecv you "
+                    "start."
                 )
     return ""
 
@@ -268,14 +269,14 @@ def _overdue(world: World) -> str:
     parts = [f"{_subject(r, 'is', 'are')} in {text}" for text, r in kinds.items()]
     if missing := [rank for rank in ranks if rank not in calls]:
         parts.append(f"{_subject(missing, 'is', 'are')} not")
-    return f" {'. '.join(parts)}. Nobody can free a rank from such a group."
+    return f" {'. '.join(parts)}. A rank cannot be freed from such a group."
 
 
 def _unattended(world: World, waits: Waits) -> str:
     for rank, state in world.items():
         for op in state.unattended:
             return (
-                f"Rank {rank} has started {_where(op)} and waits for it nowhere. "
+                f"Rank {rank} has started {_where(op)} and never waits for it. "
                 "Call wait() on every handle."
             )
     return ""

@@ -142,7 +142,9 @@ def _reduction(dtype: torch.dtype, code: int) -> Reduction:
     if fractional and name in _BITWISE:
         raise TypeError(f"{name} is for whole numbers and bool, not {dtype}; use SUM, MIN or MAX")
     if dtype.is_complex and name in ("MIN", "MAX"):
-        raise TypeError(f"{name} needs an order, which complex numbers have not; reduce abs()")
+        raise TypeError(
+            f"{name} does not work on complex numbers, which have no order; reduce abs()"
+        )
     if dtype == torch.bool:
         if name not in _BOOL_OP:
             raise TypeError(f"{name} of bool has no meaning; convert to a number first")

@@ -92,8 +92,8 @@ def _start_mpi_in_time(seconds: float) -> None:
     A rank that died before, or has not been started, would be waited for indefinitely.
     """
     why = (
-        f"MPI_Init waits for all ranks, of which not all came within {seconds:g} s: one may have "
-        f"died. {_START_SECONDS}=0 on all ranks waits for ever"
+        f"MPI_Init waits for all ranks, and some did not come within {seconds:g} s: one may have "
+        f"died. To wait without a limit, set {_START_SECONDS}=0 on all ranks"
     )
     alarm.within(seconds, why, _start_mpi)
 
@@ -124,7 +124,8 @@ try:
     _limit = float(os.environ.get(_START_SECONDS, "120"))
 except ValueError:
     raise ImportError(
-        f"{_START_SECONDS}={os.environ[_START_SECONDS]!r} is no number of seconds; 0 is no limit"
+        f"{_START_SECONDS}={os.environ[_START_SECONDS]!r} is not a number of seconds; 0 means no "
+        "limit"
     ) from None
 _size = os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE", "1")
 if _initialized_before or _limit <= 0 or _size == "1":
@@ -143,8 +144,8 @@ if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
     )
 if _imported_before and (_found := _losses()):
     warnings.warn(
-        "mpi4py.MPI was imported before torch_mpi4py, so that these settings came too late: "
-        f"{'; '.join(_found)}. Say `from torch_mpi4py import MPI` instead, or before.",
+        "mpi4py.MPI was imported before torch_mpi4py, so these settings came too late: "
+        f"{'; '.join(_found)}. Write `from torch_mpi4py import MPI` instead, or write it first.",
         stacklevel=2,
     )
 

@@ -48,6 +48,6 @@ def require_same(hosts: Sequence[str], found: Sequence[Mapping[str, str]]) -> No
     said = [f"{host} has {', '.join(what)}" for host, what in differing.items() if what]
     if said:
         raise RuntimeError(
-            f"hosts differ from {hosts[0]}, that of rank 0: {'; '.join(said)}. "
+            f"hosts differ from {hosts[0]}, the host of rank 0: {'; '.join(said)}. "
             "Install the same versions on all of them"
         )

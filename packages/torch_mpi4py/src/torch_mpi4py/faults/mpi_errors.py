@@ -13,7 +13,7 @@ from ..log import shared_report
 from .deaths import await_failed_ranks, has_ulfm, is_revoked
 
 _FREE_SOME = (
-    "It is like this when a rank has used up its communicators: 65,535 with Open MPI, 2,048 with "
+    "This happens when a rank has used up its communicators: 65,535 with Open MPI, 2,048 with "
     "MPICH. Free those you make (comm.Free(), dist.destroy_process_group(group)). "
 )
 _MAKE_COMMUNICATORS = {

@@ -1,0 +1,1 @@
+"""Proofreading: spelling, grammar and tics of every page."""
