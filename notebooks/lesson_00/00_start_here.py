@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 00 Start here
 #
-# **The one idea.** One notebook drives several processes, called *ranks*, that all run the same cell at the same time, each with memory of its own. Everything in this course, from a single message to training a network on many machines, is ranks that compute apart and talk to each other.
+# **The one idea.** One notebook drives several processes, called *ranks*, that all run the same cell at the same time, each with its own memory. Everything in this course, from a single message to training a network on many machines, comes down to ranks that compute separately and talk to each other.
 #
 # **You will be able to**
 # - start ranks from a notebook, run a cell on all of them, and tell them apart;
-# - read what you see when a rank raises an error, and when a rank waits for ever;
+# - read what you see when a rank raises an error, and when a rank hangs;
 # - get the ranks back in step afterwards, with your variables;
 # - watch four ranks train one network together, and say what was gained and what was not.
 #
-# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. Nothing about parallel computing. A word you have forgotten later on is in the [glossary](../notebooks/glossary.md).
+# **You need first** Python, some NumPy or PyTorch, and a rough idea of how a network is trained. You need to know nothing about parallel computing. If you forget a term later, look it up in the [glossary](../notebooks/glossary.md).
 #
-# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to study it with its three exercises.
+# **Time.** The notebook runs in about 25 s (*measured here*: 4 ranks on 2 cores). Allow 45 minutes to study it and do its three exercises.
 
 # %% [markdown]
 # ## 1. Start four ranks
@@ -47,15 +47,15 @@ from rank_by_rank.lesson_00.figures import labelled_images
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# Each line is one process, with a *process id* (pid) that your operating system knows it by.
+# Each line describes one process. Your operating system knows the process by its *process id* (pid).
 #
 # - **rank**: its number. Four ranks are numbered 0, 1, 2, 3.
-# - **device**: where its tensors live: the processor (`cpu`), or a graphics card, if there is one.
-# - **threads**: how many threads it computes with. One each: the ranks on a machine share its cores.
-# - **MPI library**: what carries messages between the ranks. MPI, the *Message Passing Interface*, is a standard from 1994 that every supercomputer speaks, and your laptop as well.
-# - **host**: the machine it runs on. On a laptop it is the same for all; lessons run unchanged when it is not.
+# - **device**: where its tensors live, either the processor (`cpu`) or a graphics card.
+# - **threads**: how many threads it computes with. Here each rank has one, because the ranks on a machine share its cores.
+# - **MPI library**: the library that carries messages between the ranks. MPI, the *Message Passing Interface*, is a standard from 1994. Every supercomputer supports it, and so does your laptop.
+# - **host**: the machine it runs on. On a laptop all ranks have the same host. The lessons also run unchanged on several hosts.
 #
-# The number of ranks is the *world size*. How many cores has this machine, where the notebook runs, for the ranks that are on it?
+# The number of ranks is the *world size*. How many cores does the machine that runs this notebook have for its ranks?
 
 # %% tags=["nbval-ignore-output"]
 import os
@@ -66,21 +66,21 @@ print(f"{cores} cores on this machine")
 # %% [markdown]
 # ## 2. One cell, four ranks
 #
-# A cell that begins with `%%px` runs on all ranks; without it, a cell runs in this notebook, as ever. The ranks know a few names from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
+# A cell that begins with `%%px` runs on all ranks. Any other cell runs in this notebook, as usual. The ranks know a few names from the start: `rank`, `world_size`, `comm` (for messages), `np` (NumPy), `torch` and `dist` (`torch.distributed`).
 
 # %%
 # %%px
 print(f"I am rank {rank} of {world_size}")
 
 # %% [markdown]
-# The same line ran four times. In which order they ran nobody knows: the output is *shown* in rank order so that you can read it. The value of a last line is shown as well:
+# The same line ran four times. The ranks may have run it in any order: the output is *shown* in rank order to make it readable. The value of a cell's last line is shown too:
 
 # %%
 # %%px
 rank**2
 
 # %% [markdown]
-# **Predict.** First, this notebook sets `treasure = "of the notebook"`. Then every rank sets a `treasure` of its own. What does the notebook's `treasure` hold afterwards? Write it in place of `None`, as a string. Writing it down first is worth it: you will do so in every lesson.
+# **Predict.** First, this notebook sets `treasure = "of the notebook"`. Then every rank sets a `treasure` of its own. What does the notebook's `treasure` hold afterwards? Write your answer in place of `None`, as a string. It is worth writing a prediction down before you run a cell, and you will do so in every lesson.
 
 # %%
 treasure = "of the notebook"
@@ -95,9 +95,9 @@ print(treasure)
 compare(prediction, treasure)
 
 # %% [markdown]
-# Five processes, five variables called `treasure`. No process can look into the memory of another one, not even on the same machine. All they can do is send messages.
+# Five processes, five variables called `treasure`. No process can look into the memory of another, not even on the same machine. All they can do is send messages.
 #
-# `cluster.view` is the notebook's own line to the ranks. It fetches a variable from all of them, or gives one to all:
+# `cluster.view` is the notebook's own line to the ranks. It fetches a variable from all of them, or sets one on all of them:
 
 # %%
 everyones_treasure = cluster.view["treasure"]
@@ -112,11 +112,11 @@ print(message)
 assert message == "the notebook says hello"
 
 # %% [markdown]
-# Lines that begin with `assert` do nothing if what they claim is true, and stop the notebook if it is not. They are how this course keeps itself honest: every claim is checked on every rank.
+# A line that begins with `assert` does nothing if its claim is true, and stops the notebook if it is not. That is how this course keeps itself honest: every claim is checked on every rank.
 #
 # ### Exercise 1: who are my neighbours?
 #
-# Think of the ranks as sitting round a table: rank 1 on the right of rank 0, and so on, and rank 0 on the right of the last one.
+# Imagine that the ranks sit round a table. Rank 1 sits on the right of rank 0, rank 2 on the right of rank 1, and so on. Rank 0 sits on the right of the last rank.
 
 # %%
 figures.who_sends_to_whom(
@@ -124,7 +124,7 @@ figures.who_sends_to_whom(
 )
 
 # %% [markdown]
-# Write `neighbours(rank, world_size)`. It returns two numbers: the rank on the left, and the rank on the right. It has to work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run the cell, then run the check below it.
+# Write `neighbours(rank, world_size)`. It returns two numbers: the rank on the left, and the rank on the right. It must work for any number of ranks. Fill in the function (delete the line that raises `NotImplementedError`), run the cell, then run the check below it.
 
 
 # %% tags=["exercise"] exercise="00.neighbours"
@@ -139,7 +139,7 @@ def neighbours(rank, world_size):
 check("00.neighbours")
 
 # %% [markdown]
-# If you are stuck, run `hint("00.neighbours")` in a new cell: there are three hints, each one stronger. `solution("00.neighbours")` shows a worked solution. You may also skip an exercise: a later cell that uses your function takes the worked solution if there is none. `progress()` keeps account: for every lesson it shows how many exercises you have solved, and which you have tried or skipped.
+# If you are stuck, run `hint("00.neighbours")` in a new cell. There are three hints, each stronger than the one before. `solution("00.neighbours")` shows a worked solution. You may also skip an exercise: a later cell that needs your function then uses the worked solution. `progress()` shows how many exercises of each lesson you have solved, tried and skipped.
 
 # %% tags=["nbval-ignore-output"]
 progress()
@@ -164,9 +164,9 @@ print("nothing happened to me")
 compare(prediction, sum(cluster.view["survived"]))
 
 # %% [markdown]
-# Read it from the top: first what the others printed, then which rank failed, with its own traceback and the line marked, then one line about everyone else. If several ranks fail, the one that failed by itself is shown first; those that only failed because of it get a line.
+# Read the output from the top. First comes what the other ranks printed. Then comes the rank that failed, with its own traceback and the failing line marked. The last line is about all the others. If several ranks fail, the one that failed on its own is shown first. The ones that failed only because of it get a line each.
 #
-# An error ends a cell. It does not end a rank: rank 2 is there, and remembers everything.
+# An error ends a cell, but not a rank: rank 2 is still there and remembers everything.
 
 # %%
 # %%px
@@ -174,9 +174,9 @@ print("still here, my treasure is", treasure)
 assert treasure == 10 * rank
 
 # %% [markdown]
-# ## 4. When a rank waits for ever
+# ## 4. When a rank hangs
 #
-# Ranks that talk can also wait for each other. `comm.allreduce(x)` adds up everybody's `x` and gives the sum to everybody, so it needs everybody to take part.
+# Ranks that talk to each other sometimes have to wait for each other. `comm.allreduce(x)` adds up every rank's `x` and gives the sum to every rank, so all ranks must take part.
 
 # %%
 # %%px
@@ -185,7 +185,7 @@ print(total)
 assert total == 0 + 10 + 20 + 30
 
 # %% [markdown]
-# In the next cell rank 3 does not take part. With plain MPI the others would now wait for ever, and so would you. Here a cell has a *limit*: 60 s, unless you say otherwise. `--limit 2` makes it 2 s, so that you need not wait long.
+# In the next cell, rank 3 does not take part. With plain MPI the others would now wait indefinitely, and so would you. Here each cell has a *limit*: 60 s, unless you set another. `--limit 2` makes it 2 s, so you do not have to wait long.
 #
 # **Predict.** How many ranks do not finish?
 
@@ -203,13 +203,13 @@ finished = True
 compare(prediction, cluster.view["finished"].count(False))
 
 # %% [markdown]
-# This is a *hang report*. It has one row for each rank: whether it had finished, was computing, or was waiting; if it was waiting, then in which call, in which line of which cell, and for how long. The sentence below the table says what that means.
+# This is a *hang report*. It has one row for each rank, which says whether the rank had finished, was computing, or was waiting. For a waiting rank, the row also says in which call, in which line of which cell, and for how long. The sentence below the table says what that means.
 #
-# - **Symptom.** The cell stands still until its limit has passed.
-# - **Diagnosis.** The ranks that wait are innocent. Look for the one that *finished*: it was not where the others were.
-# - **Fix.** All ranks have to make the call. Here: take it out of the `if`.
+# - **Symptom.** Nothing happens until the cell's limit has passed.
+# - **Diagnosis.** The waiting ranks are not at fault. Look for the rank that *finished*: it did not make the call in which the others wait.
+# - **Fix.** All ranks must make the call. Here, take it out of the `if`.
 #
-# When ranks are pulled out of a call, nobody can be sure which messages have arrived. So the connections between the ranks were made afresh; the line above the report says so. Your variables stayed, and you simply go on:
+# When ranks are pulled out of a call, it is uncertain which messages have arrived. The connections between the ranks were therefore renewed, as the line above the report says. Your variables are still there, and you can simply go on:
 
 # %%
 # %%px
@@ -218,11 +218,11 @@ print(f"{total} ranks took part; my treasure is {treasure}")
 assert (total, treasure) == (world_size, 10 * rank)
 
 # %% [markdown]
-# You can also press the notebook's stop button (■) while a cell runs: it reaches the ranks too, and shows the same report. A cell that honestly needs longer gets more time with `%%px --limit 300`, or every cell with `cluster.limit = 300`. And `cluster.restart()` starts fresh ranks, without variables, should you ever want to begin again.
+# You can also press the notebook's stop button (■) while a cell runs. It stops the ranks too, and shows the same report. If a cell really needs longer, give it more time with `%%px --limit 300`, or set `cluster.limit = 300` for all cells. If you ever want to begin again, `cluster.restart()` starts fresh ranks without variables.
 #
 # ## 5. A first taste: four ranks train one network
 #
-# Here are 1,797 digits, written by 13 people in the 1990s and scaled down to 8 × 8 pixels: 1,437 to train on, and 360 set apart to test with. They come with the course, so nothing is downloaded.
+# Here are 1,797 digits, written by 13 people in the 1990s and scaled down to 8 × 8 pixels. 1,437 of them are for training, and 360 are set aside for testing. They come with the course, so nothing is downloaded.
 
 # %%
 # %%px --local
@@ -236,7 +236,7 @@ assert (training.images.shape, len(test)) == ((1437, 1, 8, 8), 360)
 labelled_images(training.images[:10], training.labels[:10])
 
 # %% [markdown]
-# The network has two layers of convolutions and one linear layer. `--local` makes the notebook run the cell as well, as a fifth process: it will train alone, for comparison. The fixed *seed* gives everyone the same initial weights.
+# The network has two convolutional layers and one linear layer. `--local` also runs the cell in the notebook, as a fifth process, which will train alone for comparison. The fixed *seed* of the random numbers gives every process the same initial weights.
 
 # %%
 # %%px --local
@@ -254,7 +254,7 @@ def make_network():
 
 
 # %% [markdown]
-# **One process first.** Each step takes 128 images (a *batch*), works out in which direction each weight should move (the *gradient*), and moves all weights a little. Eight times through all images, called eight *epochs*; that takes about ten seconds on a small machine.
+# **One process first.** Each step takes 128 images (a *batch*), works out in which direction each weight should move (the *gradient*), and moves all weights a little. The training goes through all images eight times: eight *epochs*. That takes about ten seconds on a small machine.
 
 # %%
 torch.set_num_threads(1)  # like each of the ranks
@@ -266,16 +266,16 @@ one_test_accuracy = one.accuracy[-1]
 # %% [markdown]
 # **Now four ranks.** The recipe for one step:
 #
-# 1. every rank takes *its share* of the batch: 32 images of the 128;
+# 1. every rank takes *its share* of the batch: 32 of the 128 images;
 # 2. every rank works out the gradient for its share;
-# 3. the four gradients are added up, and everybody gets the sum;
-# 4. every rank moves its weights by the same sum, so all four copies of the network stay the same.
+# 3. the four gradients are added up, and every rank gets the sum;
+# 4. every rank updates its weights with the same sum, so all four copies of the network stay the same.
 
 # %%
 figures.collective("all_reduce")
 
 # %% [markdown]
-# This is step 3, as a picture: a row is a rank, a block is its gradient. Afterwards everybody holds the sum of all four. In code, it takes one call, `dist.all_reduce`; the lines around it join all gradients of the network into one long tensor and take it apart again. The call needs a *process group*, which says who takes part. `init_process_group` makes the default one, of all ranks.
+# This picture shows step 3: each row is a rank, and each block is its gradient. Afterwards every rank holds the sum of all four. In code this takes one call, `dist.all_reduce`. The lines around it join all gradients of the network into one long tensor and take it apart again. The call needs a *process group*, which says which ranks take part. `init_process_group` makes the default group, which contains all ranks.
 
 # %%
 # %%px
@@ -297,7 +297,7 @@ def add_up_gradients(network):
 
 
 # %% [markdown]
-# One time through the images. The two lines marked `# <-` are all that is different from training alone. The loss is the sum over the share divided by the size of the *whole* batch, so that the four sums make the mean over the batch.
+# The next cell trains for one epoch. Only the two lines marked `# <-` make it different from training alone. The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
 
 # %%
 # %%px
@@ -319,7 +319,7 @@ def train_one_epoch(network, optimizer, epoch):
 
 
 # %% [markdown]
-# **Predict.** The four ranks do the same work as the one process, 1,437 images eight times. What fraction of its time will they need on your machine? (0.25 would be four times as fast. Mind how many cores there are.)
+# **Predict.** The four ranks do the same work as the one process: 1,437 images, eight times. What fraction of its time will they need on your machine? (0.25 would be four times as fast. Remember how many cores you have.)
 
 # %%
 prediction = None
@@ -343,7 +343,7 @@ for epoch in range(8):
 print(f"loss {four.loss[0]:.2f} in the first epoch, {four.loss[-1]:.3f} in the last")
 
 # %% [markdown]
-# We compare the *fastest* of the eight epochs of each run: whatever else your machine does at the time, it can only make an epoch slower.
+# We compare the *fastest* of the eight epochs of each run, because whatever else your machine is doing can only make an epoch slower.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -360,7 +360,7 @@ compare(prediction, fastest_epoch(four) / fastest_epoch(one), within=0.2)
 # %% [markdown]
 # ### Is it true?
 #
-# A curve that goes down proves little. These claims are stronger, and each rank checks them: all four copies of the network are the same *to the last bit*; they are not the ones we began with; and the loss fell.
+# A falling curve proves little. Each rank checks three stronger claims: all four copies of the network are the same *to the last bit*; they differ from the initial network; and the loss fell.
 
 # %%
 # %%px
@@ -373,9 +373,9 @@ assert four.loss[-1] < 0.1 * four.loss[0], "the loss did not fall"
 print("same weights as rank 0:", torch.equal(weights, weights_of_rank_0))
 
 # %% [markdown]
-# And in the notebook: four ranks learned what one process learned. Both add up the same numbers, but in a different order, and a computer rounds each sum to about 7 digits, so the two losses drift apart a little over the 96 steps. We allow 0.01.
+# The notebook checks that four ranks learned what one process learned. Both add up the same numbers, but in a different order. A computer rounds each sum to about 7 digits, so the two losses drift apart a little over the 96 steps. We allow a difference of 0.01.
 #
-# The bound for the accuracy: guessing gets 0.10 right, and a linear classifier between 0.95 and 0.98 of these 360 images (*measured* while the lesson was written). With convolutions, less than 0.95 would mean that something is wrong.
+# The bound for the accuracy comes from two simpler methods. Guessing gets 0.10 of these 360 images right, and a linear classifier between 0.95 and 0.98 (*measured* while the lesson was written). With convolutions, less than 0.95 would mean that something is wrong.
 
 # %%
 largest = max(abs(a - b) for a, b in zip(one.loss, four.loss, strict=True))
@@ -388,15 +388,15 @@ print("the losses of one process and of four ranks agree to 0.01, in every epoch
 print(f"Test accuracy: {four.accuracy[-1]:.3f} (four ranks), {one_test_accuracy:.3f} (one process)")
 
 # %% [markdown]
-# ### What was gained, and what not?
+# ### What was gained, and what was not?
 #
-# Drawn over the epochs, the two runs lie on top of each other: the ranks did not learn *better*. It is the same computation, cut into four.
+# Drawn over the epochs, the two runs lie on top of each other: the ranks did not learn *better*. It is the same computation, split four ways.
 
 # %% tags=["nbval-ignore-output"]
 figures.curves({"one process": one, "four ranks": four}, title="Over the epochs")
 
 # %% [markdown]
-# Drawn over the clock, they need not:
+# Drawn over time, the two runs may differ:
 
 # %% tags=["nbval-ignore-output"]
 figures.curves(
@@ -407,7 +407,7 @@ figures.curves(
 )
 
 # %% [markdown]
-# A fair comparison asks one question more. Your one process computed with a single thread, on a single core. PyTorch can also use all cores from within one process, by threads. How long does it take that way?
+# A fair comparison needs one more run. Your one process computed with a single thread, on a single core. With several threads, PyTorch can use all cores from one process. How long does it take that way?
 
 # %% tags=["nbval-ignore-output"]
 torch.set_num_threads(cores)
@@ -425,17 +425,17 @@ for what, run in {
     print(f"{what:26} {seconds:.3f} s an epoch, {speed_up:.2f} times as fast as one thread")
 
 # %% [markdown]
-# Those are the times of your machine (*measured here*). On a quiet machine with 2 cores, four ranks came out 1.4 to 1.5 times as fast as one thread, and two threads 1.5 to 1.8 times (*measured* while the lesson was written); on the same machine with other programs running, four ranks were as slow as 0.7 times one thread. What to take from that:
+# Those are the times on your machine (*measured here*). On a quiet machine with 2 cores, four ranks were 1.4 to 1.5 times as fast as one thread, and two threads 1.5 to 1.8 times (*measured* while the lesson was written). With other programs running on the same machine, four ranks fell to 0.7 times the speed of one thread. What to take from that:
 #
-# - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and some of that goes into messages, and into four processes taking turns on two cores. The busier your machine is with other things, the worse.
+# - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to messages and to taking turns on two cores. The busier your machine is, the more they lose.
 # - Threads in one process do as well or better here. So on one small machine you would not need ranks at all.
-# - But threads share one memory, so they end where the machine ends. Ranks share nothing and only send messages. The code above runs unchanged on one rank per graphics card, in eight machines, and that is what this course is about.
+# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. The code above runs unchanged with one rank per graphics card, on eight machines, and that is what this course is about.
 #
-# When ranks pay, by how much, and how to know beforehand: lesson 06. Everything in this taste gets explained by lesson 08: `all_reduce` in 02 and 03, why the gradients may be added in 04, the training loop in 05, PyTorch's own version of it in 08.
+# Lesson 06 shows when ranks pay, by how much, and how to know beforehand. The lessons up to 08 explain everything in this first taste: 02 and 03 explain `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
 #
 # ### Exercise 2: my share
 #
-# Above, `batch[rank::world_size]` cut a batch into shares. Write `my_share(samples, rank, world_size)`: it returns the list of the sample numbers, out of 0 to `samples - 1`, that belong to this rank. Each sample belongs to exactly one rank, and no rank gets more than one sample more than another. Which samples go to which rank is up to you.
+# Above, `batch[rank::world_size]` cut a batch into shares. Write `my_share(samples, rank, world_size)`. It returns the list of this rank's sample numbers, out of 0 to `samples - 1`. Each sample belongs to exactly one rank, and no rank gets more than one sample more than another. You may choose which samples go to which rank.
 
 
 # %% tags=["exercise"] exercise="00.my_share"
@@ -454,9 +454,9 @@ check("00.my_share")
 #
 # ### Exercise 3: one accuracy from four
 #
-# Rank 0 marked all test papers alone, while the others waited. Better: each rank marks its share, and they put their results together. But the shares may differ in size.
+# Rank 0 marked all test papers alone, that is, it tested the network on all 360 images while the others waited. It is better if each rank marks its share and the ranks then combine their results. But the shares may differ in size.
 #
-# Write `global_accuracy(comm, right, total)`: this rank has `right` correct answers out of `total`. It returns the accuracy over *all* ranks' papers, a number from 0 to 1, on every rank. `comm.allreduce(x)` gives everyone the sum of all ranks' `x`.
+# Write `global_accuracy(comm, right, total)`. This rank has `right` correct answers out of `total`. The function returns the accuracy over *all* ranks' papers, a number from 0 to 1, on every rank. `comm.allreduce(x)` gives every rank the sum of all ranks' `x`.
 
 
 # %% tags=["exercise"] exercise="00.global_accuracy"
@@ -474,7 +474,7 @@ check("00.global_accuracy")
 # %% [markdown]
 # Stuck? `hint("00.global_accuracy")`, `solution("00.global_accuracy")`.
 #
-# With your two functions the four ranks mark the 360 papers together, and find what rank 0 found alone. (`yours_or_solution` gives your function, or the worked solution if yours is missing or not right yet.)
+# With your two functions, the four ranks mark the 360 papers together and get the accuracy that rank 0 got alone. (`yours_or_solution` returns your function, or the worked solution if yours is missing or not right yet.)
 
 # %%
 share_of = yours_or_solution("00.my_share")
@@ -502,7 +502,7 @@ print(f"marked {len(labels)} of {len(test)} papers")
 # | run it in the notebook too | `%%px --local` | five processes run it |
 # | run it on some ranks | `%%px --targets 0` | only rank 0 runs it |
 # | look into the ranks | `cluster.view["x"]` | a list with everyone's `x` |
-# | find out what went wrong | read the output from the top | the rank that failed by itself comes first |
+# | find out what went wrong | read the output from the top | the rank that failed on its own comes first |
 # | end a cell that hangs | wait for its limit (`%%px --limit 5`), or press ■ | a report of what every rank was doing; the same variables |
 # | look at the ranks at any time | `cluster.report()` | the same report |
 # | begin again | `cluster.restart()` | fresh ranks |
@@ -510,7 +510,7 @@ print(f"marked {len(labels)} of {len(test)} papers")
 #
 # The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you find them as you left them.
 #
-# **Break it on purpose.** Give each rank other initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The loss that it prints falls all the same, and no error is raised. *Diagnosis:* run the cell that compares the copies with rank 0's: it fails. *Fix:* begin with the same weights, then receive the same sums. Without that line you would not have noticed: that is why it is there.
+# **Break it on purpose.** Give each rank other initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares the copies with rank 0's. It fails. *Fix:* give all ranks the same initial weights. Without that cell you would not have noticed, which is why it is there.
 #
 # **Next:** lesson 01, Send and receive. How does one rank get a number to another?
 #

@@ -33,7 +33,7 @@ NEIGHBOURS_HINTS = [
     "Rank 0 has the last rank, `world_size - 1`, on its left. The last rank has rank 0 on its "
     "right. You can use an `if` for each, or the remainder of a division: `%` in Python.",
     "`(rank + 1) % world_size` is 0 for the last rank and `rank + 1` for all others. In Python "
-    "`-1 % 4` is 3, so the same works on the left. Return the left one first.",
+    "`-1 % 4` is 3, so the same works on the left. Return the left neighbour first.",
 ]
 
 
@@ -87,8 +87,8 @@ def _judge_neighbours(given, wanted: tuple[int, int], asked: str, world_size: in
 MY_SHARE_HINTS = [
     "Try it with 10 samples and 4 ranks, on paper: two ranks get 3 samples, two get 2. Deal them "
     "out like cards: who gets sample 0, who gets sample 1, and who gets sample 4?",
-    "Dealt out like cards, rank 0 gets samples 0, 4, 8, and rank 1 gets 1, 5, 9. Every "
-    "`world_size`-th sample, beginning with number `rank`.",
+    "If you deal them out like cards, rank 0 gets samples 0, 4, 8, and rank 1 gets 1, 5, 9. A "
+    "rank gets every `world_size`-th sample, beginning with sample number `rank`.",
     "`range(start, stop, step)` counts in steps. `list(range(rank, ..., ...))` is all you need.",
 ]
 

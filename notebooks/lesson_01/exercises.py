@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # ---- ring pass --------------------------------------------------------------------------------
 
 RING_PASS_HINTS = [
-    "Two ranks behave differently from each other here: rank 0, which has the token at the start "
-    "and gets it back at the end, and everyone else, who first receives and then sends. The "
-    "right neighbour of rank r is `(r + 1) % comm.size`, its left one `(r - 1) % comm.size`.",
+    "There are two roles here. Rank 0 has the token at the start and gets it back at the end. "
+    "Every other rank first receives and then sends. The right neighbour of rank r is "
+    "`(r + 1) % comm.size`, and its left neighbour is `(r - 1) % comm.size`.",
     "Every rank but 0: receive the token from the left, append your rank, send it to the right, "
     "return it. Rank 0: append your rank and send *first*; only then receive, and return what "
     "you received.",
@@ -67,8 +67,8 @@ def check_ring_pass(ring_pass) -> str:
 
 SHIFT_LENGTH = 1 << 17  # float64 numbers: 1 MiB, more than any MPI takes without a receiver
 SHIFT_HINTS = [
-    "If every rank begins with a blocking `Send`, nobody gets as far as a receive. If every rank "
-    "begins with `Recv`, nobody gets as far as a send. What can a rank start *without* waiting "
+    "If every rank begins with a blocking `Send`, no rank gets as far as a receive. If every rank "
+    "begins with `Recv`, no rank gets as far as a send. What can a rank start *without* waiting "
     "for it to finish?",
     "`request = comm.Isend(array, dest=right)` starts the send and goes on at once. Then receive "
     "into a new array of the same shape and dtype, and only then `request.wait()`.",
@@ -79,7 +79,7 @@ SHIFT_HINTS = [
     "...  # wait for the request\n"
     "return received\n"
     "```\n"
-    "`comm.Sendrecv(array, dest=..., recvbuf=received, source=...)` does all of it in one call.",
+    "`comm.Sendrecv(array, dest=..., recvbuf=received, source=...)` does all this in one call.",
 ]
 
 
@@ -126,12 +126,12 @@ def check_shift(shift) -> str:
 # ---- handshake --------------------------------------------------------------------------------
 
 HANDSHAKE_HINTS = [
-    "Two roles, so one `if`. The worker's side is three lines: say something, hear something, say "
-    "something. The server's side is a loop that does the opposite of these three lines for one "
-    "worker, `comm.size - 1` times.",
+    "There are two roles, so you need one `if`. The worker's side has three lines: it says "
+    "something, hears something, and says something. The server's side is a loop that does the "
+    "opposite of these three lines for one worker, `comm.size - 1` times.",
     "The server does not know who comes next, so its first receive is from `MPI.ANY_SOURCE`. Give "
-    "it `status=status`, with `status = MPI.Status()`; afterwards `status.source` is the worker. "
-    "The answer goes to this worker, and the payload is received from this worker, by name.",
+    "it `status=status`, with `status = MPI.Status()`. Afterwards `status.source` is the worker. "
+    "Send the answer to this worker, and receive the payload from this worker, by its rank.",
     "```python\n"
     "if comm.rank != 0:\n"
     '    comm.send("hello", dest=0)\n'
@@ -190,8 +190,8 @@ def check_handshake(handshake) -> str:
 # ---- writing in order -------------------------------------------------------------------------
 
 IN_ORDER_HINTS = [
-    "Rank r may write when rank r - 1 has written. How does rank r - 1 tell it? What is in the "
-    "message does not matter: that it *arrives* says all.",
+    "Rank r may write when rank r - 1 has written. How does rank r - 1 tell it? The content of "
+    "the message does not matter, only that it *arrives*.",
     "Every rank does three things in this order: wait for a message from rank r - 1 (rank 0 does "
     "not), write, send a message to rank r + 1 (the last rank does not).",
     "```python\n"

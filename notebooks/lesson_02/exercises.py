@@ -58,7 +58,7 @@ def check_broadcast(broadcast) -> str:
 
 
 SCATTER_HINTS = [
-    "It is your broadcast with one difference: what the root sends depends on who it is for.",
+    "It is your broadcast with one difference: what the root sends depends on the receiver.",
     "Part r of the list is for rank r. The root's own part needs no message: it is `parts[root]`.",
     "```python\n"
     "if comm.rank != root:\n"
@@ -100,9 +100,9 @@ def check_scatter(scatter) -> str:
 # ---- a report without a hang ------------------------------------------------------------------
 
 REPORT_HINTS = [
-    "Which ranks reach the collective call? All of them have to, whatever `comm.rank` is.",
+    "Which ranks reach the collective call? All of them must, whatever `comm.rank` is.",
     "Call the collective first, on every rank, outside any `if`. Then let the `if` decide what "
-    "each rank returns. Which collective leaves the sum with the root alone?",
+    "each rank returns. Which collective leaves the sum only with the root?",
     "`total = comm.reduce(loss, root=0)` is the whole communication. On the other ranks "
     "`total` is None: do not divide there.",
 ]
@@ -130,10 +130,10 @@ def check_report(report) -> str:
 # ---- one mean over unequal shares -------------------------------------------------------------
 
 GLOBAL_MEAN_HINTS = [
-    "The mean of the ranks' means is wrong when the ranks have different amounts of data. What "
-    "two numbers does everyone need in order to work out the true mean?",
-    "The sum of all values, and how many there are. Both are sums over the ranks, so both can "
-    "travel in one tensor of two numbers.",
+    "The mean of the ranks' means is wrong when the ranks have different amounts of data. Which "
+    "two numbers does every rank need to work out the true mean?",
+    "They are the sum of all values and the number of values. Both are sums over the ranks, so "
+    "both can travel in one tensor of two numbers.",
     "Make `torch.stack([values.sum(), torch.tensor(len(values), dtype=torch.float64)])`, "
     "all-reduce it with `group=group`, then divide its first number by its second.",
 ]

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # 03 All-reduce from scratch
 #
-# **The one idea.** What an all-reduce does is settled: in the end everyone holds the sum. Which messages bring that about is not, and the ways differ in what they spend: some take few messages one after another, some move few bytes, and three numbers of your network tell which is faster for which size.
+# **The one idea.** The result of an all-reduce is fixed: in the end every rank holds the sum. How the messages travel is not: some algorithms send few messages one after another, some move few bytes, and three numbers of your network tell which is faster for which size.
 #
 # **You will be able to**
 # - write five all-reduces from sends and receives: naive, tree, recursive doubling, ring, Rabenseifner;
 # - count their steps, messages and bytes, and prove that the counts equal the formulas;
 # - predict their running time from latency, bandwidth and the speed of addition, and find the size at which one overtakes another;
 # - say why the result may differ in the last digit, and why replicas stay equal all the same;
-# - find the fault in a ring all-reduce that stood in a well-known tutorial.
+# - find the fault in a ring all-reduce from a well-known tutorial.
 #
 # **You need first** lesson 01 (send, receive, deadlock, α and β) and lesson 02 (what all-reduce, reduce-scatter and all-gather mean).
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it with its five exercises, best in two sittings: there is a place to stop after section 6, and what comes after it is optional for a workshop.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it and do its five exercises, best in two sittings. There is a place to stop after section 6; the rest is optional for a workshop.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -54,11 +54,11 @@ from mpi4py import MPI
 from torch_mpi4py import Traffic
 
 # %% [markdown]
-# ## 1. What is asked for
+# ## 1. The task
 #
-# Every rank has an array. Afterwards everyone's array holds the sum of all, element by element. In this lesson an all-reduce is a function of a communicator `comm` and a NumPy array, and works *in place*: the array that you pass is the one that the result comes into, as in `dist.all_reduce`.
+# Every rank has an array. Afterwards every rank's array holds the sum of all arrays, element by element. In this lesson an all-reduce is a function of a communicator `comm` and a NumPy array. It works *in place*: the result replaces the array that you pass, as in `dist.all_reduce`.
 #
-# A wrong all-reduce is often nearly right: right for four ranks, for lengths that divide evenly, on rank 0. So before we write the first one, here is the test that all of them have to pass. The numbers are small and whole: then a sum is exact, and "equal" means `==`.
+# A wrong all-reduce is often nearly right: right for four ranks, for lengths that divide evenly, or on rank 0. So before we write the first one, here is the test that all of them must pass. The numbers are small and whole, so sums are exact, and "equal" means `==`.
 
 
 # %%
@@ -77,11 +77,11 @@ assert not is_exact(lambda comm, array: None, comm), "a test must be able to fai
 assert is_exact(lambda comm, array: comm.Allreduce(MPI.IN_PLACE, array), comm)
 
 # %% [markdown]
-# Lengths of 0, of 1, and of 3 numbers for four ranks are among them: whoever cuts an array into parts should have met an empty part.
+# The lengths include 0, 1, and 3 numbers for four ranks. Code that cuts an array into parts should be tested with an empty part.
 #
 # ## 2. Naive: everyone to a root, root to everyone
 #
-# Rank 0 receives one array after another, adds it, and then sends the sum to one rank after another.
+# Rank 0 receives one array after another and adds it. Then it sends the sum to one rank after another.
 
 
 # %%
@@ -102,7 +102,7 @@ def all_reduce_naive(comm, array):
 assert is_exact(all_reduce_naive, comm)
 
 # %% [markdown]
-# The next picture shows how it goes. It is read like this: a grid for each step, a row for each rank, and a column for each quarter of its array (we will need the quarters later). A quarter has four slots. A slot is coloured when that rank's numbers have been added in; with all four it is the sum, Σ. A thick frame marks what has just arrived.
+# The next picture shows each step. There is a grid for each step, a row for each rank, and a column for each quarter of its array (we will need the quarters later). A quarter has four slots. A slot is coloured when that rank's numbers have been added in. With all four coloured it is the sum, Σ. A thick frame marks what has just arrived.
 
 # %%
 all_reduce_steps("naive")
@@ -136,13 +136,13 @@ assert naive.sent.messages == naive.received.messages == (3 if rank == 0 else 1)
 assert naive.sent.bytes == naive.received.bytes == 8192 * naive.sent.messages
 
 # %% [markdown]
-# `Traffic` is the course's *traffic meter*. It counts the messages that your code sends and receives, and their bytes, exactly; nothing is estimated.
+# `Traffic` is the course's *traffic meter*. It counts exactly the messages that your code sends and receives, and their bytes; it estimates nothing.
 #
-# Rank 0 sends and receives p - 1 times as much as each of the others, with p ranks. They mostly wait: 2 (p - 1) messages go through rank 0, one after another. With 4 ranks that may do. With 1,000 it is hopeless: each rank added costs everyone two more messages.
+# With p ranks, rank 0 sends and receives p - 1 times as much as each of the others. They mostly wait: 2 (p - 1) messages go through rank 0, one after another. With 4 ranks that may be acceptable. With 1,000 it is hopeless, because each extra rank costs all ranks two more messages.
 #
 # ## 3. Tree: add in pairs
 #
-# Rank 0 need not do all the adding. In the first step rank 1 sends to rank 0, and *at the same time* rank 3 to rank 2. In the second step rank 2, which holds the sum of two, sends to rank 0. The result goes back the same way.
+# Rank 0 need not do all the adding. In the first step rank 1 sends to rank 0 and, *at the same time*, rank 3 sends to rank 2. In the second step rank 2, which holds the sum of two, sends to rank 0. The result goes back the same way.
 
 # %%
 all_reduce_steps("tree")
@@ -169,9 +169,9 @@ def all_reduce_tree(comm, array):
 assert is_exact(all_reduce_tree, comm)
 
 # %% [markdown]
-# Each step doubles the number of ranks whose numbers are in rank 0's sum. So the way up takes lg p steps, and so does the way down. (lg p is the logarithm to base 2: how often you can double 1 before you reach p. If p is no power of two, it is rounded up.)
+# Each step doubles the number of ranks whose numbers are in rank 0's sum. So the way up takes lg p steps, and so does the way down. (lg p is the logarithm to base 2: how often you can double 1 before you reach p. If p is not a power of two, it is rounded up.)
 #
-# Is it so? Four ranks are few to see it. `rehearse` calls a function for as many ranks as you like, all in one process and in turns; messages that have to wait for each other are counted as *steps*. It tells nothing about time, but counts exactly.
+# Is that true? With only four ranks it is hard to see. `rehearse` calls a function for as many ranks as you like, all in one process, taking turns. It counts messages that have to wait for each other as *steps*. It says nothing about time, but its counts are exact.
 #
 # **Predict.** How many steps do naive and tree take with 64 ranks? Write a list of two numbers.
 
@@ -195,11 +195,11 @@ compare(prediction, cluster.view["with_64"][0])
 assert cluster.view["with_64"][0] == [2 * (64 - 1), 2 * 6]
 
 # %% [markdown]
-# 2 (p - 1) against 2 lg p, counted on the functions that you see above. With 1,024 ranks it would be 2,046 against 20.
+# The counts are 2 (p - 1) against 2 lg p, from the very functions that you see above. With 1,024 ranks they would be 2,046 and 20.
 #
-# ## 4. Recursive doubling: why should anybody wait?
+# ## 4. Recursive doubling: why should any rank wait?
 #
-# In a tree half of the ranks are idle after one step, and all but one in the end. Recursive doubling lets everyone work all the time. In each step *partners* swap what they hold, and both add: first neighbours, then ranks at distance 2, then 4. What a rank holds is the sum over twice as many ranks each time.
+# In a tree half of the ranks are idle after one step, and all but one at the end. With recursive doubling all ranks work all the time. In each step *partners* swap what they hold, and both add: first neighbours, then ranks at distance 2, then 4. After each step a rank holds the sum over twice as many ranks.
 
 # %%
 all_reduce_steps("recursive doubling")
@@ -219,11 +219,11 @@ def all_reduce_doubling(comm, array):
 assert is_exact(all_reduce_doubling, comm)
 
 # %% [markdown]
-# `^` is *exclusive or*: it turns over one bit of the rank. With distance 1, the partners are 0 and 1, 2 and 3; with distance 2, they are 0 and 2, 1 and 3. `Sendrecv` sends and receives at the same time, so partners cannot wait for each other for ever.
+# `^` is *exclusive or*: it flips one bit of the rank. With distance 1 the partners are 0 and 1, and 2 and 3. With distance 2 they are 0 and 2, and 1 and 3. `Sendrecv` sends and receives at the same time, so partners cannot deadlock.
 #
-# lg p steps, half as many as the tree, and no way back is needed. But each step still moves the whole array.
+# It takes lg p steps, half as many as the tree, and needs no way back. But each step still moves the whole array.
 #
-# It has a weakness. **Predict.** On a communicator of three ranks, what happens: (A) the right sum, (B) a wrong sum, (C) an error? Write `"A"`, `"B"` or `"C"`.
+# Recursive doubling has a weakness. **Predict.** On a communicator of three ranks, what happens: (A) the right sum, (B) a wrong sum, (C) an error? Write `"A"`, `"B"` or `"C"`.
 
 # %%
 prediction = None
@@ -246,7 +246,7 @@ compare(prediction, {"the right sum": "A", "a wrong sum": "B", "an error": "C"}[
 assert outcomes == ["an error"] * 3 + ["took no part"]
 
 # %% [markdown]
-# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first one 2 ^ 1 = 3, but there is no rank 3 among the three. Rank 0 waited for rank 2 until the deadline. Naive and tree do not mind:
+# Rank 1's second partner would be 1 ^ 2 = 3, and rank 2's first partner 2 ^ 1 = 3, but the three have no rank 3. Rank 0 waited for rank 2 until the deadline. Naive and tree have no problem with three ranks:
 
 # %%
 # %%px
@@ -255,18 +255,18 @@ assert is_exact(all_reduce_naive, trio)
 assert is_exact(all_reduce_tree, trio)
 
 # %% [markdown]
-# The usual cure is to *fold*: the ranks too many first give their numbers to some other rank and stand aside. You will build it in exercise 4, when you know all five algorithms.
+# The usual cure is to *fold*: the extra ranks first give their numbers to another rank and stand aside. You will build this in exercise 4, when you know all five algorithms.
 #
-# ## 5. Ring: never move a number twice without need
+# ## 5. Ring: move each number no more than needed
 #
-# Whoever moves whole arrays moves too much: rank 0's first number and its last one need not travel together, let alone be added by the same rank. The ring cuts the array into p *chunks* and starts each one at a different rank. All ranks send to their right neighbour and receive from their left one, at the same time, one chunk each.
+# An algorithm that moves whole arrays moves too much. Rank 0's first number and its last number need not travel together, and need not be added by the same rank. The ring cuts the array into p *chunks* and starts each chunk at a different rank. All ranks send one chunk to their right neighbour and receive one from their left neighbour, at the same time.
 
 # %%
 figures.who_sends_to_whom([(0, 1), (1, 2), (2, 3), (3, 0)], title="Each rank sends to its right")
 
 # %% [markdown]
-# 1. **Reduce-scatter**, p - 1 steps. A chunk collects numbers on its way round: whoever gets it adds its own and passes it on. In the end each rank holds one finished chunk.
-# 2. **All-gather**, p - 1 steps. The finished chunks go round once more, and whoever gets one keeps a copy.
+# 1. **Reduce-scatter**, p - 1 steps. A chunk collects numbers on its way round: each rank adds its own and passes it on. In the end each rank holds one finished chunk.
+# 2. **All-gather**, p - 1 steps. The finished chunks go round once more, and each rank keeps a copy of every chunk.
 #
 # You know the invariant from lesson 02: a reduce-scatter followed by an all-gather is an all-reduce. Follow chunk 0, the first column. It starts at rank 0, is complete at rank 3 after step 3, and is everywhere after step 6.
 
@@ -294,7 +294,7 @@ assert is_exact(all_reduce_ring, comm)
 assert is_exact(all_reduce_ring, comm.Split(color=0 if rank < 3 else 1, key=rank))
 
 # %% [markdown]
-# `%` is what closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. The chunk that a rank has just added to is the one that it sends next; that is why the chunk's number goes down by one in each step.
+# The `%` closes the ring: rank 3's right neighbour is (3 + 1) % 4 = 0. A rank sends next the chunk that it has just added to, so the chunk's number goes down by one in each step.
 #
 # **Predict.** The array has n = 8,192 bytes. How many bytes does *each* of four ranks send? And each of 64 ranks? Write a list of two numbers.
 
@@ -321,7 +321,7 @@ assert ring.sent.bytes == 2 * (world_size - 1) * 8192 // world_size
 assert set(ring.sent.by_peer) == {(rank + 1) % world_size}, "to the right neighbour alone"
 
 # %% [markdown]
-# 2 (p - 1) messages of n/p bytes: each rank sends $2\,\frac{p-1}{p}\,n$ bytes (*measured here* on four ranks, counted in a rehearsal of 64). That is less than 2 n **however many ranks there are**. One can prove that in no all-reduce made of messages between ranks the *busiest* rank can do with less [1]. That made the ring famous. Its price is in the number of steps: 2 (p - 1) again, as many as the naive way.
+# A rank sends 2 (p - 1) messages of n/p bytes, so each rank sends $2\,\frac{p-1}{p}\,n$ bytes (*measured here* on four ranks, counted in a rehearsal of 64). That is less than 2 n **however many ranks there are**. It can be proved that no all-reduce made of messages between ranks lets the *busiest* rank send fewer bytes [1]. That made the ring famous. Its price is the number of steps: 2 (p - 1) again, as many as the naive algorithm.
 #
 # The matrix of who sent how much to whom shows the difference at a glance.
 
@@ -336,11 +336,11 @@ figures.traffic(cluster.view["by_naive"][0], title="Naive")
 figures.traffic(cluster.view["by_ring"][0], title="Ring")
 
 # %% [markdown]
-# As many bytes in all. But the naive way sends them all from or to rank 0, and the ring sends them over links that work at the same time.
+# The totals are equal. But the naive algorithm sends all bytes from or to rank 0, and the ring sends them over links that work at the same time.
 #
 # ### Exercise 1: all-gather round a ring
 #
-# The two halves of the ring are useful alone: fully sharded training (lesson 10b) is made of them. Here is the easier one. Write `all_gather(comm, chunk)`. Every rank has a chunk, all equally long. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1 in this order. They go round the ring: p - 1 messages per rank, of one chunk each, to the neighbour.
+# The two halves of the ring are useful alone: fully sharded training (lesson 10b) is made of them. Here is the easier half. Write `all_gather(comm, chunk)`. Every rank has a chunk, and all chunks are equally long. Each rank returns a new array: the chunks of ranks 0, 1, ..., p - 1, in this order. The chunks go round the ring: each rank sends p - 1 messages of one chunk each to its neighbour.
 
 
 # %% tags=["exercise"] exercise="03.all_gather"
@@ -363,13 +363,13 @@ def all_gather(comm, chunk):
 check("03.all_gather")
 
 # %% [markdown]
-# Stuck? `hint("03.all_gather")` gives one hint at a time, `solution("03.all_gather")` shows a worked solution. You may also go on: no later cell needs yours.
+# Stuck? `hint("03.all_gather")` gives one hint at a time, and `solution("03.all_gather")` shows a worked solution. You may also go on: no later cell needs your function.
 #
 # ### Exercise 2: reduce-scatter round a ring
 #
-# Now the other half. Write `reduce_scatter(comm, array)`. It **returns** this rank's chunk of the sum, in a new array, and leaves `array` as it was. Chunks are cut as `np.array_split(array, comm.size)` does it, for any length.
+# Now the other half. Write `reduce_scatter(comm, array)`. It **returns** this rank's chunk of the sum, in a new array, and leaves `array` as it was. Cut the chunks as `np.array_split(array, comm.size)` does, for any length.
 #
-# Mind one difference: as in MPI, rank r shall return **chunk r**. The ring above leaves chunk r + 1 with rank r. Which chunk has to be sent first?
+# Note one difference: as in MPI, rank r must return **chunk r**. The ring above leaves chunk r + 1 with rank r. Which chunk do you have to send first?
 #
 # Each rank sends only to its neighbour, and no more bytes than necessary. The check counts them.
 
@@ -399,7 +399,7 @@ check("03.reduce_scatter")
 #
 # ## 6. Break it on purpose: a ring that was published
 #
-# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that everyone could run and that never gave the sum; it was reported in December 2019 and mended in June 2020 [2]. Here is the same thing in this lesson's words. The whole array goes round; `total` collects; two buffers take turns, so that one can be sent while the other is being received into.
+# PyTorch's own tutorial on distributed programs once ended with a ring all-reduce that everyone could run and that never gave the sum. It was reported in December 2019 and fixed in June 2020 [2]. Here is the same algorithm in this lesson's words. The whole array goes round, and `total` adds up. Two buffers take turns, so one can be sent while the other receives.
 
 
 # %%
@@ -441,13 +441,13 @@ assert cluster.view["result"] == [2, 4, 6, 8], "twice its own number, and nothin
 # %% [markdown]
 # It ought to be 10 everywhere.
 #
-# - **Symptom.** No error and no hang; messages of the right size go round; numbers come out, of the right shape and size. Training with it even learns: each replica follows its own gradient, doubled, and no one else's.
-# - **Diagnosis.** One line would have found it: an input whose sum is known, and an `assert` on *all* ranks. `is_exact` at the top of this lesson is that line.
-# - **Fix.** Yours:
+# - **Symptom.** There is no error and no hang. Messages of the right size go round, and the numbers that come out have the right shape and size. Training with it even learns: each replica follows its own gradient, doubled, and no other replica's.
+# - **Diagnosis.** One line would have found it: an input whose sum is known, and an `assert` on *all* ranks. `is_exact` at the top of this lesson does that.
+# - **Fix.** You write it:
 #
-# ### Exercise 3: mend the published ring
+# ### Exercise 3: fix the published ring
 #
-# Write `mended_ring(comm, array)`: it **returns** the sum in a new array and leaves `array` as it was. Keep the idea: whole arrays go round the ring, p - 1 times, and everyone adds what comes by. Look at two questions: *what* travels, and *what* is added?
+# Write `mended_ring(comm, array)`. It **returns** the sum in a new array and leaves `array` as it was. Keep the idea: whole arrays go round the ring, p - 1 times, and every rank adds what arrives. Ask two questions: *what* travels, and *what* is added?
 
 
 # %% tags=["exercise"] exercise="03.mended_ring"
@@ -474,15 +474,15 @@ check("03.mended_ring")
 # %% [markdown]
 # Stuck? `hint("03.mended_ring")`, `solution("03.mended_ring")`.
 #
-# Mended, it is right, and still no *ring all-reduce* as one speaks of it: it sends (p - 1) n bytes per rank where 2 (p - 1)/p n are enough. That is p/2 times as many.
+# The fixed ring is right, but it is not what people call a *ring all-reduce*. It sends (p - 1) n bytes per rank where 2 (p - 1)/p n are enough: p/2 times as many.
 #
 # ### A place to stop
 #
-# You have built the all-reduce that most training runs use for large gradients, proved that its bytes hardly grow with the number of ranks, and found the fault in one that was published. With that you can go on to lesson 04. The second half (sections 7 to 12) asks for more: an algorithm with few steps *and* few bytes, what each of the five costs in seconds and where they cross, and why the last digit may differ. A workshop may skip it.
+# You have built the all-reduce that most training runs use for large gradients. You have proved that its bytes hardly grow with the number of ranks, and you have found the fault in a published one. That is enough to go on to lesson 04. The second half (sections 7 to 12) asks for more. It has an algorithm with few steps *and* few bytes, the cost of each of the five in seconds and where they cross, and the reason why the last digit may differ. A workshop may skip it.
 #
 # ## 7. Rabenseifner: few steps *and* few bytes
 #
-# Recursive doubling has few steps, the ring few bytes. Can one have both? Rolf Rabenseifner's answer [3]: partners at distance 1, 2, 4, ... as in recursive doubling; but in each step they split what they share in two, and each adds up only *its* half. After lg p steps everyone holds a p-th of the sum: a reduce-scatter, by *recursive halving*. The same steps backwards, with copying instead of adding, are the all-gather.
+# Recursive doubling has few steps, and the ring moves few bytes. Can one algorithm do both? Rolf Rabenseifner found a way [3]. Partners meet at distance 1, 2, 4, ... as in recursive doubling. But in each step they split what they share in two, and each adds up only *its* half. After lg p steps every rank holds 1/p of the sum. That is a reduce-scatter by *recursive halving*. The same steps backwards, with copying in place of adding, are the all-gather.
 
 # %%
 all_reduce_steps("rabenseifner")
@@ -508,16 +508,16 @@ def all_reduce_rabenseifner(comm, array):
 assert is_exact(all_reduce_rabenseifner, comm)
 
 # %% [markdown]
-# `comm.rank & distance` asks for one bit of the rank: of two partners one has it and the other has not, so one keeps the upper half and the other the lower one. Like recursive doubling it wants a power of two, and is folded otherwise.
+# `comm.rank & distance` asks for one bit of the rank. One of the two partners has it and the other does not, so one keeps the upper half and the other the lower half. Like recursive doubling, this algorithm needs a power of two, and is folded otherwise.
 
 # %% [markdown]
 # ### Exercise 4: any number of ranks
 #
-# Recursive doubling failed with three ranks (section 4). Mend that. Write `sum_over_all(comm, array)`, by recursive doubling, for any number p of ranks. It **returns** the sum in a new array and leaves `array` as it was.
+# Recursive doubling failed with three ranks (section 4). Fix that. Write `sum_over_all(comm, array)`, by recursive doubling, for any number p of ranks. It **returns** the sum in a new array and leaves `array` as it was.
 #
-# The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m ranks too many first gives its numbers to some other rank and stands aside. The m that are left do recursive doubling. Then those that stood aside are told the result. So lg m + 2 steps are enough, and lg p if p is a power of two.
+# The usual way is to *fold*. Let m be the largest power of two that is not larger than p. Each of the p - m extra ranks first gives its numbers to another rank and stands aside. The m that are left do recursive doubling. Then they tell the others the result. So lg m + 2 steps are enough, or lg p if p is a power of two.
 #
-# The check rehearses your function with 1 to 8 ranks, more than you have engines. The rehearsal is strict: a `Send` always waits for its receiver, as MPI does it with large messages.
+# The check rehearses your function with 1 to 8 ranks, more than you have engines. The rehearsal is strict: a `Send` always waits for its receiver, as MPI does with large messages.
 
 
 # %% tags=["exercise"] exercise="03.any_world_size"
@@ -552,11 +552,11 @@ def sum_over_all(comm, array):
 check("03.any_world_size")
 
 # %% [markdown]
-# Stuck? `hint("03.any_world_size")`, `solution("03.any_world_size")`. Of the five exercises this one has the most cases to think of.
+# Stuck? `hint("03.any_world_size")`, `solution("03.any_world_size")`. Of the five exercises, this one has the most cases to consider.
 #
 # ## 8. Count them all
 #
-# **Predict.** Five algorithms, four ranks, 8,192 bytes. Which of them has the rank that sends the most bytes, and how many are they? Write a number.
+# **Predict.** There are five algorithms, four ranks and 8,192 bytes. Find the rank that sends the most bytes in any of the five. How many bytes does it send? Write a number.
 
 # %%
 prediction = None
@@ -609,7 +609,7 @@ for p in (2, 8, 32):
     assert [steps_of(all_reduce, p) for all_reduce in ours.values()] == formula
 
 # %% [markdown]
-# The course's library has all five, for any number of ranks, any length, dtype and operation, on PyTorch's tensors: `course_lib.parallel.all_reduces`. They send what yours send:
+# The course's library has all five algorithms, on PyTorch's tensors, for any number of ranks, length, dtype and operation: `course_lib.parallel.all_reduces`. They send what yours send:
 
 # %%
 # %%px
@@ -630,13 +630,13 @@ for name, (messages, sent) in counted.items():
 # %% [markdown]
 # ## 9. What will it cost? α, β and γ
 #
-# In lesson 01 a message of n bytes took $\alpha + \beta n$ seconds. For an all-reduce a third number joins: γ, the seconds it takes to add one byte's worth of numbers. So
+# In lesson 01 a message of n bytes took $\alpha + \beta n$ seconds. An all-reduce needs a third number: γ, the seconds it takes to add one byte of numbers. So
 #
 # $$T = \text{steps} \cdot \alpha + \text{bytes on the path} \cdot \beta + \text{bytes added} \cdot \gamma$$
 #
-# For the ring: $T = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,n\,\beta + \frac{p-1}{p}\,n\,\gamma$. This is the *alpha-beta-gamma model* [3]. It assumes that a rank can send and receive at the same time, to one partner each, and that different pairs of ranks do not disturb each other.
+# For the ring: $T = 2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,n\,\beta + \frac{p-1}{p}\,n\,\gamma$. This is the *alpha-beta-gamma model* [3]. It assumes that a rank can send and receive at the same time, with one partner each, and that different pairs of ranks do not disturb each other.
 #
-# Let us measure the three. In lesson 01 two ranks played ping-pong while the others slept. Here all four will be busy, so we measure with all four busy: every rank swaps messages with a partner, which is half of the ranks away: if your ranks are on two machines, these messages cross the network, as the slowest ones of an all-reduce do. And all four add at the same time. Of many rounds we keep the fastest, and of the ranks the slowest.
+# Let us measure the three numbers. In lesson 01 two ranks played ping-pong while the others slept. In an all-reduce all four are busy, so we measure with all four busy. Every rank swaps messages with the partner that is half of the ranks away. If your ranks are on two machines, these messages cross the network, as the slowest ones of an all-reduce do. We also let all four ranks add at the same time. We keep the fastest of many rounds, and the slowest of the ranks.
 
 
 # %%
@@ -687,9 +687,9 @@ print(f"bandwidth {1 / beta / 1e9:.1f} GB/s, additions {1 / gamma / 1e9:.1f} GB/
 assert min(alpha, beta, gamma) > 0
 
 # %% [markdown]
-# α is in seconds a message, β and γ in seconds a byte, *measured here*. The intervals are those of the fit: they say how well a straight line describes the points. For the reasons of lesson 01 (buffers, caches), and on a busy machine, it does so only roughly.
+# α is in seconds per message, and β and γ in seconds per byte, all *measured here*. The intervals come from the fit: they say how well a straight line describes the points. For the reasons of lesson 01 (buffers, caches), the fit is only rough, and more so on a busy machine.
 #
-# Now the five. First the predictions, from these three numbers alone.
+# Now for the five algorithms. First come the predictions, from these three numbers alone.
 
 # %% tags=["nbval-ignore-output"]
 link = cost.Link(alpha, 1 / beta, 1 / gamma)
@@ -729,18 +729,18 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Points are *measured here*, lines *predicted*. Ask the model's assumptions where it is off:
+# The points are *measured here*, and the lines are *predicted*. Where a line misses its points, look at the model's assumptions:
 #
-# - In recursive doubling, ring and Rabenseifner's algorithm every rank works in every step, as all four did while α was measured. Their points are nearer to their lines; a factor of three in either direction is no surprise.
-# - Naive and tree are clearly faster than predicted. Most of their ranks only wait, which leaves the two cores to those that work; and MPI takes small arrays off the senders' hands at once, so the receiver finds them waiting. "Links" that share one machine's memory and cores *do* disturb each other.
+# - In recursive doubling, ring and Rabenseifner's algorithm every rank works in every step, as all four did while α was measured. Their points are nearer to their lines, although a factor of three in either direction is no surprise.
+# - Naive and tree are clearly faster than predicted. Most of their ranks only wait, which leaves the two cores to the ranks that work. And MPI takes small arrays from the senders at once, so the receiver finds them waiting. "Links" that share one machine's memory and cores *do* disturb each other.
 #
-# So on one machine the model is a rough guide, and its order is not to be trusted either: where memory is shared, even the naive way may win for large arrays. The model was made for networks. Let us have one.
+# So on one machine the model is a rough guide, and you cannot rely on its order either: where memory is shared, even the naive algorithm may win for large arrays. The model was made for networks. Let us have one.
 #
 # ## 10. The crossover, predicted and then measured
 #
-# `emulated_link` makes every message between ranks take at least the latency and the time for its bytes that you ask for. Only the time is emulated; the messages are real. With `one_port=True` a rank sends one message at a time and receives one at a time, as the model has it.
+# `emulated_link` makes every message between ranks take at least the latency that you ask for, plus the time for its bytes. Only the time is emulated; the messages are real. With `one_port=True` a rank sends one message at a time and receives one at a time, as the model assumes.
 #
-# With a latency that dwarfs all else, a clock can *count steps*. Let each message take 40 ms, whatever its size. **Predict.** How many latencies does the ring take on four ranks, and how many does Rabenseifner's algorithm? Write a list of two numbers.
+# When the latency is much larger than everything else, a clock can *count steps*. Let each message take 40 ms, whatever its size. **Predict.** How many latencies does the ring take on four ranks, and how many does Rabenseifner's algorithm take? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -763,11 +763,11 @@ assert [steps[name] for name in cost.ALGORITHMS] == [6, 4, 2, 6, 4]
 assert all(steps[name] == cost.cost(name, 4, 64).steps for name in steps)
 
 # %% [markdown]
-# Steps, *measured here* with a clock, equal the formulas 2 (p - 1), 2 lg p, lg p, 2 (p - 1) and 2 lg p. (`int` cuts off what computing and the real messages take on top, far less than 40 ms.)
+# The steps, *measured here* with a clock, equal the formulas 2 (p - 1), 2 lg p, lg p, 2 (p - 1) and 2 lg p. (`int` cuts off the extra time for computing and for the real messages, which is far less than 40 ms.)
 #
 # ### Exercise 5: where do they cross?
 #
-# Recursive doubling has fewer steps, the ring fewer bytes. So for small arrays the one is faster, for large ones the other, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`: it returns n* in bytes for p ranks, p a power of two, and `math.inf` if the ring never overtakes. Use the table of section 8. (This one runs in the notebook, not on the ranks.)
+# Recursive doubling has fewer steps, and the ring moves fewer bytes. So recursive doubling is faster for small arrays, the ring is faster for large ones, and at some size n* they are equally fast. Write `crossover_bytes(p, alpha, beta, gamma)`: it returns n* in bytes for p ranks, where p is a power of two, and `math.inf` if the ring never overtakes. Use the table of section 8. (This function runs in the notebook, not on the ranks.)
 
 
 # %% tags=["exercise"] exercise="03.crossover"
@@ -789,7 +789,7 @@ check("03.crossover")
 # %% [markdown]
 # Stuck? `hint("03.crossover")`, `solution("03.crossover")`.
 #
-# Now measure it, on an emulated network that is slow enough to see: 5 ms and 25 MB/s. Adding costs nothing by comparison, so take γ as 0.
+# Now measure it, on an emulated network that is slow enough to see: 5 ms and 25 MB/s. Adding takes almost no time by comparison, so take γ as 0.
 #
 # **Predict.** With p = 4, α = 5 ms and 1/β = 25 MB/s, at how many bytes does the ring overtake recursive doubling? Work it out from the table, or call your function.
 
@@ -839,13 +839,13 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Here the points lie on the lines: three numbers and a table foretell five programs. Read the picture from left to right.
+# Here the points lie on the lines: three numbers and a table predict five programs. Read the picture from left to right.
 #
-# - **Short arrays**: all lines are flat, and their order is that of the steps: 2, 4, 4, 6, 6. Recursive doubling wins.
-# - **Long arrays**: all lines rise alike, and their order is that of the bytes: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
-# - **Between** them lines cross. Recursive doubling against the ring: 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. Measured it comes out somewhat later: what the real messages and the waking up of ranks add to each step counts like latency, and the ring has three times as many steps. And the two lines are so close to each other there that a per cent of time more or less moves the crossing by several.
+# - **Short arrays**: all lines are flat, in the order of their steps: 2, 4, 4, 6, 6. Recursive doubling wins.
+# - **Long arrays**: all lines rise alike, in the order of their bytes: 1.5 n, 1.5 n, 2 n, 4 n, 6 n. Ring and Rabenseifner win.
+# - **Between** them the lines cross. For recursive doubling and the ring, 4 α = 0.5 n β, so n* = 8 α/β = 1,000,000 bytes. The measured crossing comes somewhat later. The real messages and the waking of ranks add to each step like extra latency, and the ring has three times as many steps. The two lines are also so close there that a per cent of time moves the crossing by several.
 #
-# The gradient of LeNet has 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network one is on the left of the crossover, and the other far on the right.
+# The gradient of LeNet has 246,824 bytes, and that of ResNet-50 about 100 MB. So on *this* network the first is on the left of the crossover, and the second far on the right.
 #
 # ## 11. The library's own
 #
@@ -878,9 +878,9 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# Both are *measured here*. For short arrays the library wins by the time that Python takes in each step. For long ones that no longer counts, and where all ranks share one memory NumPy adds as fast as C does; so do not be surprised to find yours close, or on a busy machine even ahead. What the library does not have is a better formula: under its name stand the algorithms of this lesson.
+# Both are *measured here*. For short arrays the library wins by the time that Python takes in each step. For long arrays that no longer counts. Where all ranks share one memory, NumPy also adds as fast as C does, so yours may come close or, on a busy machine, even be faster. The library has no better formula: inside it are the algorithms of this lesson.
 #
-# Which one is at work you cannot see from outside, and the traffic meter does not pretend to: what a library sends inside of a collective is the library's business, so it shows only what was handed over. Libraries choose by size and number of ranks, as in this table.
+# You cannot see from outside which one it uses. What a library sends inside a collective is its own business, so the traffic meter shows only what was handed over. Libraries choose by size and number of ranks, as in this table.
 
 # %%
 columns = {"1 KiB": 2**10, "64 KiB": 2**16, "1 MiB": 2**20, "64 MiB": 2**26}
@@ -892,15 +892,15 @@ assert choosing.cheapest(8, 2**26, network) == "Rabenseifner"
 assert choosing.cheapest(6, 2**26, network) == "ring"
 
 # %% [markdown]
-# The cheapest of the five on the slow network, *predicted*. For powers of two from four on Rabenseifner beats the ring at every size: as many bytes, fewer steps. Otherwise folding costs it whole arrays on top, and the ring wins for long arrays, unless there are so many ranks that its steps eat it up (as with 1,000). Real libraries do much the same (*published*). MPICH took recursive doubling up to 2 KiB and Rabenseifner's algorithm beyond; since version 3.4 a table decides, and unless it was tuned for a machine it leaves to recursive doubling only what is tiny: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].
+# The table shows the cheapest of the five on the slow network, *predicted*. For powers of two from four on, Rabenseifner beats the ring at every size, because it moves as many bytes in fewer steps. Otherwise folding adds whole arrays, and the ring wins for long arrays, unless there are so many ranks that its steps cost more (as with 1,000). Real libraries do much the same (*published*). MPICH used recursive doubling up to 2 KiB and Rabenseifner's algorithm above. Since version 3.4 a table decides. Unless it was tuned for a machine, it leaves recursive doubling only the tiniest arrays: up to 8 bytes, or fewer numbers than ranks [4]. NCCL chooses between rings and pairs of trees [5].
 #
-# If Rabenseifner is so good, why is "ring" the word that everyone knows? Its formula leaves out what real networks have: the ring talks to two neighbours only, so no cable is shared by two messages whatever the network looks like, while partners at distance p/2 all want to cross its middle at the same time. It does not care about powers of two. And it can be cut in smaller pieces that follow each other, as a pipeline.
+# If Rabenseifner is so good, why does everyone know the ring? Its formula leaves out some properties of real networks. The ring talks to two neighbours only, so two messages never share a cable, whatever the network looks like. Partners at distance p/2 all want to cross the middle of the network at the same time. The ring also works with any number of ranks. And it can be cut into smaller pieces that follow each other, as a pipeline.
 #
-# All five have ranks do the adding. Newer networks add on the way: each rank sends its n bytes to a switch, which forms the sum and sends n bytes back to everyone. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the ranks. NVIDIA's name for it is SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one; NCCL uses both where the hardware has them.
+# In all five, the ranks do the adding. Newer networks add on the way. Each rank sends its n bytes to a switch, which forms the sum and sends n bytes back to all ranks. So a rank sends about n bytes instead of nearly 2 n, and the number of steps does not grow with the ranks. NVIDIA calls this SHARP between machines [9] and NVLS (NVLink SHARP) between the GPUs of one machine. NCCL uses both where the hardware has them.
 #
 # ## 12. What, not how: the last digit
 #
-# Why *may* a library choose? Because the MPI standard says what an all-reduce means and leaves open how it is done. It takes the operation for associative, that is, (a + b) + c = a + (b + c), and its own operations, such as the sum, also for commutative. For whole numbers that is true. For floating-point numbers it is nearly true.
+# Why *may* a library choose? The MPI standard says what an all-reduce means and leaves open how it is done. It assumes that the operation is associative, that is, (a + b) + c = a + (b + c). It assumes that its own operations, such as the sum, are commutative as well. For whole numbers that is true. For floating-point numbers it is nearly true.
 #
 # **Predict.** In float32, ranks 0 to 3 hold 100,000,000, then 1, then -100,000,000, then 1, each in an array of four equal numbers. The exact sum is 2. What does rank 0 hold after the naive all-reduce, after recursive doubling, and after the ring? Write a list of three lists. (Above 16,777,216 float32 has no odd numbers: 100,000,000 + 1 is 100,000,000.)
 
@@ -921,9 +921,9 @@ compare(prediction, cluster.view["sums"][0])
 assert cluster.view["sums"] == [[[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0]]] * 4
 
 # %% [markdown]
-# Three answers, none of them 2, and the ring gives two different sums of the same four numbers: each chunk begins its round at a different rank, so it is added in a different order. Nobody has made a mistake. Only the order of additions differs, and at each addition the result is rounded.
+# There are three answers, and none of them is 2. The ring even gives two different sums of the same four numbers: each chunk begins its round at a different rank, so it is added in a different order. No algorithm made a mistake. Only the order of the additions differs, and each addition rounds its result.
 #
-# With gradients it is less dramatic: no huge numbers that cancel. But the bits differ.
+# With gradients it is less dramatic, because no huge numbers cancel. But the bits differ.
 
 # %%
 # %%px
@@ -943,11 +943,11 @@ assert differ["tree"] > 0
 assert differ["ring"] > 0
 
 # %% [markdown]
-# The last line tells how many of 10,000 sums differ from the naive way's, in the last digit or two. Every sum is within the bound that theory gives for p - 1 additions: each may be off by half a unit in the last place, relative to the sum of magnitudes. (The factor 1.01 is for errors of second order.)
+# The last line shows how many of 10,000 sums differ from the naive sums, in the last digit or two. Every sum is within the theoretical bound for p - 1 additions: each addition may be off by half a unit in the last place, relative to the sum of magnitudes. (The factor 1.01 allows for errors of second order.)
 #
-# The important line is another one: **each algorithm gives the same bits to all ranks.** In naive, tree and ring every sum is formed once and then copied. In recursive doubling each rank adds by itself, but partners add the same two numbers, and a + b = b + a to the bit. So replicas of a network that start equal stay equal. Lesson 05 builds on it.
+# The important check is another one: **each algorithm gives the same bits to all ranks.** In naive, tree and ring every sum is formed once and then copied. In recursive doubling each rank adds by itself, but partners add the same two numbers, and a + b = b + a to the bit. So replicas of a network that start equal stay equal. Lesson 05 builds on this.
 #
-# But change the number of ranks, the library, the size of a bucket or the network, and the algorithm may change, and with it the last digit; after a thousand steps of training that is another network, equally good. Do not promise bit-identical results across such changes, and do not test for them. The standard *requires* that one all-reduce gives all of its ranks identical results, which replicas need. That the same call gives the same result again, on the same ranks, it only recommends [6].
+# If you change the number of ranks, the library, the size of a bucket or the network, the algorithm may change, and with it the last digit. After a thousand steps of training that gives another network, equally good. Do not promise bit-identical results across such changes, and do not test for them. The standard *requires* that one all-reduce gives identical results to all its ranks, which replicas need. It only recommends that the same call, on the same ranks, gives the same result again [6].
 #
 # ## Recap
 #
@@ -959,17 +959,17 @@ assert differ["ring"] > 0
 # | ring | 2 (p - 1) | 2 (p - 1)/p · n | yes | long arrays, any network, any p |
 # | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | by folding | long arrays, p a power of two |
 #
-# - Time ≈ steps · α + bytes on the path · β + bytes added · γ. Short arrays: count steps. Long ones: count bytes.
-# - An all-reduce is a reduce-scatter and an all-gather. As long as ranks do the adding, the busiest one sends at least 2 (p - 1)/p n bytes.
-# - Test with small whole numbers, on all ranks, with lengths that do not divide.
-# - All ranks get the same bits; two algorithms need not.
+# - Time ≈ steps · α + bytes on the path · β + bytes added · γ. For short arrays, count steps. For long ones, count bytes.
+# - An all-reduce is a reduce-scatter and an all-gather. As long as the ranks do the adding, the busiest one sends at least 2 (p - 1)/p n bytes.
+# - Test with small whole numbers, on all ranks, with lengths that do not divide evenly.
+# - All ranks get the same bits. Two algorithms may give different bits.
 #
-# **Next:** lesson 04 says what will be added up: gradients, and why their sum is all that training needs.
+# **Next:** lesson 04 shows what is added up, gradients, and why training needs nothing but their sum.
 #
 # ## References and further reading
 #
 # 1. P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", *Journal of Parallel and Distributed Computing* 69(2), 117–124, 2009.
-# 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; mended by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same in other words.
+# 2. Lyken17, "[Tutorial]: Wrong example of Our Own Ring-Allreduce", [pytorch/pytorch issue 31572](https://github.com/pytorch/pytorch/issues/31572), 2019; fixed by [pytorch/tutorials pull request 1039](https://github.com/pytorch/tutorials/pull/1039), 2020. The function in section 6 does the same in other words.
 # 3. R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", *International Journal of High Performance Computing Applications* 19(1), 49–66, 2005. The table of section 8 is from its section 4; the model from its section 3.
 # 4. MPICH to version 3.3: parameter `MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE`, 2048 bytes; the reasons are in [3]. Newer versions: `src/mpi/coll/coll_selection.json` in [its source](https://github.com/pmodels/mpich).
 # 5. S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA technical blog, 2019.

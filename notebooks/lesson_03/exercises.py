@@ -15,12 +15,13 @@ NUMBERS = 40_000  # int64 on the real ranks: 320 kB, too much for MPI to take of
 # ---- recursive doubling for any number of ranks -----------------------------------------------
 
 ANY_HINTS = [
-    "Three parts: those too many hand over, the others do recursive doubling among m ranks, those "
-    "too many are told. If the ones too many are the ranks m, m + 1, ..., the others keep their "
-    "numbers, and the doubling is the lesson's own with m instead of `comm.size`.",
+    "There are three parts: the extra ranks hand over their numbers, the others do recursive "
+    "doubling among m ranks, and then they tell the extra ranks the result. If the extra ranks "
+    "are m, m + 1, ..., the others keep their ranks, and the doubling is the lesson's own with m "
+    "instead of `comm.size`.",
     "`m = 2 ** (comm.size.bit_length() - 1)`. Rank r >= m sends to rank r - m, then receives the "
-    "result from it, and returns. Rank r < m has somebody standing aside for it if "
-    "`r + m < comm.size`: it receives before the doubling, and sends after it. Begin with "
+    "result from it, and returns. For rank r < m, a rank stands aside if `r + m < comm.size`. "
+    "Then rank r receives before the doubling, and sends after it. Begin with "
     "`total = array.copy()`.",
     "```python\n"
     "total, received = array.copy(), np.empty_like(array)\n"
@@ -54,7 +55,7 @@ def check_any_world_size(sum_over_all: Callable) -> str:
 
 REDUCE_SCATTER_HINTS = [
     "It is the first loop of the lesson's ring, on a copy of the array. Only the chunks' numbers "
-    "differ: a chunk that begins its round at rank r ends at rank r - 1. Chunk r has to end at "
+    "differ: a chunk that begins its round at rank r ends at rank r - 1. Chunk r must end at "
     "rank r.",
     "So chunk r begins at rank r + 1; in other words, rank r first sends chunk r - 1. In step k "
     "it sends chunk r - 1 - k and adds to chunk r - 2 - k, all modulo p.",
@@ -88,8 +89,8 @@ def check_reduce_scatter(reduce_scatter: Callable) -> str:
 
 
 ALL_GATHER_HINTS = [
-    "Make room for p chunks and put your own in its place. Then p - 1 times: send one chunk to "
-    "the right, receive another from the left, each from and into its place.",
+    "Make room for p chunks and put your own in its place. Then, p - 1 times, send one chunk to "
+    "the right and receive another from the left, each from and into its place.",
     "In the first step you send your own chunk, chunk r, and receive your left neighbour's, chunk "
     "r - 1. In the next step you send what you have just received. So in step k you send chunk "
     "r - k and receive chunk r - k - 1, modulo p.",
@@ -122,11 +123,11 @@ def check_all_gather(all_gather: Callable) -> str:
 # ---- the published ring, mended ---------------------------------------------------------------
 
 MENDED_HINTS = [
-    "Print what arrives, on one rank, in each step. Then ask of each of the two arrays that take "
-    "turns: who has ever put anything into it?",
-    "Two faults. The arrays that travel begin as zeros: the first one to go out has to be a copy "
-    "of the rank's own numbers. And what is added has to be what has just *arrived*; the original "
-    "adds its result in one step and its own array in the next.",
+    "Print what arrives, on one rank, in each step. Then look at the two arrays that take turns. "
+    "Does any line ever put a rank's numbers into them?",
+    "There are two faults. The arrays that travel begin as zeros, but the first one to go out "
+    "must be a copy of the rank's own numbers. And you must add what has just *arrived*; the "
+    "original adds its result in one step and its own array in the next.",
     "```python\n"
     "outgoing, incoming, total = array.copy(), np.empty_like(array), array.copy()\n"
     "for _ in range(comm.size - 1):\n"
@@ -159,9 +160,10 @@ def check_mended_ring(mended_ring: Callable) -> str:
 
 CROSSOVER_HINTS = [
     "Write down both times from the table of section 8, each as (a number of seconds) + n times "
-    "(a number of seconds a byte). Two straight lines in n: where do they meet?",
-    "The ring takes 2 (p - 1) - lg p steps more, each for alpha. Per byte it saves "
-    "(lg p - 2 (p - 1)/p) beta and (lg p - (p - 1)/p) gamma. n* is the first over the second.",
+    "(a number of seconds per byte). These are two straight lines in n. Where do they meet?",
+    "The ring takes 2 (p - 1) - lg p more steps, each of which costs alpha. Per byte it saves "
+    "(lg p - 2 (p - 1)/p) beta and (lg p - (p - 1)/p) gamma. n* is the extra time of the steps "
+    "divided by what is saved per byte.",
     "```python\n"
     "lg = math.log2(p)\n"
     "costs_more = (2 * (p - 1) - lg) * alpha  # seconds\n"

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 04 Splitting the gradient
 #
-# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can compute the gradients of different parts of a batch separately and add them up. That is no approximation: it is the very same gradient.
+# **The one idea.** The loss of a batch is a sum over its samples, and the derivative of a sum is the sum of the derivatives. So ranks can compute the gradients of different parts of a batch separately and add them up. That is no approximation: the result is exactly the same gradient.
 #
 # **You will be able to**
 # - draw a computational graph and go back through it by hand, as autograd does;
@@ -21,9 +21,9 @@
 # - cut a batch into shards of any size and combine their gradients with the right weights;
 # - say what breaks the identity (batch norm, dropout, uneven shards), measure by how much, and repair it.
 #
-# **You need first** lesson 02: `all_reduce`. The chain rule from school. Some PyTorch: a model, a loss, `backward()`.
+# **You need first** `all_reduce` (lesson 02), the chain rule from school, and some PyTorch: a model, a loss, `backward()`.
 #
-# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it with its four exercises.
+# **Time.** The notebook runs in about 20 s (*measured here*: 4 ranks on 2 cores). Allow 120 minutes to study it and do its four exercises.
 
 # %%
 import torch
@@ -34,7 +34,7 @@ from rank_by_rank.lesson_04.figures import computational_graph, split_gradient
 # %% [markdown]
 # ## 1. Back through a graph, by hand
 #
-# One weight $w$, one sample: an input $x$ and its target $y$, the number that the model ought to give. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training computes it over and over.
+# Let us begin with one weight $w$ and one sample, which has an input $x$ and a target $y$, the number that the model ought to give. The model gives $u = w x$. Its error is $e = u - y$, and the *loss* is $L = e^2$. How does $L$ change when $w$ changes a little? That is the derivative $\partial L / \partial w$, and training computes it over and over.
 #
 # Take $w = 3$, $x = 2$, $y = 1$. **Forward**, step by step: $u = 6$, $e = 5$, $L = 25$. **Backward**, from the end to the beginning: at each step you know how $L$ changes with the *result* of the step. Multiply that by the step's *local derivative*, which says how the result changes with its *input*.
 #
@@ -61,7 +61,7 @@ compare(prediction, d_w)
 assert (loss, d_w) == (25.0, 20.0)
 
 # %% [markdown]
-# A derivative can be checked without any calculus: move $w$ a little either way, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
+# You can check a derivative without any calculus: move $w$ a little either way, and see how much the loss changes. For a quadratic loss this *difference quotient* is exact, and with a step of 1/1024 nothing is rounded either.
 
 
 # %%
@@ -107,9 +107,9 @@ class Node:
 
 
 # %% [markdown]
-# Each operation gives a new node. `called` names it for the pictures.
+# Each operation makes a new node. `called` gives it a name for the pictures.
 #
-# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards: every node hands its gradient, times the local derivative, to each of its inputs, where it is *added* to what is there. That is all there is to autograd; PyTorch does the same with tensors instead of numbers.
+# **Reverse mode.** Put the nodes in an order in which each comes after its inputs. Then go through them backwards. Every node multiplies its gradient by the local derivative and hands the product to each of its inputs, where it is *added* to what is already there. That is all that autograd does; PyTorch does the same with tensors in place of numbers.
 
 
 # %%
@@ -141,7 +141,7 @@ backward(L)
 computational_graph(L, title="One sample")
 
 # %% [markdown]
-# Read the picture twice. From left to right, the white cells: the values. From right to left, the black cells: the derivative of $L$ with respect to each node. The number on an edge is the local derivative; a black cell is the black cell to its right times the number on the edge.
+# Read the picture twice. From left to right, the white cells hold the values. From right to left, the black cells hold the derivative of $L$ with respect to each node. The number on an edge is the local derivative. Each black cell is the black cell to its right times the number on the edge between them.
 
 # %%
 weight = torch.tensor(3.0, requires_grad=True)
@@ -152,7 +152,7 @@ assert W.gradient == weight.grad.item() == d_w
 # %% [markdown]
 # ## 2. Two samples, one weight
 #
-# Now two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
+# Now take two samples: $(x_1, y_1) = (2, 1)$ as before and $(x_2, y_2) = (1, 5)$. The loss of both together is the sum, $L = L_1 + L_2$.
 #
 # **Predict.** The first sample's derivative with respect to $w$ was 20. Work out the second sample's. What is $\partial L / \partial w$ for both together? Write a number.
 
@@ -183,7 +183,7 @@ computational_graph(both, ranks=on_rank, title="Two samples, one weight")
 # %% [markdown]
 # Two edges leave $w$, one for each sample. Backward adds up what comes back along them: $10 \cdot 2 = 20$ from above and $-4 \cdot 1 = -4$ from below, together 16.
 #
-# Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which everyone can have a copy, and in the last sum. Nothing that happens in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1; let each go forward and backward alone; add up the two numbers that come out at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
+# Now look at the colours. **The two halves of the picture touch only at their ends**: at $w$, of which each rank can have a copy, and in the last sum. Nothing in the upper half needs anything from the lower half. Give the upper half to rank 0 and the lower half to rank 1. Let each go forward and backward alone. Then add up the two numbers that come out at $w$. That is data parallelism, and the rest of this lesson is about doing it right.
 
 # %%
 halves = []
@@ -201,7 +201,7 @@ assert sum(halves) == shared.gradient
 #
 # $$u = w x + b, \qquad h = \max(u, 0), \qquad e = h - y, \qquad L = e^2 + w^2.$$
 #
-# Write `gradients(w, b, x, y)`. It returns three numbers, $L$, $\partial L / \partial w$ and $\partial L / \partial b$, worked out step by step without autograd. Draw the graph on paper first. How many edges leave $w$? (At $u = 0$ a ReLU has no derivative; the check does not ask there.)
+# Write `gradients(w, b, x, y)`. It returns three numbers, $L$, $\partial L / \partial w$ and $\partial L / \partial b$, worked out step by step without autograd. Draw the graph on paper first. How many edges leave $w$? (At $u = 0$ a ReLU has no derivative, so the check leaves that point out.)
 
 
 # %% tags=["exercise"] exercise="04.gradients"
@@ -220,15 +220,15 @@ def gradients(w, b, x, y):
 check("04.gradients")
 
 # %% [markdown]
-# Stuck? `hint("04.gradients")` gives one hint at a time, `solution("04.gradients")` shows a worked solution. No later cell needs yours.
+# Stuck? `hint("04.gradients")` gives one hint at a time, and `solution("04.gradients")` shows a worked solution. No later cell needs your function.
 #
 # ## 3. What an optimizer does with a gradient
 #
-# A network has many weights. All of them together are the vector $\theta$, and their derivatives are the *gradient* $g$, a vector of the same length. An *optimizer* turns $g$ into a step. Three well-known ones, with the learning rate $\lambda$:
+# A network has many weights. Together they form the vector $\theta$, and their derivatives form the *gradient* $g$, a vector of the same length. An *optimizer* turns $g$ into a step. Here are three well-known ones, with the learning rate $\lambda$:
 #
 # - **SGD** (stochastic gradient descent) [1]: $\theta \leftarrow \theta - \lambda g$.
-# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ collects the gradients of the past, each counting $\mu$ times as much as the one after it; then $\theta \leftarrow \theta - \lambda v$.
-# - **Adam** [3]: running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$, both corrected for having started at zero, which gives $\hat m$ and $\hat s$; then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$.
+# - **Momentum** [2]: a velocity $v \leftarrow \mu v + g$ adds up the gradients of the past. Each counts $\mu$ times as much as the one after it. Then $\theta \leftarrow \theta - \lambda v$.
+# - **Adam** [3] keeps running means of the gradient, $m \leftarrow \beta_1 m + (1 - \beta_1) g$, and of its square, $s \leftarrow \beta_2 s + (1 - \beta_2) g^2$. Both start at zero, and a correction for that gives $\hat m$ and $\hat s$. Then $\theta \leftarrow \theta - \lambda\, \hat m / (\sqrt{\hat s} + \varepsilon)$, where the small number $\varepsilon$ avoids a division by zero.
 
 
 # %%
@@ -250,7 +250,7 @@ def adam(theta, g, state, rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
 
 
 # %% [markdown]
-# Do they compute what PyTorch's do? Each takes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one go, with one rounding where we have two.
+# Do they compute what PyTorch's versions do? Each takes 50 steps beside its counterpart from `torch.optim`, in float64, with the same gradients. We allow a relative difference of $10^{-13}$: a rounding error in float64 is at most $1.1 \cdot 10^{-16}$ of the number, and there are fewer than ten per step. They do not agree to the last bit, because PyTorch's kernels multiply and add in one operation, and round once where we round twice.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -278,11 +278,11 @@ for ours, theirs in pairs:
     assert difference < 1e-13
 
 # %% [markdown]
-# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, the optimizer's own state. Not the data, not the model, not where the gradient came from. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer it is. All that the ranks ever have to agree on is the gradient. Lesson 05 builds on this sentence.
+# Now read the three functions once more, as someone who wants to spread training over ranks. What goes in? The old weights, the gradient, and the optimizer's own state. The data, the model and the origin of the gradient do not. So **if all ranks hold the same weights and the same state, and are given the same gradient, they hold the same weights and the same state afterwards**, whichever optimizer they use. The ranks only ever have to agree on the gradient. Lesson 05 builds on this sentence.
 #
 # ## 4. The same for a network and many samples
 #
-# $D$ is the batch, $\ell(\theta; x, y)$ is the loss of one sample, and $\lambda$ the learning rate. One step of SGD on the sum of the losses is
+# Let $D$ be the batch, $\ell(\theta; x, y)$ the loss of one sample, and $\lambda$ the learning rate. One step of SGD on the sum of the losses is
 #
 # $$\theta_{\text{new}} = \theta_{\text{old}} - \lambda\, \nabla_\theta \sum_{(x, y) \in D} \ell(\theta_{\text{old}}; x, y).$$
 #
@@ -290,13 +290,13 @@ for ours, theirs in pairs:
 #
 # $$\nabla_\theta \sum_{D} \ell = \nabla_\theta \Big( \sum_{D_0} \ell + \dots + \sum_{D_{R-1}} \ell \Big) = \underbrace{\nabla_\theta \sum_{D_0} \ell}_{g_0} + \dots + \underbrace{\nabla_\theta \sum_{D_{R-1}} \ell}_{g_{R-1}}.$$
 #
-# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds the $g_r$ up.
+# The second step is the rule for the derivative of a sum, and that is the whole theory. Rank $r$ works out $g_r$ from its own shard, and an all-reduce adds up the $g_r$.
 
 # %%
 split_gradient([1, 2, 3, 4], title="A batch of ten samples on four ranks")
 
 # %% [markdown]
-# Is it true to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector; `distance` is the largest difference between two vectors, relative to the largest entry.
+# Does it hold to the last digits, for a real network and real data? We take the digits of lesson 00 and a network with one hidden layer, in float64. `flat_gradient` returns the gradient as one long vector. `distance` is the largest difference between two vectors, relative to the largest entry.
 
 # %% tags=["nbval-ignore-output"]
 from course_lib.cluster import start_cluster
@@ -328,7 +328,7 @@ training, test = data.load("digits")
 training = data.DataSet(training.images.double(), training.labels)
 
 # %% [markdown]
-# First in this notebook alone. For $R$ from 1 to 8 the 1,437 samples are cut twice: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
+# First we try it in this notebook alone. For $R$ from 1 to 8, we cut the 1,437 samples twice: as evenly as possible, and very unevenly, in the proportions 1 : 2 : 3 and so on.
 #
 # **Predict.** By how much will the sum of eight gradients differ from the gradient of all samples at once, relative to its largest entry: about (A) $10^{-3}$, (B) $10^{-7}$ or (C) $10^{-15}$? Write a letter, such as `"A"`.
 
@@ -355,9 +355,11 @@ compare(prediction, "C" if largest < 1e-11 else "B" if largest < 1e-5 else "A")
 assert largest < 1e-12
 
 # %% [markdown]
-# Equal, but for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02). The bound of $10^{-12}$ has its reasons, too. 1,437 additions, each with an error of at most $1.1 \cdot 10^{-16}$, come to $1.6 \cdot 10^{-13}$ if all errors go the same way, *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel, so the sum is smaller than that, and the same error is a larger part of it; and there are sums inside the network too. $10^{-12}$ leaves a factor of six for both.
+# They are equal except for the rounding of float64, whatever the sizes. Why not exactly equal? A computer rounds every sum, so the order of the additions shows in the last digits (lesson 02).
 #
-# Now on real ranks. Their shards are roughly as 1 : 2 : 3 : 4, and each rank computes on its own shard only. One `all_reduce` adds up the gradients.
+# The bound of $10^{-12}$ has reasons too. 1,437 additions, each with an error of at most $1.1 \cdot 10^{-16}$, come to $1.6 \cdot 10^{-13}$ if all errors have the same sign, *of the sum of the magnitudes*. But the samples' gradients differ in sign and partly cancel. The sum is then smaller, and the same error is a larger part of it. There are also sums inside the network. $10^{-12}$ leaves a factor of six for both.
+#
+# Now let us try real ranks. Their shards are roughly in the proportions 1 : 2 : 3 : 4, and each rank computes on its own shard only. One `all_reduce` adds up the gradients.
 
 # %%
 # %%px
@@ -377,7 +379,7 @@ assert equal
 assert distance(own, everything) > 0.1, "no shard alone gives the gradient of everything"
 
 # %% [markdown]
-# And all ranks got the same bits, so they will all take the same step. This matters more than the twelve digits: nobody ever compares the replicas during training, so whatever differs stays, and may grow with every step. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises on *every* rank if they differ.
+# All ranks also got the same bits, so they will all take the same step. This matters more than the twelve digits. Nothing compares the replicas during training, so a difference stays, and may grow with every step. `assert_replicas_equal` compares all ranks' tensors bit for bit, and raises on *every* rank if they differ.
 
 # %%
 # %%px
@@ -388,13 +390,13 @@ assert_replicas_equal({"gradient": total})
 # %% [markdown]
 # ## 5. Sum or mean?
 #
-# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the length of the gradient, and so of the step, hardly depends on the size of the batch. But combining shards now needs care. Let $n_r$ be the number of samples in $D_r$, $N$ the number in all, and $\bar g_r = g_r / n_r$ what rank $r$ gets from its mean loss. Then
+# In practice a loss is not the sum over the batch but the *mean*: `F.cross_entropy` divides by the number of samples unless told otherwise. Then the length of the gradient, and so of the step, hardly depends on the size of the batch. But combining shards now needs care. Let $n_r$ be the number of samples in $D_r$, and $N$ the number in all. Let $\bar g_r = g_r / n_r$ be what rank $r$ gets from its mean loss. Then
 #
 # $$\bar g = \frac{1}{N} \sum_{r} g_r = \sum_{r} \frac{n_r}{N}\, \bar g_r.$$
 #
-# **Each rank's mean has to be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. If not, it is not.
+# **Each rank's mean must be weighted by its share of the samples.** If all shards have the same size, the weights are all $1/R$, and the mean of the means is right. Otherwise it is not.
 #
-# **Predict.** Shards of 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times too much does a sample of rank 0 count? Write a number.
+# **Predict.** The shards have 143, 287, 431 and 576 samples. Someone takes the plain mean of the four means. How many times too much does a sample of rank 0 count? Write a number.
 
 # %%
 prediction = None
@@ -405,7 +407,7 @@ weights = [1 / len(sizes) / size for size in sizes]  # of one sample, on each ra
 compare(prediction, weights[0] * N, within=0.05, source="By the formula")
 
 # %% [markdown]
-# Two and a half times: a quarter of the total weight goes to a tenth of the samples. Here are four recipes that people use. Which of them give the gradient of the mean loss?
+# It counts two and a half times too much: a quarter of the total weight goes to a tenth of the samples. Here are four recipes that people use. Which of them give the gradient of the mean loss?
 
 # %%
 # %%px
@@ -438,8 +440,8 @@ assert 0.001 < errors["mean of means"] < 0.5
 # *Length* is the norm of the vector, as a multiple of the right one.
 #
 # - The **sum of sums** points the right way but is $N$ times too long. That is harmless if you know it: SGD with the sum and the rate $\lambda / N$ takes the same step as SGD with the mean and the rate $\lambda$.
-# - The **sum of means** is what an `all_reduce` leaves if you forget to divide: about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low rate it even learns faster for a while.
-# - The **mean of means** has the right length and is still wrong, by several per cent here. That is the nastiest of the four: it trains, only to a slightly different goal.
+# - The **sum of means** is what an `all_reduce` leaves if you forget to divide. It is about $R$ times too long, so training behaves as if the learning rate were $R$ times as high. Nothing crashes; with a low rate it even learns faster for a while.
+# - The **mean of means** has the right length and is still wrong, by several per cent here. This is the worst of the four: it trains, but towards a slightly different goal.
 #
 # How much the length of the gradient matters depends on the optimizer.
 #
@@ -468,11 +470,11 @@ compare(prediction, ratios, within=0.01)
 assert ratios == [4.0, 1.0]
 
 # %% [markdown]
-# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam the missing division goes unnoticed; it shows when somebody changes to SGD, clips gradients or adds weight decay to the loss.
+# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when somebody changes to SGD, clips gradients, or adds weight decay to the loss.
 #
 # ### Exercise 2: the mean over uneven shards
 #
-# Write `mean_gradient(gradient, samples, group)`. On each rank `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is how many samples that shard has. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** all-reduce, and no rank knows the other ranks' numbers of samples beforehand.
+# Write `mean_gradient(gradient, samples, group)`. On each rank, `gradient` is the gradient of the *mean* loss over its own shard, a float64 vector, and `samples` is the number of samples in that shard. Return the gradient of the mean loss over all samples of the group, on every rank. Your budget is **one** all-reduce, and no rank knows the other ranks' numbers of samples beforehand.
 
 
 # %% tags=["exercise"] exercise="04.mean_gradient"
@@ -494,9 +496,9 @@ check("04.mean_gradient")
 #
 # ### Exercise 3: one rank, one piece after the other
 #
-# The identity does not care *where* the shards are processed. One process can take them in turn, and so train with batches that do not fit in its memory. This is *gradient accumulation*.
+# The identity does not depend on *where* the shards are processed. One process can take them in turn, and so train with batches that do not fit in its memory. This is *gradient accumulation*.
 #
-# Write `accumulate_gradient(model, loss_function, images, labels, most)`. Afterwards `parameter.grad` of each parameter holds the gradient of the mean loss over the whole batch, and the model was never given more than `most` samples at once. `loss_function(outputs, labels)` gives the mean over what it is given. There may be gradients of an earlier step in `parameter.grad` when your function is called.
+# Write `accumulate_gradient(model, loss_function, images, labels, most)`. Afterwards `parameter.grad` of each parameter holds the gradient of the mean loss over the whole batch, and the model was never given more than `most` samples at once. `loss_function(outputs, labels)` gives the mean over the samples it is given. When your function is called, `parameter.grad` may still hold gradients of an earlier step.
 
 
 # %% tags=["exercise"] exercise="04.accumulate_gradient"
@@ -518,9 +520,9 @@ check("04.accumulate_gradient")
 #
 # ### Exercise 4: clipping
 #
-# *Clipping* by the norm keeps a step from becoming too long: if the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does it in one process. It is not a sum over samples, so it cannot be split as freely as the gradient.
+# *Clipping* by the norm keeps a step from becoming too long. If the gradient's norm $\lVert g \rVert$ is above a limit $c$, $g$ is replaced by $g \, c / \lVert g \rVert$ [4]. `torch.nn.utils.clip_grad_norm_` does this in one process. Clipping is not a sum over samples, so it cannot be split as freely as the gradient.
 #
-# Write `clipped_mean(gradient, largest, group)`: `gradient` is that of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. One all-reduce again.
+# Write `clipped_mean(gradient, largest, group)`, where `gradient` is the gradient of this rank's mean loss, and all shards have the same size. Return, on every rank, what one process with the whole batch would have after clipping to the norm `largest`. Again, use only one all-reduce.
 
 
 # %% tags=["exercise"] exercise="04.clipped_mean"
@@ -544,13 +546,13 @@ check("04.clipped_mean")
 #
 # ## 6. What breaks the identity
 #
-# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched at their ends only. Where something in the middle looks at *several* samples, edges run from one half to the other, and cutting them changes the result. Batch norm is the best-known example.
+# The proof used one property: **the loss is a sum of terms, and each term depends on one sample only**. In the graph of section 2, the two halves touched only at their ends. Where an operation in the middle looks at *several* samples, edges run from one half to the other, and cutting them changes the result. Batch norm is the best-known example.
 #
 # ### Batch norm
 #
-# Batch normalisation [5] replaces each activation $a$ by $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each normalises over its own shard: different means, different variances, a different function.
+# Batch normalisation [5] replaces each activation $a$ by $(a - \bar a) / \sqrt{\sigma^2 + \varepsilon}$, where $\bar a$ and $\sigma^2$ are the mean and the variance of that activation *over the batch*. On several ranks, each rank normalises over its own shard, with a different mean and a different variance. So it computes a different function.
 #
-# **Predict.** A batch of 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
+# **Predict.** A batch has 40 samples, 10 for each of four ranks, all weighted correctly. How large is the relative error of the gradient: (A) below $10^{-12}$, (B) about 0.01, or (C) more than 0.1? Write a letter.
 
 # %%
 prediction = None
@@ -584,9 +586,9 @@ print(f"relative error {batch_norm_error:.2f}")
 assert batch_norm_error > 0.05
 
 # %% [markdown]
-# That is no rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances scatter, and the worse it gets.
+# That is not a rounding error: it is the gradient of a different function. The smaller the shards, the more their means and variances scatter, and the larger the error.
 #
-# The repair: let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. If $t = a_0 + \dots + a_{R-1}$ is the all-reduced sum, each rank's loss depends on $t$, so by the rule "add up what comes back along all edges" the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
+# To repair it, let the ranks agree on mean and variance *in the middle of the forward pass*. Both follow from three sums over the samples, and sums can be all-reduced: the sum of $a$, the sum of $a^2$, and the count. But now a message is part of the graph, so backward has to pass through it. Let $t = a_0 + \dots + a_{R-1}$ be the all-reduced sum. Each rank's loss depends on $t$. By the rule "add up what comes back along all edges", the derivative with respect to $a_r$ is the sum of all ranks' derivatives with respect to $t$: **the backward of an all-reduce is an all-reduce**.
 
 
 # %%
@@ -614,7 +616,7 @@ def batch_norm_over_ranks(a, epsilon=1e-5):
 
 
 # %% [markdown]
-# Is it batch norm over the whole batch? The shards are uneven this time, 4, 8, 12 and 16 rows. Forward *and* backward have to agree with `F.batch_norm` on all 40 rows, to $10^{-12}$.
+# Is it batch norm over the whole batch? This time the shards are uneven, with 4, 8, 12 and 16 rows. Forward *and* backward must agree with `F.batch_norm` on all 40 rows, to $10^{-12}$.
 
 # %%
 # %%px
@@ -635,7 +637,7 @@ assert distance(part.grad, whole.grad[own_rows]) < 1e-12
 print(f"{len(part)} rows: forward and backward as with all 40 in one process")
 
 # %% [markdown]
-# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm of a model by it. (It combines means and squared *deviations* instead of plain squares: subtracting two large numbers, as in our line for `variance`, loses digits in float32.)
+# PyTorch has this as `torch.nn.SyncBatchNorm`, for GPUs only. The course's `SyncBatchNorm` computes the same on CPUs as well, and `convert_sync_batch_norm` replaces every batch norm of a model by it. (It combines means and squared *deviations* instead of plain squares, because our line for `variance` subtracts two large numbers, which loses digits in float32.)
 
 # %%
 # %%px
@@ -649,13 +651,13 @@ print("repaired to rounding error:", repaired_error < 1e-12)
 assert repaired_error < 1e-12
 
 # %% [markdown]
-# It is not free: two all-reduces per batch norm and step, one forward and one backward, and every rank has to wait for them. So people often leave batch norm local when every rank has 32 samples or more, *knowing* that the function differs a little: Goyal and others normalise over the 32 samples of each worker [6]. Other kinds of norm (layer, group, instance) look at one sample at a time, and need no repair.
+# The repair is not free: each batch norm needs two all-reduces in every step, one forward and one backward, and every rank has to wait for them. So when every rank has 32 samples or more, people often leave batch norm local, *knowing* that the function differs a little. Goyal and others normalise over the 32 samples of each worker [6]. Other kinds of norm (layer, group, instance) look at one sample at a time and need no repair.
 #
 # ### Dropout
 #
-# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. Ranks reproduce one process only if every sample gets the same mask as there.
+# Dropout [7] sets a random half of the activations to zero. It looks at one sample at a time, but it draws *random numbers*, one mask for each sample. The gradient depends on the masks. The ranks reproduce one process only if every sample gets the same mask as in that process.
 #
-# There are two obvious ways to seed the ranks, and neither reproduces one process. Seeded alike, every rank draws the *same* masks, so the first samples of all shards share a mask. Seeded by rank, the masks are independent, as they should be, but they are not those of one process.
+# There are two obvious ways to seed the ranks, and neither reproduces one process. If all ranks have the same seed, every rank draws the *same* masks, so the first samples of all shards share a mask. If each rank has its own seed, the masks are independent, as they should be, but they are not those of one process.
 
 # %%
 # %%px
@@ -677,7 +679,7 @@ def draw_mask(samples, seed):
 
 
 # %% [markdown]
-# A third way draws the masks of the *whole* batch on every rank, and keeps the rank's own rows.
+# A third way draws the masks of the *whole* batch on every rank, and keeps only the rank's own rows.
 
 # %%
 # %%px
@@ -700,18 +702,18 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
     print(f"{name:21} relative error {cluster.view['dropout_errors'][0][name]:.1e}")
 
 # %% [markdown]
-# So dropout does not break the identity; *masks* that differ do. In training nobody needs the masks of one process: independent ones are as good as any others. So seed by rank, and when you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
+# So dropout itself does not break the identity; *masks* that differ do. Training does not need the masks of one process, because independent masks are as good as any others. So seed by rank. When you want to *prove* that R ranks equal one process, switch dropout off or give every sample its own mask.
 #
 # ### Uneven shards
 #
-# You have measured this one in section 5. It comes back whenever the number of samples is not a multiple of the number of ranks, as at the end of an epoch, or when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length: equal numbers of sentences, unequal numbers of words, and the mean of the ranks' means is wrong although the shards look even.
+# You measured this one in section 5. It comes back when the number of samples is not a multiple of the number of ranks, as at the end of an epoch. It also comes back when a mean runs over something other than samples. A language model's loss is a mean over *words*, and sentences differ in length. If ranks have equal numbers of sentences but unequal numbers of words, the mean of the ranks' means is wrong although the shards look even.
 #
 # | what breaks it | symptom | diagnosis | fix |
 # |---|---|---|---|
-# | batch norm | accuracy differs from one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | gradient against one process, in float64: error far above rounding | `SyncBatchNorm`; a norm over one sample; or large shards, knowingly |
-# | dropout | two runs with different R never agree | error disappears in `eval()` mode | independent masks per rank; for a proof, masks by sample |
+# | batch norm | accuracy differs from one process, more so with small shards; the *running statistics* (averages of mean and variance, kept for `eval()`) differ between ranks | compare the gradient with one process's, in float64: the error is far above rounding | `SyncBatchNorm`; a norm over one sample; or accept it, with large shards |
+# | dropout | two runs with different R never agree | the error disappears in `eval()` mode | independent masks per rank; for a proof, masks by sample |
 # | uneven shards | a bias of a few per cent, at the end of an epoch or all the time | ask each rank for its count of whatever the mean runs over | all-reduce sums and counts, divide once |
-# | clipping before the sum | steps too short when ranks disagree | norm before against norm after the all-reduce | average, then clip |
+# | clipping before the sum | steps are too short when ranks disagree | compare the norms before and after the all-reduce | average, then clip |
 # | losses that compare samples, such as *contrastive* ones (similar samples close together, others apart) | pairs across shards are missing | count the pairs | gather the *embeddings* (the vectors that are compared), with gradient |
 #
 # ## Recap
@@ -727,7 +729,7 @@ for name in "seeded alike", "seeded by rank", "own rows of one mask":
 # - Backward adds up what comes back along all edges. That is why the gradient of many samples is a sum, and why the backward of an all-reduce is an all-reduce.
 # - The optimizer sees nothing but the gradient. Ranks that agree on it agree on everything.
 # - Weight by samples. A mean of means is right only for equal shards.
-# - Whatever looks across samples breaks the identity, unless the ranks communicate in the middle of it.
+# - An operation that looks across samples breaks the identity, unless the ranks communicate in the middle of it.
 #
 # **Next:** lesson 05 puts the identity into a training loop, and proves that four ranks train the network that one process would have trained.
 #

@@ -16,9 +16,9 @@ from course_lib.teaching.judges.trials import second_call
 
 BACKWARD_HINTS = [
     "Write the forward pass as four lines, `u`, `h`, `e` and `loss`, and go back through them in "
-    "the opposite order. `w` occurs in two places, so two contributions are added up for it.",
-    "Start with `d_e = 2 * e`. Then `d_h = d_e`. A ReLU hands on what it gets where `u` is "
-    "positive, and nothing where it is not. What is left is `u = w * x + b`, and the `w ** 2`.",
+    "the opposite order. `w` occurs in two places, so add up two contributions for it.",
+    "Start with `d_e = 2 * e`. Then `d_h = d_e`. A ReLU passes its gradient on where `u` is "
+    "positive, and passes on nothing elsewhere. That leaves `u = w * x + b`, and the `w ** 2`.",
     "```python\n"
     "u = w * x + b\n"
     "h = max(u, 0)\n"
@@ -43,7 +43,7 @@ def check_gradients(gradients: Callable) -> str:
 
 ACCUMULATE_HINTS = [
     "`backward()` *adds* to `parameter.grad`; it does not replace it. So the pieces add up by "
-    "themselves, if each is given its weight before `backward()`. What is the weight of a "
+    "themselves if you give each one its weight before `backward()`. What is the weight of a "
     "piece of 2 samples in a batch of 10?",
     "Clear the gradients once, at the start. Cut with `images.split(most)` and "
     "`labels.split(most)`: the last piece may be smaller. The mean over a piece, times "
@@ -76,8 +76,8 @@ def check_accumulate_gradient(accumulate_gradient: Callable) -> str:
 # ---- the mean over uneven shards --------------------------------------------------------------
 
 MEAN_GRADIENT_HINTS = [
-    "From a mean over n samples you get back to the sum over them: multiply by n. Sums may be "
-    "added up over the ranks. What must the total be divided by, and how does a rank find out?",
+    "Multiply a mean over n samples by n to get back to the sum over them. You may add up sums "
+    "over the ranks. What must you divide the total by, and how does a rank find that out?",
     "The number of samples is a sum over the ranks too. It can travel in the same all-reduce, as "
     "one more element at the end of the gradient.",
     "```python\n"
@@ -109,9 +109,9 @@ def check_mean_gradient(mean_gradient: Callable) -> str:
 
 CLIP_HINTS = [
     "What would one process do with the whole batch? It has one gradient, takes its norm, and "
-    "shortens it if that is more than `largest`. The rank's own gradient has another norm.",
-    "So first average, then clip: after the all-reduce every rank holds the same gradient, and "
-    "can work out its norm without asking anybody.",
+    "shortens it if the norm is more than `largest`. A rank's own gradient has another norm.",
+    "So average first, then clip: after the all-reduce every rank holds the same gradient, and "
+    "can work out its norm without asking the others.",
     "```python\n"
     "mean = gradient.clone()\n"
     "dist.all_reduce(mean, group=group)\n"

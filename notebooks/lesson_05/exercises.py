@@ -15,8 +15,8 @@ from course_lib.teaching.judges.trials import second_call
 # ---- gradient sync with one collective --------------------------------------------------------
 
 SYNC_HINTS = [
-    "Ten small messages or one large one: lay all gradients end to end in one long vector, "
-    "all-reduce that, and put the pieces back where they came from.",
+    "Send one large message in place of ten small ones: lay all gradients end to end in one long "
+    "vector, all-reduce that, and put the pieces back where they came from.",
     "`torch.cat([gradient.flatten() for gradient in gradients])` makes the vector, and "
     "`flat.split([gradient.numel() for gradient in gradients])` takes it apart. Leave out "
     "parameters whose `grad` is None at the very start.",
@@ -50,10 +50,10 @@ def check_sync_gradients(sync_gradients: Callable) -> str:
 # ---- a training step to mend ------------------------------------------------------------------
 
 STEP_HINTS = [
-    "Follow one gradient: where is it made, where is it averaged, where is it used? And then "
-    "follow the number that is returned.",
+    "Follow one gradient: where is it made, where is it averaged, where is it used? Then follow "
+    "the number that is returned.",
     "The optimizer steps before the gradients are averaged, so every rank goes its own way, and "
-    "the averaged gradients are thrown away. And what the all-reduce leaves in `loss` is a sum.",
+    "the averaged gradients are thrown away. Also, the all-reduce leaves a sum in `loss`.",
     "The order is: loss, `zero_grad`, `backward`, average the gradients, `step`. At the end, "
     "after `dist.all_reduce(loss, group=group)`, divide by `dist.get_world_size(group)`.",
 ]
@@ -73,11 +73,11 @@ def check_train_step(train_step: Callable) -> str:
 # ---- as many batches on every rank ------------------------------------------------------------
 
 BATCHES_HINTS = [
-    "First find the number of steps: it must be the same for all ranks, so it may depend on "
-    "`samples`, `batch_size` and `world_size` alone. In one step the ranks together take at most "
+    "First find the number of steps. It must be the same for all ranks, so it may depend only on "
+    "`samples`, `batch_size` and `world_size`. In one step the ranks together take at most "
     "`batch_size * world_size` samples.",
-    "Steps times ranks is the number of batches in all, on all ranks. Cut the samples into that "
-    "many parts whose sizes differ by at most one; part i begins at `samples * i // parts`.",
+    "Steps times ranks is the number of all batches on all ranks. Cut the samples into that many "
+    "parts, with sizes that differ by at most one; part i begins at `samples * i // parts`.",
     "```python\n"
     "steps = -(-samples // (batch_size * world_size))  # rounded up\n"
     "parts = steps * world_size\n"
@@ -105,8 +105,9 @@ def check_batches_of_rank(batches_of_rank: Callable) -> str:
 ROOT_HINTS = [
     "Which three things must be equal for replicas to stay in step? The gradient will be, thanks "
     "to the all-reduce. Which two are left?",
-    "Weights and the optimizer's state. On the other ranks the optimizer has no momentum buffers "
-    "yet, so there is nothing to receive into: hand the whole state out as an object.",
+    "The weights and the optimizer's state are left. On the other ranks the optimizer has no "
+    "momentum buffers yet, so there is nothing to receive into. Broadcast the whole state as an "
+    "object.",
     "```python\n"
     "states = [model.state_dict(), optimizer.state_dict()]\n"
     "dist.broadcast_object_list(states, src=0, group=group)\n"
