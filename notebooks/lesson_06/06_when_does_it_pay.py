@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 06 When does it pay?
 #
-# **The one idea.** R ranks make R times fewer steps, but each step also has to synchronise; they win exactly if synchronising takes less than R − 1 times as long as computing. Both times can be measured, or predicted, before you buy the machines.
+# **The one idea.** R ranks make R times fewer steps, but each step also has to synchronise. They win exactly if synchronising takes less than R − 1 times as long as computing, and you can measure or predict both times before you buy the machines.
 #
 # **You will be able to**
-# - predict the speed-up of R ranks from two measured times, and say from which R on it pays;
+# - predict the speed-up of R ranks from two measured times, and say how many ranks it takes before it pays;
 # - find the boundary on a slow network, and move it: fewer messages, buckets, overlap;
 # - say what a straggler costs, and why strong scaling ends;
 # - read a published efficiency, reproduce it from hardware numbers, and say what breaks at 10,000 ranks.
 #
 # **You need first** lesson 05 (synchronous SGD). Lesson 03 (all-reduce) explains the formulas for the all-reduce; here you only use them.
 #
-# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings: sections 1 to 7 stand on their own (about 120 minutes), and what comes after them is optional.
+# **Time.** The notebook runs in about 30 s (*measured here*: 4 ranks on 2 cores). Allow 210 minutes to study it with its five exercises, in two sittings. Sections 1 to 7 stand on their own (about 120 minutes); everything after them is optional.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -64,7 +64,7 @@ pair = groups_of_two[rank // 2]
 #
 # $$T_\text{epoch}(R) = \frac{N}{R B}\, (T_\text{comp} + T_\text{sync}) .$$
 #
-# It pays if $T_\text{epoch}(R) < T_\text{epoch}(1)$. Divide both sides by $\frac{N}{RB} T_\text{comp}$, and $N$ and $B$ are gone:
+# It pays if $T_\text{epoch}(R) < T_\text{epoch}(1)$. Divide both sides by $\frac{N}{RB} T_\text{comp}$, and $N$ and $B$ drop out:
 #
 # $$1 + \frac{T_\text{sync}}{T_\text{comp}} < R \qquad\Longleftrightarrow\qquad \frac{T_\text{sync}}{T_\text{comp}} < R - 1 .$$
 #
@@ -84,11 +84,11 @@ assert pays == [speed_up > 1 for speed_up in speed_ups]
 # %% [markdown]
 # Two ranks are *slower* than one, four are faster. That is the answer to "why is it slower with more workers?", and it has a surprising side: sometimes more workers are the cure.
 #
-# Two warnings. An epoch is not a goal: with $R B$ samples a step there are fewer updates, and lesson 05 has shown what that does to learning. And $T_\text{sync}$ grows with $R$, slowly with a good algorithm, quickly with a bad one.
+# Two warnings. Epochs are not the goal: with $R B$ samples a step there are fewer updates, and lesson 05 showed what that does to learning. And $T_\text{sync}$ grows with $R$: slowly with a good algorithm, quickly with a bad one.
 #
 # ### Exercise 1: the time of an epoch
 #
-# Write `epoch_seconds(samples, batch, comp, sync, ranks)`: the seconds of an epoch over `samples` samples. Every one of `ranks` ranks takes `batch` samples a step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
+# Write `epoch_seconds(samples, batch, comp, sync, ranks)`: how many seconds an epoch over `samples` samples takes. Each of `ranks` ranks takes `batch` samples a step; `comp` and `sync` are $T_\text{comp}$ and $T_\text{sync}$ in seconds.
 
 
 # %% tags=["exercise"] exercise="06.epoch_seconds"
@@ -132,9 +132,9 @@ check("06.fewest_ranks")
 #
 # Three networks, two batch sizes, two ranks. For each we measure $T_\text{comp}$ and $T_\text{sync}$ separately, predict the speed-up, and run real training steps, alone and together.
 #
-# A speed-up is a *ratio* of two times, and a machine that you share is faster at one moment and slower at the next. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we go in *rounds*: in each round the four times are taken directly one after the other, and each round gives a ratio of its own. What slows the machine down for longer than a round slows all four, and drops out of the ratio; what is shorter spoils one round of 25, and the median does not care.
+# A speed-up is a *ratio* of two times, and a machine that you share is faster at one moment and slower at the next. Measure all steps of one process today and all steps of two ranks tomorrow, and you have compared two days. So we measure in *rounds*: each round takes the four times directly one after the other and gives a ratio of its own. A disturbance that lasts longer than a round slows all four and drops out of the ratio. A shorter one spoils one round of 25, and the median ignores it.
 #
-# Before each measurement there is a barrier, so that waiting for a late rank is not counted as synchronising. $T_\text{comp}$ of two ranks lasts until both are done, since the slower one counts.
+# Before each measurement there is a barrier, so that waiting for a late rank is not counted as synchronising. For two ranks, $T_\text{comp}$ lasts until both are done, because the slower one counts.
 
 
 # %%
@@ -205,7 +205,7 @@ if rank < 2:
             measured.append((name, models.parameter_count(model), batch, rounds_of(model, batch)))
 
 # %% [markdown]
-# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, so that it gains least? Write name and batch size, such as `("LeNet", 8)`.
+# **Predict.** Which combination has the *largest* ratio $T_\text{sync}/T_\text{comp}$, and therefore gains least? Write its name and batch size, such as `("LeNet", 8)`.
 
 # %%
 prediction = None
@@ -222,21 +222,21 @@ compare(prediction, (largest.network, largest.batch))
 two_ranks.picture(two_against_one)
 
 # %% [markdown]
-# All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It takes $T_\text{comp}$ to be the same alone and together, and the table shows that it is not: two ranks of one machine share its memory and its caches, the slower one counts, and a busy machine does not always have two free cores. So take both as measured: a step of two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
+# All times are *measured here*, each the median of 25 rounds. Two speed-ups are *predicted* from them. $S_1 = 2 / (1 + T_\text{sync}/T_\text{comp})$ is the formula of section 1. It assumes that $T_\text{comp}$ is the same alone and together, and the table shows that it is not. Two ranks on one machine share its memory and its caches, the slower one counts, and a busy machine does not always have two free cores. The second formula uses both measured values: a step of two ranks takes $T_\text{comp}(2) + T_\text{sync}$, and
 #
 # $$S_2 = \frac{2\, T_\text{comp}(1)}{T_\text{comp}(2) + T_\text{sync}} .$$
 #
-# That is the line in the picture. It falls through 1 where a step of two ranks takes twice as long as a step of one. The bars span the middle half of the rounds. The line leaves out two things. In training no barrier comes before the synchronisation, so a late rank is waited for there (section 6): that puts a point below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: that puts it above. The shorter the steps, the more both count.
+# The line in the picture is $S_2$. It falls below 1 where a step of two ranks takes more than twice as long as a step of one. The bars span the middle half of the rounds. The line leaves out two things. In training there is no barrier before the synchronisation, so it includes the wait for a late rank (section 6): that puts a point below the line. And each of the two times was measured until both ranks were done, whereas a whole step waits only once: that puts a point above it. The shorter the steps, the more both effects count.
 #
-# What decides is how much is computed *for each number that is sent*. Batch 128 computes more for the same gradient than batch 8. A convolution uses each of its weights at every pixel; a linear layer uses each of its weights once a sample, so wide linear layers gain least. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
+# What matters is how much a rank computes *for each number that it sends*. Batch 128 computes more than batch 8 for the same gradient. A convolution uses each of its weights at every pixel. A linear layer uses each of its weights once a sample, so wide linear layers gain least. This is why VGG-16, with its large linear layers, will be the odd one out in section 8.
 #
-# We assert nothing about these speed-ups, because whatever else your machine does is in them. On a busy one the times and the bars are longer, and the two free cores that $S_1$ counts on are not there; $S_2$ takes that into account.
+# We assert nothing about these speed-ups, because they depend on what else your machine is doing. On a busy one the times and the bars are longer, and $S_1$ counts on two free cores that are not there; $S_2$ takes that into account.
 #
-# More ranks than cores cannot help. So that four ranks compute at the same time on *any* machine, most of the experiments below replace computing by sleeping: sleeping ranks do not share a core. Everything else remains real.
+# More ranks than cores cannot help. Most of the experiments below therefore replace computing with sleeping. Sleeping ranks do not compete for a core, so four of them can do it at the same time on *any* machine. Everything else is real.
 #
 # ## 3. A slow network, and the boundary
 #
-# Inside one machine, communication is fast. `emulated_link(latency, bandwidth)` makes it slow: inside this block each message takes at least `latency` seconds plus its bytes divided by `bandwidth`, and a library collective takes what the best simple algorithm would take on such links. With $\alpha$ for the latency in seconds, $\beta$ for the seconds a byte takes (1/bandwidth), and $n$ bytes on each of $p$ ranks, that is for all-reduce the smaller of
+# Inside one machine, communication is fast. A `with emulated_link(latency, bandwidth)` block makes it slow: inside the block each message takes at least `latency` seconds plus its bytes divided by `bandwidth`. A library collective takes as long as the best simple algorithm would take on such links. Let $\alpha$ be the latency in seconds, $\beta$ the seconds that a byte takes (1/bandwidth), and $n$ the bytes on each of $p$ ranks. For all-reduce, the time is then the smaller of
 #
 # $$\lceil\lg p\rceil\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
@@ -257,7 +257,7 @@ LATENCY, COMP = 0.0001, 0.010
 # %% [markdown]
 # The experiment: LeNet's gradient of 246,824 bytes, 10 ms of computing, a latency of 0.1 ms.
 #
-# **Predict.** At which bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; take the ring.)
+# **Predict.** At what bandwidth, in MB/s, are *four* ranks just as fast as one? ($T_\text{sync} = (R-1)\, T_\text{comp}$ = 30 ms; take the ring.)
 
 # %%
 prediction = None
@@ -278,14 +278,14 @@ boundary_2, boundary_4 = boundary_of(2), boundary_of(4)
 compare(prediction, boundary_4 / 1e6, within=0.1, unit="MB/s", source="By the formula")
 
 # %% [markdown]
-# By hand: round the ring four ranks take $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, $\alpha + n\beta = T_\text{comp}$.
+# By hand: with the ring, four ranks take $6\,(\alpha + \frac n 4 \beta) = 3\,T_\text{comp}$, so $1/\beta = \frac n 2 / (T_\text{comp} - 2\alpha)$. Two ranks send the whole gradient once, $\alpha + n\beta = T_\text{comp}$.
 
 # %%
 assert abs(boundary_4 - GRADIENT_BYTES / 2 / (COMP - 2 * LATENCY)) <= 1  # byte/s
 assert abs(boundary_2 - GRADIENT_BYTES / (COMP - LATENCY)) <= 1
 
 # %% [markdown]
-# Now by experiment. For each bandwidth: $T_\text{sync}$ by itself, and whole steps.
+# Now the experiment. For each bandwidth we measure $T_\text{sync}$ by itself, and then whole steps.
 
 # %%
 # %%px
@@ -355,13 +355,15 @@ assert max(speed_up[ranks][0] for ranks in (2, 4)) < 1, "on the slowest link nob
 assert ratios[-1] > 1 or speed_up[4][-1] > 1, "a third of the ratio at the boundary pays"
 
 # %% [markdown]
-# So it is the *ratio* that decides: ranks begin to pay at a ratio near 1 if they are two and near 3 if they are four (*measured here*), as the formula says. The *bandwidth* at which they do lies above the predicted one. Whatever a real step takes beyond the formula, a faster link has to make up for; and the same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30. We assert only that no step was faster than the formula, that on the slowest link nobody gains, and that four ranks gain on the fastest one if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, a third of what the boundary allows. If your ranks are on several machines, their real network comes on top of the emulated one: on a slow one no point may reach the boundary.
+# So the *ratio* decides: two ranks begin to pay at a ratio near 1 and four at a ratio near 3 (*measured here*), as the formula says. The *bandwidth* at these crossings is higher than predicted. A real step takes longer than the formula says, and a faster link has to make up for that. The same millisecond counts more for two ranks, which have 10 ms to synchronise, than for four, which have 30.
 #
-# Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. Beware of the opposite conclusion too: "we tried it with two machines and it was slower" does not say that it will never pay.
+# We assert only three things. No step was faster than the formula. On the slowest link, neither two nor four ranks gain. On the fastest one, four ranks gain if $T_\text{sync}$ is no longer than $T_\text{comp}$ there, a third of what the boundary allows. If your ranks are on several machines, their real network adds to the emulated one; if it is slow, perhaps no point reaches the boundary.
+#
+# Between the two crossings, *predicted* at 13 MB/s for four ranks and 25 MB/s for two, two ranks lose and four win. So "we tried it with two machines and it was slower" does not mean that it will never pay.
 #
 # ## 4. Fewer messages
 #
-# $T_\text{sync}$ has two parts: a latency for each message, and the time that the bytes take. The model dictates the bytes; the number of messages is up to you. Here are two ways to average the gradients of a model, in a few lines.
+# $T_\text{sync}$ has two parts: a latency for each message, and the time that the bytes take. The model dictates the bytes; the number of messages is up to you. Here are two ways to average the gradients of a model.
 
 
 # %%
@@ -383,9 +385,9 @@ def sync_flattened(model):
 
 
 # %% [markdown]
-# LeNet has ten parameter tensors: weight and bias of five layers. The link has a latency of 2 ms, as between two towns, and 100 MB/s.
+# LeNet has ten parameter tensors: the weights and biases of five layers. The link has a latency of 2 ms, as between two towns, and a bandwidth of 100 MB/s.
 #
-# **Predict.** How many times longer does the first way take than the second? Write a number.
+# **Predict.** How many times as long as the second way does the first one take? Write a number.
 
 # %%
 prediction = None
@@ -424,7 +426,7 @@ for way, a, b in zip(("per parameter", "flattened"), predicted, times, strict=Tr
     print(f"{way:14} predicted {1e3 * a:5.1f} ms, measured here {1e3 * b:5.1f} ms")
 
 # %% [markdown]
-# The same bytes, the same result to the last bit, one message instead of ten. So one large message is best? Only as long as there is nothing else to do meanwhile.
+# The same bytes, the same result to the last bit, one message instead of ten. So is one large message best? Only if there is nothing else to do meanwhile.
 #
 # To do something else meanwhile, ask for an all-reduce with `async_op=True`: the call returns at once, with a *handle*. Until `handle.wait()` has returned, the tensor belongs to the all-reduce: neither read nor change it.
 
@@ -439,9 +441,9 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To hear of each gradient, attach a *hook* to each parameter: `parameter.register_post_accumulate_grad_hook(hook)`, and autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To be told of each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
-# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters, and collects the gradients in the order in which they come. As soon as `bucket_bytes` bytes or more have been collected, they leave in one all-reduce, flattened, while backward goes on. It returns a function `finish()`, which is called after each backward: it sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. There will be more than one backward.
+# Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as it has `bucket_bytes` bytes or more, it sends them, flattened, in one all-reduce, while backward goes on. It returns a function `finish()`, which is called after each backward: `finish` sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. There will be more than one backward.
 
 
 # %% tags=["exercise"] exercise="06.bucketed_sync"
@@ -485,11 +487,11 @@ check("06.bucketed_sync")
 # %% [markdown]
 # Stuck? `hint("06.bucketed_sync")`, `solution("06.bucketed_sync")`.
 #
-# One thing your version need not handle: a parameter that some rank did not use. Its hook is not called there, so that rank's buckets differ from the others', and the ranks wait for each other for ever. The course's `BucketedGradientSync` fixes the contents of the buckets beforehand, as DistributedDataParallel does; we use it from here on.
+# Your version need not handle a parameter that some rank did not use. On that rank its hook is not called, so the rank's buckets differ from the others', and the ranks wait for each other indefinitely. The course's `BucketedGradientSync` fixes the contents of the buckets in advance, as DistributedDataParallel does; we use it from here on.
 #
 # ## 5. Overlap
 #
-# To see overlap, take six layers with 1 MiB of gradients each. The backward of each takes 10 ms, in which the processor does nothing (it sleeps). The link has a latency of 1 ms and 300 MB/s. Hooks, buckets and all-reduce are real.
+# To see overlap, take six layers with 1 MiB of gradients each. Each layer's backward takes 10 ms, in which the rank only sleeps. The link has a latency of 1 ms and a bandwidth of 300 MB/s. Hooks, buckets and all-reduces are real.
 
 
 # %%
@@ -518,7 +520,7 @@ class SlowLinear(nn.Linear):
 
 
 # %% [markdown]
-# The event log of `torch_mpi4py` has written down when each all-reduce was asked for and when it was done; the hooks below note when each gradient was ready.
+# The event log of `torch_mpi4py` records when each all-reduce was asked for and when it was done; the hooks below record when each gradient was ready.
 
 
 # %%
@@ -618,9 +620,9 @@ figures.buckets(
 )
 
 # %% [markdown]
-# Solid blocks are layers, hatched ones their buckets on the link. Buckets alone make it worse: six all-reduces of 1 MiB (by recursive doubling, the cheaper one at that size) take twice as many latencies as one of 6 MiB round the ring, and send a third more bytes, which costs more than the latencies. Buckets *with overlap* make it best: everything but the last bucket is hidden behind computing. What is left over, the *exposed* communication, is what the formula of section 1 has to count as $T_\text{sync}$.
+# Solid blocks are layers, hatched ones their buckets on the link. Buckets alone make it worse. An all-reduce of 1 MiB uses recursive doubling, which is cheaper at that size; one of 6 MiB uses the ring. The six small ones take twice as many latencies as the large one and send a third more bytes, and the bytes cost more than the latencies. Buckets *with overlap* are best: everything except the last bucket is hidden behind computing. The rest is *exposed* communication, and only that counts as $T_\text{sync}$ in the formula of section 1.
 #
-# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read that as the part of a step's time that was saved. How much can it be at best? Backward is about two thirds of computing. If it takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
+# *Published*: overlap brought a speed-up of 38.0 % (ResNet50) and 35.2 % (BERT) with NCCL, and of 26.8 % and 21.5 % with gloo, on 32 GPUs [1]. We read that as the fraction of a step's time that was saved. How large can it be at best? Backward is about two thirds of computing. If backward takes $b$, forward $b/2$ and communication $c$, then overlap saves $\min(b, c)$ of $\frac32 b + c$: at most 40 %, at $c = b$.
 
 # %%
 gains = [scaling.largest_overlap_gain(0.5, 1.0, c) for c in (0.25, 0.5, 1.0, 2.0, 4.0)]
@@ -682,15 +684,15 @@ figures.measured_and_predicted(
 )
 
 # %% [markdown]
-# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early, as DistributedDataParallel does if it may choose; the prediction is for those very buckets.) The points lie above the line by what the formula leaves out: a pause is always a little longer than asked for, and every message costs real time, too, so the smallest buckets are furthest off. Where real messages are slow, because the cores are busy or the ranks on several machines, the valley moves to the right, or is gone.
+# A valley, as predicted. (`BucketedGradientSync` closes its first bucket at 1 MiB at the latest, so that something leaves early; DistributedDataParallel does the same by default. The prediction is for exactly these buckets.) The points lie above the line because the formula leaves something out. A pause is always a little longer than asked for, and every message costs real time too, so the smallest buckets are furthest off. Where real messages are slow, because the cores are busy or the ranks are on several machines, the valley moves to the right or disappears.
 #
-# DistributedDataParallel takes 25 MiB if you do not say otherwise, for networks of hundreds of MiB. For another network and another link the best size is another one: measure.
+# DistributedDataParallel's default is 25 MiB, for networks of hundreds of MiB. The best size depends on the network and the link, so measure it.
 #
 # ## 6. Stragglers
 #
-# Synchronous SGD waits for the slowest rank, in every step. Even if all ranks are equally fast *on average*, in each step one of them is the slowest: garbage collection, another user, a longer sentence in the batch.
+# Synchronous SGD waits for the slowest rank in every step. Even if all ranks are equally fast *on average*, in each step one of them is the slowest: garbage collection, another user, a longer sentence in the batch.
 #
-# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn anew for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$: the fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
+# Let a step take 5 ms plus a random delay of 5 ms on average, exponentially distributed and drawn separately for each rank and step. The mean is 10 ms for every rank. The mean of the *slowest* of $R$ is $5 + 5\,H_R$ ms with $H_R = 1 + \frac12 + \dots + \frac1R$. The fastest of $R$ remaining delays ends after $1/R$ of the mean, the next after another $1/(R-1)$, and so on.
 #
 # **Predict.** How many milliseconds does a step take on average with four ranks, all-reduce not counted? Write a number.
 
@@ -760,13 +762,13 @@ figures.timeline(
 )
 
 # %% [markdown]
-# The hatched time is paid for and idle. A rank that waits here sleeps, and leaves its core to other programs: 4 s of waiting take 0.04 s of processor time. A rank that waits inside plain MPI spins, and takes all of the core; a GPU that waits in NCCL is as busy. Neither gets anything done.
+# In the hatched time you pay for a rank that is idle. A waiting rank sleeps here and leaves its core to other programs: 4 s of waiting take 0.04 s of processor time. A rank that waits inside plain MPI spins and takes the whole core; a GPU that waits in NCCL is just as busy. Neither gets anything done.
 #
-# Only one clock can be the time axis: rank 0's. How far another rank's clock is `ahead` of it was measured by messages there and back. Within one machine it is nothing but the error of that measurement, some microseconds; between machines it may be days.
+# The time axis needs one clock, and we use rank 0's. Messages there and back measured how far every other rank's clock is `ahead` of it. Within one machine the result is only the error of that measurement, some microseconds; between machines it may be days.
 #
-# What is more: the sum of 80 maxima is over 40 % larger than the largest sum of any one rank over the 80 steps. If the ranks met less often, luck would even out; that is one reason why asynchronous SGD (lesson 09) and local SGD exist.
+# Compare two sums over the 80 steps: the sum of the maxima is over 40 % larger than the sum of any single rank. If the ranks met less often, luck would even out. That is one reason why asynchronous SGD (lesson 09) and local SGD exist.
 #
-# And for many ranks? *Predicted*, for three kinds of steps with the same mean of 10 ms: always equal, a bell curve with a standard deviation of 1 ms, and the one above.
+# And with many ranks? The next figure is *predicted*, for three kinds of steps with the same mean of 10 ms: always equal, a bell curve with a standard deviation of 1 ms, and the exponential delays above.
 
 # %%
 from rank_by_rank.lesson_06.figures import slowest_of_many
@@ -779,7 +781,7 @@ assert exponential[many.index(1024)] > 4
 slowest_of_many(many, {"exponential delays": exponential, "bell curve": bell})
 
 # %% [markdown]
-# Rare long delays hurt; small fluctuations hardly do. The exponential grows like $\ln R$ for ever, the bell curve like $\sqrt{2 \ln R}$. A rank that is *always* slow is another case: it simply sets the pace.
+# Rare long delays hurt; small fluctuations hardly do. With exponential delays the slowest rank's time grows like $\ln R$, with the bell curve like $\sqrt{2 \ln R}$, and neither ever stops growing. A rank that is *always* slow is another case: it simply sets the pace.
 #
 # ### Exercise 4: what waiting costs
 #
@@ -805,11 +807,11 @@ check("06.waiting_share")
 #
 # ## 7. Strong and weak scaling
 #
-# So far the batch per rank was fixed, and the work of a step grew with $R$: *weak scaling*. If instead the batch of *all* ranks together is fixed at $B$, so that learning stays the same, each rank gets $B/R$ samples: *strong scaling*. Then computing shrinks, and what does not shrink begins to show.
+# So far the batch per rank was fixed, and the work of a step grew with $R$: this is *weak scaling*. If instead the batch of *all* ranks together is fixed at $B$, so that learning stays the same, each rank gets $B/R$ samples: this is *strong scaling*. Then computing shrinks, and everything that does not shrink begins to show.
 #
-# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: 2 ms for whatever a step costs however small, such as starting each layer. With $B = 64$ that is 18 ms. The link: 0.5 ms and 100 MB/s, LeNet's gradient.
+# Let a step on $b$ samples take $2 + 0.25\, b$ milliseconds: the 2 ms are the fixed cost of even the smallest step, such as starting each layer. With $B = 64$ a step takes 18 ms. The link has a latency of 0.5 ms and a bandwidth of 100 MB/s, and the gradient is LeNet's.
 #
-# **Predict.** What is the speed-up of four ranks, with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5.) Write `[a, b]`.
+# **Predict.** What is the speed-up of four ranks, with (a) weak and (b) strong scaling? ($T_\text{sync}$ is 6 ms: twice 0.5 + 2.5 ms.) Write `[a, b]`.
 
 # %%
 prediction = None
@@ -873,14 +875,14 @@ assert best < 64
 assert max(by_scaling["strong"]) < 2
 
 # %% [markdown]
-# Two laws describe the two kinds without communication. Let $s$ be the part of the time that is not shared out.
+# Two laws describe the two kinds of scaling without communication. Let $s$ be the fraction of the time whose work is not shared out.
 #
-# - **Amdahl**: a problem of fixed size. Of *one* rank's time the part $s$ remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, here 18/2 = 9.
-# - **Gustafson**: a problem that grows with $R$. Of the *parallel* run's time the part $s$ is not shared out, and the speed-up is $s + (1-s)R$: it grows for ever.
+# - **Amdahl**: a problem of fixed size. The fraction $s$ of *one* rank's time remains, so the speed-up is $1 / (s + \frac{1-s}{R})$ and never exceeds $1/s$, here 18/2 = 9.
+# - **Gustafson**: a problem that grows with $R$. The fraction $s$ of the *parallel* run's time is not shared out, and the speed-up is $s + (1-s)R$: it grows without limit.
 #
 # They do not contradict each other: one is strong scaling, the other weak.
 #
-# Mind the *baseline*. Gustafson compares with one rank that does the part $s$ once and the other part $R$ times. Our one rank takes $R$ steps for the same samples, and spends its 2 ms in each of them. So against it weak scaling without communication gives exactly 2, 4, 8, where Gustafson says 1.89, 3.67, 7.22: two answers to two questions.
+# Mind the *baseline*. Gustafson compares with one rank that does the part $s$ once and the other part $R$ times. Our one rank takes $R$ steps for the same samples, and spends its 2 ms in each of them. Against this baseline, weak scaling without communication gives exactly 2, 4, 8, where Gustafson's law gives 1.89, 3.67, 7.22: two answers to two questions.
 
 # %%
 s = 0.002 / 0.018
@@ -895,7 +897,7 @@ assert all(
 )
 
 # %% [markdown]
-# Strong scaling stays far below Amdahl, since communication does not shrink with $R$: it grows. You can see that in measurements without knowing the reason. From a speed-up $S$ work out the $s$ that Amdahl's law would need for it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
+# Strong scaling stays far below Amdahl's law because communication does not shrink with $R$: it grows. Measurements show that even if you do not know the reason. From a speed-up $S$, compute the $s$ that Amdahl's law would need for it (Karp and Flatt [6]): $s = (1/S - 1/R) / (1 - 1/R)$. If it *grows* with $R$, the loss is communication and not serial work. (Above 1, the ranks together are slower than one.)
 
 # %%
 apparent = [
@@ -909,15 +911,15 @@ assert apparent[0] > s
 # %% [markdown]
 # ### A place to stop
 #
-# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when ranks pay, and move the boundary: a larger batch, fewer messages, overlap. You know what stragglers cost and why strong scaling ends. That is what daily work needs, and you may go on to lesson 07. The rest is for those who want to know how far such formulas carry: published runs on hundreds of GPUs, and 100,000 ranks. The recap stands at the end.
+# You can now measure $T_\text{comp}$ and $T_\text{sync}$, predict from them when ranks pay, and move the boundary: a larger batch, fewer messages, overlap. You know what stragglers cost and why strong scaling ends. That is what daily work needs, and you may go on to lesson 07. The rest shows how far such formulas carry: to published runs on hundreds of GPUs, and to 100,000 ranks. The recap is at the end.
 #
 # ## 8. Far past this machine
 #
-# Can such formulas say anything about hundreds of GPUs? We put in what is published about the hardware of large runs, and compare with the published efficiency.
+# Can such formulas say anything about hundreds of GPUs? We put in the published numbers of the hardware of large runs, and compare the result with the published efficiency.
 #
 # ### Exercise 5: read an efficiency
 #
-# A paper reports samples per second: `base_rate` on `base_ranks` ranks (the *baseline*, not always one rank), and `rate` on `ranks` ranks. Write `read_efficiency(base_ranks, base_rate, ranks, rate)`: return the efficiency relative to the baseline, as a fraction, and the ratio $T_\text{sync}/T_\text{comp}$ that it stands for, if the baseline loses nothing.
+# A paper reports samples per second: `base_rate` on `base_ranks` ranks (the *baseline*, not always one rank), and `rate` on `ranks` ranks. Write `read_efficiency(base_ranks, base_rate, ranks, rate)`. It returns two numbers: the efficiency relative to the baseline, as a fraction, and the ratio $T_\text{sync}/T_\text{comp}$ that follows from it if the baseline loses nothing.
 
 
 # %% tags=["exercise"] exercise="06.read_efficiency"
@@ -937,9 +939,9 @@ check("06.read_efficiency")
 #
 # ### Published runs
 #
-# Two families: ResNet-50 on up to 352 GPUs by Goyal and others [2], about 90 % of perfect at 256; and the benchmarks of *Horovod* [3], a library that brought the ring all-reduce to TensorFlow's and PyTorch's users: about 90 % for Inception V3 and ResNet-101 at 512 GPUs and 68 % for VGG-16.
+# There are two families of runs. Goyal and others [2] trained ResNet-50 on up to 352 GPUs, with about 90 % of perfect at 256. The benchmarks of *Horovod* [3], a library that brought the ring all-reduce to TensorFlow's and PyTorch's users, reached about 90 % for Inception V3 and ResNet-101 at 512 GPUs, and 68 % for VGG-16.
 #
-# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without the processors. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is what lesson 03 does if the number of ranks is no power of two: some stand aside. What the sources do not say had to be assumed:
+# Some terms first. *RoCE* lets one machine's network card read and write another's memory over Ethernet, without the processors. The *leader* of a machine is the one of its ranks that talks to other machines. A *fusion buffer* is Horovod's name for a bucket. To *fold* is to let some ranks stand aside where their number is not a power of two, as in lesson 03. We had to assume what the sources do not say:
 
 # %%
 from IPython.display import Markdown
@@ -953,9 +955,9 @@ Markdown(published_runs.assumptions_table())
 #
 # $$\frac{T_\text{comp}}{T_\text{comp} + T_\text{exposed}} .$$
 #
-# Without any fitted number it gives two bounds. Nothing overlaps: $T_\text{exposed} = T_\text{sync}$. Or backward, two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. For a value in between it needs *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, and that is fitted to the three runs on 16 GPUs. That is all that `reproduce()` does below.
+# Without any fitted number the model gives two bounds. For the lower one, nothing overlaps: $T_\text{exposed} = T_\text{sync}$. For the upper one, backward, two thirds of computing, hides as much as it can: $T_\text{exposed} = \max(0,\, T_\text{sync} - \frac23 T_\text{comp})$. A value in between needs *one* number, $f$ in $T_\text{exposed} = f\, T_\text{sync}$, which we fit to the three runs on 16 GPUs. That is all that `reproduce()` does below.
 #
-# **Predict.** Four things are left out of the model: stragglers, input, contention and protocol. So are its predictions for the other runs (A) too good, (B) too bad, or (C) some of each? Write a letter.
+# **Predict.** The model leaves out four things: stragglers, input, contention and protocol. So are its predictions for the other runs (A) too good, (B) too bad, or (C) some of each? Write a letter.
 
 # %%
 prediction = None
@@ -989,27 +991,29 @@ efficiencies(
 Markdown(published_runs.reproduced_table())
 
 # %% [markdown]
-# All eight predictions are too good, by 2 to 6 points, and by **12 for VGG-16 at 512 GPUs: the model says 79.9 %, the published value is 68 %**. That is a miss, and worth more than another hit: VGG-16 sends 552 MB a step, three times as much as ResNet-101, so it is the run in which what we left out weighs most: a line rate that is never reached, and a ring of 512 that waits for its slowest card in each of 1,022 steps. A model whose error grows with the load may rank designs; it must not be trusted for the last 10 %.
+# All eight predictions are too good: seven by 2 to 6 points, and **VGG-16 at 512 GPUs by 12, where the model says 79.9 % and the published value is 68 %**. That is a miss, and it teaches more than another hit. VGG-16 sends 552 MB a step, three times as much as ResNet-101, so the things that we left out weigh most there. The line rate is never reached, and a ring of 512 waits for its slowest card in each of 1,022 steps. You may use a model whose error grows with the load to rank designs, but do not trust it for the last 10 %.
 #
-# With the overlap gains of section 5 it is worse. Each published gain says how long synchronising must have taken; only for ResNet-50 with NCCL are there enough published numbers to predict it, and the prediction is less than half of what was measured:
+# The model does worse on the overlap gains of section 5. From each published gain follows how long synchronising must have taken. Only for ResNet-50 with NCCL are there enough published numbers to predict the gain, and the prediction is less than half of what was measured:
 
 # %%
 Markdown(published_runs.gains_table())
 
 # %% [markdown]
-# A formula with the line rate in it says what is possible, not what happens. The second table is about a claim of the same paper without a number, "near-linear scalability using 256 GPUs" [1]: it shows what the formula finds possible there.
+# A formula based on the line rate says what is possible, not what happens. The same paper also claims "near-linear scalability using 256 GPUs" [1], without a number; the second table shows what the formula finds possible there.
 #
 # ### To 10,000 and 100,000 ranks
 #
-# ResNet-50 as above, 32 samples a rank, 8 ranks a node, 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first. Two new things come in that no small machine shows. Past a *critical batch* more samples a step hardly save any steps [4]; for ImageNet the paper says that the limit is in the tens of thousands of samples, and we take 20,000. And machines fail: 419 interruptions in 54 days on 16,384 GPUs [5], scaled to our number of ranks; each costs a restart and the steps since the last checkpoint.
+# We take ResNet-50 as above, with 32 samples a rank, 8 ranks a node and 50 Gbit/s a node. A *flat ring* goes through all ranks; *two levels* sum inside a node first.
 #
-# Three formulas say what each of these alone leaves of the efficiency; `limits()` finds the $R$ at which one half is left. With $B$ samples a rank and the critical batch $B_c$:
+# Two effects appear that no small machine shows. Past a *critical batch*, more samples a step hardly save any steps [4]; for ImageNet the paper says that the limit is in the tens of thousands of samples, and we take 20,000. And machines fail. Published are 419 interruptions in 54 days on 16,384 GPUs [5], which we scale to our number of ranks; each costs a restart and the steps since the last checkpoint.
 #
-# - of the samples that count, $1 / (1 + R B / B_c)$;
-# - of a step, $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$, for the latency of a flat ring;
-# - of the time, $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$: a checkpoint of $\delta$ = 10 s every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds, half of such an interval done again after each failure, and a restart of $\rho$ = 300 s, with one failure in $T_\text{fail}$ seconds (lesson 12).
+# Three formulas say what efficiency is left by the batch, the ring's latency and failures, each taken alone; `limits()` finds the $R$ at which one half is left. With $B$ samples a rank and the critical batch $B_c$:
 #
-# **Predict.** What halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Write a letter.
+# - the batch: $1 / (1 + R B / B_c)$ of the samples count;
+# - the latency of a flat ring: $T_\text{comp} / (T_\text{comp} + 2 (R - 1)\, \alpha)$ of a step is computing;
+# - failures: $1 - \delta/\tau - \tau/(2\,T_\text{fail}) - \rho/T_\text{fail}$ of the time is left. There is one failure in $T_\text{fail}$ seconds. A checkpoint takes $\delta$ = 10 s, every $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ seconds. Each failure costs half of such an interval, which is done again, and a restart of $\rho$ = 300 s (lesson 12).
+#
+# **Predict.** As $R$ grows, what halves the efficiency *first*: (A) the latency of the ring, (B) the batch, or (C) failures? Write a letter.
 
 # %%
 prediction = None
@@ -1041,18 +1045,18 @@ what_breaks_first([extrapolation.extrapolate(job, 8 * 2**k) for k in range(15)])
 # %% [markdown]
 # The column "useful" is the product of the efficiency of a step, the samples that count and the availability.
 #
-# 1. **The batch** breaks first, at some hundred ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of them are wasted. Large runs therefore give a rank few samples, or use ranks to split the model as well as the data.
-# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the whole step. Trees and two levels do not have this problem.
-# 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12.
+# 1. **The batch** breaks first, at some hundreds of ranks. This has nothing to do with networks: 10,000 ranks with 32 samples each make steps of 320,000 samples, and almost all of these samples are wasted. Large runs therefore give a rank few samples, or use ranks to split the model as well as the data.
+# 2. **The ring's latency** breaks next: $2(R-1)\alpha$ is 0.2 s at 10,000 ranks, as long as the computing of a step. Trees and two levels do not have this problem.
+# 3. **Failures** come last here: one in five hours at 10,000 ranks, two an hour at 100,000. Lesson 12 is about them.
 #
-# Each limit is taken alone, with everything else as it was; the rate of failures, for one, is that of one data centre in one year. So the *order* is the message, not the digits. (In the table, two levels take longer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are no powers of two, and Rabenseifner's algorithm then has to fold.)
+# Each limit is taken alone, with everything else unchanged, and the failure rate, for example, is that of one data centre in one year. So trust the *order*, not the digits. (In the table, two levels take longer at 10,000 and 100,000 ranks than in the picture: 1,250 and 12,500 nodes are not powers of two, and Rabenseifner's algorithm then has to fold.)
 
 # %% [markdown]
 # ### Where the formulas are wrong: shared links
 #
-# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time: every rank is a process that sends and receives step by step, and a link that several messages cross at once gives each an equal share of its bandwidth (a *discrete-event simulation*; nothing is sent). A node has 8 ranks, 100 GB/s and 3 µs between two of them, and one card of 12.5 GB/s and 10 µs for all.
+# The formulas price each message as if it had its path to itself. On a cluster, the ranks of a node share one network card. So we let the schedules of lesson 03's all-reduces run on a modelled network, in simulated time. Every rank is a process that sends and receives step by step. A link that several messages cross at once gives each an equal share of its bandwidth. (This is a *discrete-event simulation*; nothing is sent.) A node has 8 ranks. Two of them are joined by 100 GB/s and 3 µs, and all share one card of 12.5 GB/s and 10 µs.
 #
-# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times longer than by itself does such a message take, if it is large? Write a number.
+# **Predict.** In recursive doubling all ranks exchange their whole tensor with a partner at distance 1, 2, 4, 8, ... From distance 8 on, all 8 ranks of a node send through its card at the same time. How many times as long as by itself does such a message take, if it is large? Write a number.
 
 # %%
 prediction = None
@@ -1084,12 +1088,14 @@ assert scattered.factor > 6  # neighbours in different nodes: 8 messages on each
 Markdown(simulated_table([agreeing, *(runs[-1] for runs in simulated.values()), scattered]))
 
 # %% [markdown]
-# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 has half a million messages, in steps that are all alike; so only the first of them are simulated, and the others taken to last as long.) With contention, recursive doubling is several times slower than its formula, while the ring is not slowed at all: only one message at a time leaves a node, and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here, since its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which takes every message to go from node to node. That is why libraries look at the topology before they choose.
+# Without contention, simulation and formula agree to nine digits: here for the tree on 4,096 ranks, and in the course's tests for all five algorithms. (A ring of 512 has half a million messages, in steps that are all alike. So only the first steps are simulated, and the others are assumed to last as long.)
+#
+# With contention, recursive doubling is several times slower than its formula. The ring is not slowed at all: only one message at a time leaves a node and one enters it, *if neighbours in the ring sit in one node*. Deal the ranks out to the nodes like cards, and the ring takes almost seven times as long too. Rabenseifner's algorithm does well here because its large messages, those at distances 1, 2 and 4, stay inside nodes. At 16 and 32 ranks it is even *faster* than its formula, which assumes that every message goes from node to node. That is why libraries look at the topology before they choose an algorithm.
 
 # %% [markdown]
 # ## 9. The calculator
 #
-# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where the notebook is displayed and not run, it is a still picture for ResNet-50 on 10 Gbit/s.) Try: which bandwidth does VGG-16 need (138 million parameters, 7.6 ms a sample) so that 64 ranks reach an efficiency of 80 %? What changes if the batch is four times as large?
+# Turn one knob at a time: ranks, model size, batch, seconds a sample, latency, bandwidth. (Where the notebook is displayed and not run, you see a still picture for ResNet-50 on 10 Gbit/s.) Try VGG-16 (138 million parameters, 7.6 ms a sample): what bandwidth does it need for 64 ranks to reach an efficiency of 80 %? What changes if the batch is four times as large?
 
 # %%
 from rank_by_rank.lesson_06.calculator import calculator
@@ -1099,7 +1105,7 @@ calculator(parameters=25.6e6, batch=32, sample_seconds=0.006, latency=20e-6, ban
 # %% [markdown]
 # ## Break it on purpose: a clock that is stopped too early
 #
-# **Symptom.** Somebody has measured $T_\text{sync}$ with `async_op=True`, and finds it far too short for this network:
+# **Symptom.** You measure $T_\text{sync}$ with `async_op=True`, and it is far too short for this network:
 
 # %%
 # %%px
@@ -1118,9 +1124,9 @@ too_early, right = cluster.view["too_early"][0], cluster.view["right"][0]
 print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f} ms")
 
 # %% [markdown]
-# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call is like that, computing as well: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is to start without a barrier: then "$T_\text{sync}$" contains the wait for a rank that was late, and a fast network is blamed for a slow data loader.
+# **Diagnosis.** An asynchronous call returns when the work has been *asked for*. On GPUs every call behaves like that, computing included: without `torch.cuda.synchronize()` a clock measures how long it takes to ask. The opposite mistake is to start the clock without a barrier. Then "$T_\text{sync}$" includes the wait for a late rank, and you blame a fast network for a slow data loader.
 #
-# **Fix.** Barrier, start the clock, do it, *wait for it*, stop the clock; repeat, and take the median.
+# **Fix.** Barrier, start the clock, call, *wait for it*, stop the clock; repeat, and take the median.
 #
 # ## Recap
 #
@@ -1128,17 +1134,17 @@ print(f"without waiting {1e3 * too_early:.2f} ms, with waiting {1e3 * right:.1f}
 # |---|---|
 # | it pays if | $T_\text{sync}/T_\text{comp} < R - 1$ |
 # | speed-up | $R / (1 + T_\text{sync}/T_\text{comp})$, with the *exposed* $T_\text{sync}$ |
-# | ratio | falls with the batch; convolutions are kinder than wide linear layers |
+# | ratio | falls as the batch grows; lower for convolutions than for wide linear layers |
 # | per parameter, flattened | same bytes, fewer latencies |
 # | buckets with overlap | all but the last are hidden; at most 40 % of a step is gained |
 # | bucket size | too small: latency; too large: late. Measure |
 # | stragglers | a step is as long as the maximum over ranks: $H_R$ for exponential delays |
-# | strong scaling, Amdahl | fixed problem, ends at $1/s$ or earlier |
-# | weak scaling, Gustafson | growing problem, goes on; the batch grows too |
+# | strong scaling, Amdahl | fixed problem; the speed-up ends at $1/s$ or earlier |
+# | weak scaling, Gustafson | growing problem; the speed-up goes on, and the batch grows too |
 # | a published efficiency | per rank, against *their* baseline |
-# | breaks first | the batch, then the ring's latency, then failures |
+# | what breaks first | the batch, then the ring's latency, then failures |
 #
-# **Next:** lesson 07 looks at the other way to use several devices, DataParallel, and at what its master pays.
+# **Next:** lesson 07 looks at the other way to use several devices, DataParallel, and at the extra work of its master.
 #
 # ## References and further reading
 #

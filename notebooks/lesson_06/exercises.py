@@ -14,7 +14,7 @@ from course_lib.teaching.exercise import exercise
 EPOCH_HINTS = [
     "Two questions: how many steps does an epoch have when R ranks take B samples each at the same "
     "time, and how long does one step take?",
-    "There are N / (R B) steps. A step takes T_comp, and T_sync on top if there is anybody to "
+    "There are N / (R B) steps. A step takes T_comp, plus T_sync if there is another rank to "
     "synchronise with.",
     "```python\n"
     "steps = samples / (ranks * batch)\n"
@@ -35,8 +35,8 @@ def check_epoch_seconds(epoch_seconds: Callable) -> str:
 FEWEST_HINTS = [
     "Try R = 2, 3, 4, ... one after the other and stop at the first that pays. T_sync is "
     "different for each R.",
-    "R pays if `sync_of(R) / comp < R - 1`. Equal is not enough. If the loop comes to its end, "
-    "`most` included, nothing pays.",
+    "R pays if `sync_of(R) / comp < R - 1`. Equal is not enough. If the loop ends, "
+    "`most` included, without finding one, no number of ranks pays.",
     "```python\n"
     "for ranks in range(2, most + 1):\n"
     "    if ...:  # the condition\n"
@@ -56,11 +56,11 @@ def check_fewest_ranks(fewest_ranks: Callable) -> str:
 
 BUCKETS_HINTS = [
     "The hooks are called in the order in which backward makes the gradients. So the list of "
-    "gradients that wait for their bucket fills itself; you only have to say when it leaves.",
+    "gradients that wait for their bucket fills by itself; you only have to say when it leaves.",
     "In the hook: append the parameter; if the list holds `bucket_bytes` or more, flatten its "
-    "gradients into one tensor, start an all-reduce with `async_op=True`, remember handle, tensor "
-    "and parameters, and empty the list. In `finish`: send the rest, wait for all handles, divide, "
-    "copy the parts back, forget the handles.",
+    "gradients into one tensor, start an all-reduce with `async_op=True`, remember the handle, the "
+    "tensor and the parameters, and empty the list. In `finish`: send the rest, wait for all "
+    "handles, divide, copy the parts back, and clear the list of handles.",
     "```python\n"
     "waiting, sent = [], []\n\n"
     "def send():\n"
@@ -102,8 +102,8 @@ def check_bucketed_sync(bucketed_sync: Callable) -> str:
 WAITING_HINTS = [
     "A step begins for all ranks together and ends when the slowest has done its part. How long "
     "is it, and how much of that did each rank compute?",
-    "All ranks together spend R times the maximum of each step. They compute the sum of all "
-    "numbers. The rest is waiting.",
+    "All ranks together spend R times the maximum of each step. They compute for the sum of "
+    "all numbers. The rest is waiting.",
     "```python\n"
     "ranks = len(times[0])\n"
     "spent = ranks * sum(max(step) for step in times)\n"
@@ -125,7 +125,7 @@ EFFICIENCY_HINTS = [
     "An efficiency compares samples per second *per rank*, of the large run and of the baseline. "
     "The baseline may have had several ranks, too.",
     "e = (rate / ranks) / (base_rate / base_ranks). Relative to a baseline that loses nothing, "
-    "e = T_comp / (T_comp + T_sync): solve that for T_sync / T_comp.",
+    "e = T_comp / (T_comp + T_sync). Solve that for T_sync / T_comp.",
     "```python\n"
     "efficiency = (rate / ranks) / (base_rate / base_ranks)\n"
     "ratio = ...  # from efficiency = 1 / (1 + ratio)\n"

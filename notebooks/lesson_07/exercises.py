@@ -15,8 +15,8 @@ SCATTER_HINTS = [
     "10 samples on 4 devices: two devices get 3, two get 2. In general `N // p` each, and the "
     "first `N % p` devices get one more.",
     "Work out the list of sizes first. `torch.split(batch, sizes)` cuts a tensor into pieces of "
-    "exactly these sizes, in order. What it returns still looks into the memory of the batch: "
-    "`clone()` makes a copy.",
+    "exactly these sizes, in order. The pieces still share the memory of the batch: `clone()` "
+    "makes a copy.",
     "```python\n"
     "size, rest = divmod(len(batch), p)\n"
     "sizes = [size + 1] * rest + [size] * (p - rest)\n"
@@ -36,10 +36,10 @@ def check_scatter(scatter_evenly: Callable) -> str:
 
 LOSS_HINTS = [
     "Two shards: one sample with loss 9, three samples with mean loss 1. The mean over the four "
-    "samples is (9 + 1 + 1 + 1) / 4 = 3. The mean of the two means is 5. What does a mean have to "
-    "be multiplied by, before you may add it to another one?",
-    "A mean times its number of samples is a sum. Add up the sums, divide by the number of all "
-    "samples. Stay with tensors: a loss that went through `item()` has no gradient.",
+    "samples is (9 + 1 + 1 + 1) / 4 = 3. The mean of the two means is 5. By what must you "
+    "multiply a mean before you may add it to another one?",
+    "A mean times its number of samples is a sum. Add up the sums, and divide by the number of "
+    "all samples. Stay with tensors: a loss that went through `item()` has no gradient.",
     "`sum(loss * size for loss, size in zip(losses, sizes) if size)` is the sum over all samples: "
     "a shard of no samples has a mean of 0 / 0, so it has to be left out, not multiplied by 0.",
 ]
@@ -80,8 +80,8 @@ def check_update(update: Callable) -> str:
 # ---- bytes through the master -----------------------------------------------------------------
 
 BYTES_HINTS = [
-    "Go through the step and ask of each tensor: does it leave the master, or does it reach it, "
-    "and to or from how many devices? The master sends nothing to itself.",
+    "Go through the step and ask of each tensor: does it leave the master or reach it, and how "
+    "many devices are at the other end? The master sends nothing to itself.",
     "Out: parameters and buffers, to each of the p - 1 others; their shards of the inputs; their "
     "shards of the gradient of the outputs. In: their shards of the outputs; a gradient from each "
     "of them, for each parameter that has one. `tensor.nbytes` is the size of a tensor in bytes.",
@@ -105,9 +105,9 @@ def check_master_bytes(master_bytes: Callable) -> str:
 ACCUMULATE_HINTS = [
     "`shared.write(shared.read() + gradient)` is three things: read, add, write. What if another "
     "thread writes after you have read?",
-    "A lock lets one thread in at a time: `with lock:`. It has to be held from the reading to "
-    "the writing. What takes long and needs no lock should stay outside, or the threads work one "
-    "after another.",
+    "A lock lets one thread in at a time: `with lock:`. Hold it from the reading to the writing. "
+    "Work that takes long and needs no lock should stay outside, or the threads work one after "
+    "another.",
     "First `gradient = compute()`, without the lock. Then `with lock:`, and in that block the "
     "line with `shared.write(shared.read() + gradient)`.",
 ]

@@ -11,8 +11,8 @@ import functools
 from course_lib.teaching.exercise import as_mistake, exercise
 
 EPOCHS_HINTS = [
-    "The sampler does not know that an epoch is over. One call tells it, and where that call "
-    "stands matters.",
+    "The sampler does not know that an epoch is over. One call tells it, and the place of that "
+    "call matters.",
     "`DistributedSampler` shuffles with the seed `seed + epoch`. It looks at that number when the "
     "loop over the loader *begins*. All ranks must use the same one.",
     "Put `sampler.set_epoch(epoch)` between the two `for` lines.",
@@ -30,8 +30,8 @@ def check_train_epochs(train_epochs) -> str:
 ACCURACY_HINTS = [
     "The sampler repeats samples until all ranks have equally many. Which entries of `right` are "
     "such repeats? They must count neither above nor below the fraction line.",
-    "Without shuffling, entry k of rank r is sample `r + k * p` of the test set, p being the "
-    "number of ranks in the group. It is a repeat if that is not below `samples`.",
+    "Without shuffling, entry k of rank r is sample `r + k * p` of the test set, where p is the "
+    "number of ranks in the group. It is a repeat if that number is not below `samples`.",
     "```python\n"
     "p, r = dist.get_world_size(group), dist.get_rank(group)\n"
     "real = r + p * torch.arange(len(right)) < samples\n"
@@ -63,11 +63,11 @@ def check_global_accuracy(global_accuracy) -> str:
 
 
 ACCUMULATE_HINTS = [
-    "Gradients add up in `.grad` by themselves from one `backward()` to the next. What has to be "
-    "kept from happening is the all-reduce, in all backward passes but the last.",
-    "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, those "
-    "of the last one outside. Each loss is a mean over its micro-batch: what is the mean over "
-    "all?",
+    "Gradients add up in `.grad` by themselves from one `backward()` to the next. You only have to "
+    "prevent the all-reduce, in all backward passes except the last.",
+    "Run forward and backward of the first n - 1 micro-batches inside `with ddp.no_sync():`, and "
+    "those of the last one outside. Each loss is a mean over its micro-batch: what is the mean "
+    "over all?",
     "```python\n"
     "optimizer.zero_grad()\n"
     "*first, last = batches\n"
@@ -122,8 +122,8 @@ def check_bfloat16_hook(bfloat16_hook) -> str:
 
 RESUME_HINTS = [
     "Three things besides the weights decide how a run goes on: what the optimizer remembers, "
-    "what the random generator will draw next, and where in the data it stands.",
-    "Every rank loads the file. The weights belong into `ddp.module`, whose names have no "
+    "what the random generator will draw next, and where in the data the run is.",
+    "Every rank loads the file. The weights belong in `ddp.module`, whose names have no "
     "`module.` in front. Each rank has a random state of its own.",
     "```python\n"
     "checkpoint = torch.load(path)\n"

@@ -19,8 +19,8 @@ WORK_HINTS = [
     "One round is five lines, in the order of the list: compute, send, receive, send, receive. "
     "Everything goes to rank 0 and comes from rank 0.",
     "`dist.recv` fills the tensor that you give it, so make one of one number for ready, and "
-    "receive the parameters into `parameters` itself: then the next `compute(parameters)` sees "
-    "them. The loss is the last number of what `compute` returned.",
+    "receive the parameters into `parameters` itself, where the next `compute(parameters)` sees "
+    "them. The loss is the last number of the vector that `compute` returned.",
     "```python\n"
     "losses, ready = [], torch.zeros(1)\n"
     "for _ in range(rounds):\n"
@@ -50,8 +50,8 @@ def check_work(work) -> str:
 
 SERVE_HINTS = [
     "The loop runs once per gradient, not once per worker. The only receive without a source is "
-    "that of the hello; everything after it is between you and the one who said it.",
-    "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns who it was. The "
+    "that of the hello; everything after it is between you and the worker that said it.",
+    "`worker = dist.recv(hello, group=group, tag=1)`, without a source, returns its rank. The "
     "gradient message has `len(parameters) + 1` numbers: the last one is the loss.",
     "```python\n"
     "served = []\n"
@@ -83,10 +83,10 @@ def check_serve(serve) -> str:
 
 STALENESS_HINTS = [
     "For each worker remember one number: at which version it fetched its parameters. In the "
-    "beginning that is 0 for everybody.",
+    "beginning that is 0 for all of them.",
     "Update v is made when the server is at version v. The staleness is v minus the version that "
-    "this worker had fetched. After the update the server is at version v + 1, and that is what "
-    "the worker fetches now.",
+    "this worker had fetched. After the update the server is at version v + 1, and the worker "
+    "fetches that version now.",
     "```python\n"
     "fetched, result = {}, []\n"
     "for version, worker in enumerate(order):\n"
@@ -144,8 +144,8 @@ def check_staleness(staleness) -> str:
 # ---- the rate over staleness ------------------------------------------------------------------
 
 RATE_HINTS = [
-    "The rule is `base / staleness`. For which staleness can that not be worked out, and what "
-    "should come out there?",
+    "The rule is `base / staleness`. For which staleness does that division fail, and what should "
+    "the result be there?",
     "A fresh gradient, of staleness 0, is the best there is: it gets `base`. So does staleness 1. "
     "Only from 2 on the rate falls.",
     "`max(1, staleness)` is 1 for staleness 0 and 1, and the staleness itself from there on.",
@@ -186,7 +186,7 @@ def check_rate_for(rate_for) -> str:
 
 GOSSIP_HINTS = [
     "Both ranks run the same lines, so both would send first. What can a rank *start* without "
-    "waiting for its end? And into what do you receive, if `value` is still being sent?",
+    "waiting for its end? And where do you receive, if `value` is still being sent?",
     "`sending = dist.isend(value, partner, group=group)` goes on at once. Then receive into a new "
     "tensor, then `sending.wait()`, then the mean of both as a new tensor.",
     "```python\n"

@@ -13,15 +13,15 @@
 # %% [markdown]
 # # 10 Models in stages
 #
-# **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them, and passes on what comes out. So that the ranks do not wait for each other all the time, the batch goes through in small pieces, one after the other, as on an assembly line.
+# **The one idea.** A model that is too large for one device can be cut between its layers: each rank has some of them and passes on their output. The batch goes through in small pieces, one after the other, as on an assembly line. Otherwise the ranks would wait for each other most of the time.
 #
 # **You will be able to**
 # - cut a transformer into stages, train it on four ranks, and measure how far its weights are from those of one process;
 # - write GPipe and 1F1B yourself, and run them by `torch.distributed.pipelining`;
-# - predict how long ranks idle, and how many activations they hold;
+# - predict how long ranks are idle, and how many activations they hold;
 # - trade activations for computing, layer by layer: keep all, recompute all, or choose;
 # - read the figures of interleaved and zero-bubble schedules, and say why PipeDream keeps several versions of its weights;
-# - put a pipeline and data parallelism together on a 2 x 2 mesh.
+# - combine a pipeline with data parallelism on a 2 x 2 mesh.
 #
 # **You need first** lesson 04 (backward through a graph) and lesson 08 (DDP).
 #
@@ -37,7 +37,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is the small transformer that reads the 8 rows of a digit as 8 tokens, with 8 blocks. (Lesson 10b takes a block apart. Here it is enough that each takes in and gives out 64 numbers for each token.) Large language models are cut in the same way, because they are the same thing, only larger: an embedding, many equal blocks, a classifier of words. It computes in float64, so that a mistake can't hide among roundings.
+# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers for each token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many equal blocks, a classifier of words. Our model computes in float64, so a mistake can't hide among roundings.
 
 # %%
 # %%px
@@ -79,7 +79,7 @@ def batch(step, part=0, parts=1):
 # %% [markdown]
 # ## 1. Stages
 #
-# A *stage* is a run of layers that one rank has. The first one also embeds, the last one also classifies.
+# A *stage* is a run of consecutive layers on one rank. The first stage also embeds, and the last one also classifies.
 
 
 # %%
@@ -118,7 +118,7 @@ assert torch.equal(x, model(images)), "one stage after the other is the model"
 print(f"rank {rank} has {parameter_count(stage):,} of {parameter_count(model):,} parameters")
 
 # %% [markdown]
-# So each rank needs a quarter of the memory for weights, gradients and optimizer. What goes from rank to rank is only *activations*, the numbers that a layer gives out: samples · tokens · width of them after a block, here 64 · 8 · 64. That is the charm of stages: the traffic does not grow with the weights, and each rank talks to two neighbours only. (Section 3 counts it.)
+# So each rank needs a quarter of the memory for weights, gradients and optimizer. Only *activations*, the output of a layer, go from rank to rank. After a block there are samples · tokens · width of them, here 64 · 8 · 64 numbers. That is the advantage of stages: the traffic does not grow with the weights, and each rank talks to only two neighbours. (Section 3 counts it.)
 #
 # **Predict.** The batch of 64 goes forward through ranks 0, 1, 2, 3, and its gradient back through 3, 2, 1, 0. What fraction of the four ranks' time is idle? Write a number from 0 to 1.
 
@@ -131,18 +131,18 @@ compare(prediction, schedules.bubble(one_batch), within=0.01, source="By the sch
 pipeline(one_batch, "One batch through four stages")
 
 # %% [markdown]
-# Three quarters: one rank works, three wait. (In code F is a forward and B a backward. B is drawn twice as long as a forward, because it has two matrix products for each one of forward's: gradient of the output times weights gives the gradient of the input, gradient of the output times input gives that of the weights.) Four devices are paid for, and the training is no faster than on one; but it is possible at all. This is called *naive model parallelism*.
+# Three quarters: one rank works while three wait. (In code, F is a forward and B a backward. B is drawn twice as long as F because it has two matrix products for each one of forward's. The gradient of the output times the weights gives the gradient of the input; the gradient of the output times the input gives that of the weights.) You pay for four devices, and training is no faster than on one. But at least the model fits. This is called *naive model parallelism*.
 #
 # ## 2. Micro-batches
 #
-# Cut the batch into M *micro-batches*, and let rank 0 begin with the second one as soon as it has passed on the first. The loss is a mean over samples, so the mean of M equal micro-batches' losses is the loss of the batch, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all of them. That is *GPipe* (*published* [1]):
+# Cut the batch into M *micro-batches*, and let rank 0 begin the second one as soon as it has passed on the first. The loss is a mean over samples, so the mean of M equal micro-batches' losses is the loss of the batch, and their gradients add up (lesson 04). Nothing is approximated: the optimizer takes one step, after all of them. That is *GPipe* (*published* [1]):
 
 # %%
 filled = schedules.times(schedules.gpipe(4, 8), {"F": 1, "B": 2})
 pipeline(filled, "GPipe, four stages, eight micro-batches")
 
 # %% [markdown]
-# The share of their time in which the ranks idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits: for the first micro-batch to reach it, and, after its last forward or its last backward, for the stages beyond or before it. Together that makes K - 1 times $T_\text{micro}$ on every rank, so the whole step takes (M + K - 1) $T_\text{micro}$, and
+# The share of time in which the ranks are idle is called the *bubble*. Let K be the number of stages and $T_\text{micro}$ the time of a forward and a backward of one micro-batch on one stage. Every rank works for M $T_\text{micro}$. It also waits: first until the first micro-batch reaches it, after its last forward for the later stages, and after its last backward for the earlier ones. Together these waits are K - 1 times $T_\text{micro}$ on every rank, so the whole step takes (M + K - 1) $T_\text{micro}$, and
 #
 # $$\text{bubble} = \frac{(M + K - 1)\,T_\text{micro} - M\,T_\text{micro}}{(M + K - 1)\,T_\text{micro}} = \frac{K - 1}{M + K - 1}.$$
 
@@ -156,7 +156,7 @@ for micro_batches in (1, 2, 4, 8, 16, 32):
 # %% [markdown]
 # ### Exercise 1: how many micro-batches
 #
-# Write `micro_batches_for(stages, most)`: the smallest number of micro-batches with which at most the fraction `most` of the time is bubble (0 < `most` < 1).
+# Write `micro_batches_for(stages, most)`: it returns the smallest number of micro-batches for which the bubble is at most the fraction `most` of the time (0 < `most` < 1).
 
 
 # %% tags=["exercise"] exercise="10.micro_batches_for"
@@ -178,7 +178,7 @@ check("10.micro_batches_for")
 #
 # ## 3. GPipe by hand
 #
-# A rank does two things with micro-batch m: forward, with what comes from the rank before it, and backward, with the gradient that comes from the rank after it. What autograd needs between the two, the input and the output of the stage, it has to hold. Sends must not wait (`isend`): else two neighbours that send to each other would block (lesson 01). Each task is noted as it was done, for a picture: `Task("F", m)` names the forward of micro-batch m, `Placed` adds when it began and ended.
+# A rank does two things with micro-batch m: forward, with the activations from the rank before it, and backward, with the gradient from the rank after it. In between it has to hold what autograd needs: the input and the output of the stage. Sends must not wait (`isend`), or two neighbours that send to each other would block (lesson 01). For a picture we record each task: `Task("F", m)` names the forward of micro-batch m, and `Placed` adds when it began and ended.
 
 
 # %%
@@ -247,7 +247,7 @@ def gpipe(pipe):
 
 
 # %% [markdown]
-# **Predict.** Three steps of SGD with momentum on 4 ranks with 8 micro-batches, and on one process with whole batches. By how much do weights differ at most? (A) not at all; (B) by less than $10^{-12}$; (C) by some $10^{-3}$, as gradients of small batches are noisier.
+# **Predict.** We take three steps of SGD with momentum on 4 ranks with 8 micro-batches, and the same on one process with whole batches. By how much do the weights differ at most? (A) not at all; (B) by less than $10^{-12}$; (C) by some $10^{-3}$, because gradients of small batches are noisier.
 
 # %%
 prediction = None
@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# Only roundings: sums in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm it would be C: its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+# They differ only by roundings: the sums are in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm the answer would be C, because its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
 
 # %%
 assert apart < 1e-12
@@ -315,7 +315,7 @@ pairs = zip(cluster.view["gpipe_losses"][0], cluster.view["serial_losses"][0], s
 assert all(abs(a - b) < 1e-12 for a, b in pairs)
 
 # %% [markdown]
-# And the traffic? Each rank sends activations to the rank after it and their gradients to the one before it, the bytes of section 1 each way, and nothing else:
+# And the traffic? Each rank sends activations to the rank after it and their gradients to the one before it. Each way takes the numbers of section 1, and nothing else is sent:
 
 # %%
 # %%px
@@ -332,9 +332,9 @@ if rank == 1:
 # %% [markdown]
 # ## 4. Is the formula true?
 #
-# Computing takes a different time whenever the machine is busy, and four ranks on fewer cores slow each other. Sleeping does not. So here are stages that sleep: 50 ms in forward, 100 ms in backward, everything else as before, but that they pass on one number a sample: in the formula a message takes no time.
+# Computing times vary with the load of the machine, and four ranks on fewer cores slow each other. Sleeping has neither problem. So these stages sleep: 50 ms in forward, 100 ms in backward. They pass on one number a sample, because in the formula a message takes no time. Everything else is as before.
 #
-# **Predict.** Four stages, eight micro-batches: how many seconds does a step take?
+# **Predict.** With four stages and eight micro-batches, how many seconds does a step take?
 
 # %%
 prediction = None
@@ -403,7 +403,7 @@ pipeline(
 )
 
 # %% [markdown]
-# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now the real stages, on your machine, the quickest of eight steps. Tasks are some milliseconds long here, so messages and Python count. And your four ranks have to share the cores: "busy" may mean that a rank waits for one, and with fewer than four cores no schedule can make the step as fast as the figure has it. Look for the staircases, and don't expect the formula's bubble.
+# (8 + 3) · 150 ms = 1.65 s, within a few per cent. Now we run the real stages on your machine, and draw the quickest of eight steps. Tasks are some milliseconds long here, so messages and Python count. Your four ranks also have to share the cores: "busy" may mean that a rank waits for one, and with fewer than four cores no schedule can make the step as fast as the figure above. Look for the staircases, and don't expect the formula's bubble.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -424,18 +424,18 @@ pipeline(
 # %% [markdown]
 # ## 5. One forward, one backward
 #
-# More micro-batches make the bubble small, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: the last stage right after its first forward. Stage r runs K - 1 - r micro-batches ahead, and then takes turns.
+# More micro-batches make the bubble small, but GPipe holds the activations of all M of them until backward begins. *1F1B* (one forward, one backward; *published* [3, 5]) begins backward as early as it can: on the last stage, right after its first forward. Stage r runs K - 1 - r forwards ahead, and then does one forward and one backward in turns.
 
 # %%
 turns = schedules.times(schedules.one_f_one_b(4, 8), {"F": 1, "B": 2})
 pipeline(turns, "1F1B, four stages, eight micro-batches")
 
 # %% [markdown]
-# The bubble is that of GPipe: the same staircases at the start and at the end. What is better?
+# The bubble is that of GPipe, with the same staircases at the start and at the end. So what is better?
 #
 # ### Exercise 2: the order of 1F1B
 #
-# Write `order(number, stages, micro_batches)`: the list of what stage `number` does, as pairs such as `("F", 0)` and `("B", 0)`. First it runs ahead, with K - 1 - number forwards (or all, if there are fewer); then one forward and one backward in turns, until all forwards are done; then the backwards that are left. Read it off the figure.
+# Write `order(number, stages, micro_batches)`: it returns the list of the tasks of stage `number`, as pairs such as `("F", 0)` and `("B", 0)`. First the stage runs ahead, with K - 1 - number forwards (or all, if there are fewer). Then it does one forward and one backward in turns, until all forwards are done. Then it does the remaining backwards. Read the order off the figure.
 
 
 # %% tags=["exercise"] exercise="10.order"
@@ -456,7 +456,7 @@ check("10.order")
 # %% [markdown]
 # Stuck? `hint("10.order")`, `solution("10.order")`.
 #
-# Now the ranks follow your list. (The notebook asks your function what each of the four has to do, and gives them the answers. If you have no function, or not yet a right one, `yours_or_solution` takes the worked solution.)
+# Now the ranks follow your list. (The notebook calls your function for each of the four ranks, and sends them the lists. If you have no function yet, or not a right one, `yours_or_solution` takes the worked solution.)
 
 # %%
 my_order = yours_or_solution("10.order")
@@ -476,7 +476,7 @@ def one_f_one_b(pipe):
 
 
 # %% [markdown]
-# We let autograd tell how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that it saves.
+# We ask autograd how many bytes it keeps for backward: `saved_tensors_hooks` calls a function for each tensor that autograd saves.
 
 
 # %%
@@ -532,7 +532,7 @@ for number, one in enumerate(held):
     print(f"rank {number}: {one['gpipe']:11,} bytes under GPipe, {one['1f1b']:11,} under 1F1B")
 
 # %% [markdown]
-# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B the number of micro-batches, and with it the bubble, is no longer a matter of memory. And the weights are the same to the last roundings; only the order of the tasks has changed.
+# Rank r holds K - r micro-batches instead of M, and the last rank only one. So with 1F1B memory no longer limits the number of micro-batches, and with it the bubble. And the weights are the same up to rounding; only the order of the tasks has changed.
 
 # %%
 assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
@@ -540,9 +540,9 @@ assert ratios == [8 / 4, 8 / 3, 8 / 2, 8 / 1]
 # %% [markdown]
 # ### Checkpointing
 #
-# A block can also keep nothing but its input, and compute the rest once more when backward comes: *activation checkpointing* [2]. It takes one more forward for each backward, and a small part of the memory.
+# A block can also keep only its input, and compute the rest once more when backward comes. This is *activation checkpointing* [2]. It takes one more forward for each backward, and needs only a small part of the memory.
 #
-# **Predict.** A forward is one unit of computing and a backward two, as in the figures. How many times as much computing is a step with checkpointing? Write a number.
+# **Predict.** A forward is one unit of computing and a backward two, as in the figures. How many times as much computing does a step with checkpointing take? Write a number.
 
 # %%
 prediction = None
@@ -604,7 +604,7 @@ for number, (whole, less) in enumerate(cluster.view["per_micro_batch"]):
     assert less < whole / 5
 
 # %% [markdown]
-# (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has all that backward needs, and the output of a block's last layer is not needed. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit: the second forward does what the first one did. (With dropout, `checkpoint` also brings the random generator back to where it was.)
+# It takes (1 + 1 + 2)/(1 + 2), a third more. PyTorch is cleverer than that: it ends the second forward as soon as it has everything that backward needs, and backward does not need the output of a block's last layer. That layer is a third of the block's matrix products, so 11/9 are left. The gradients are equal to the last bit, because the second forward does the same as the first. (With dropout, `checkpoint` also restores the state of the random generator.)
 
 # %%
 assert all(abs(full - 4 / 3) < 1e-9 for full in cluster.view["full"])
@@ -637,7 +637,7 @@ class Selective(Checkpointed):
 
 
 # %% [markdown]
-# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways by another means: note every piece of memory that an operation allocates in forward, and see which pieces are still in use when forward is over.
+# `saved_tensors_hooks` does not see what a policy keeps. So we measure all three ways differently: we note every piece of memory that an operation allocates in forward, and see which pieces are still in use after forward.
 
 
 # %%
@@ -683,7 +683,7 @@ def kept_by(blocks):
 # %% [markdown]
 # Let one unit be an activation of the block's width: 8 · 8 · 64 numbers of 8 bytes. Without checkpointing a block keeps 16 units and a little; with checkpointing it keeps 1 (its output, which is the next block's input).
 #
-# **Predict.** How many units does a block keep under the policy? Count its products: queries, keys, values, attention, `out`, `up` (four times as wide) and `down`; and its output. And how much arithmetic do the matrix products of a step take, in multiples of a step without checkpointing? Write `[units, times]`.
+# **Predict.** How many units does a block keep under the policy? Count its products (queries, keys, values, attention, `out`, `up`, which is four times as wide, and `down`) and its output. And how much arithmetic do the matrix products of a step take, in multiples of a step without checkpointing? Write `[units, times]`.
 
 # %%
 prediction = None
@@ -711,7 +711,7 @@ for way, (units, times) in found.items():
     print(f"{way:16} {units:13.2f} {times:10.2f}")
 
 # %% [markdown]
-# Two thirds of the memory, and no product is computed twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a processor; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy goes through forward a second time too, but takes the outputs of the products from where it kept them. The gradients of all three ways are equal to the bit.
+# The policy takes two thirds of the memory and computes no product twice. (The hundredths are the norms' means and deviations, and the sums of attention's softmax. `FlopCounterMode` does not count attention on a processor; the policy keeps its output, so it is not computed again either.) `checkpoint` with a policy also goes through forward a second time, but it takes the kept outputs of the products instead of computing them. The gradients of all three ways are equal to the bit.
 #
 # A policy can keep less. Nothing in backward needs the output of `down`; without it 10 units are left, and still no product is computed twice. torchtitan (lesson 13b) goes further, and computes every second product again [10].
 
@@ -722,7 +722,7 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large trainings do? (*Published*.) Megatron-LM computes only the middle of attention again, scores, softmax and dropout, whose memory grows with the square of the sequence; together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 computes its norms, the up-projections of its attention and the outputs of its experts' activation function again, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing: shards, stages and slices, and tensors freed as soon as they were used, had saved enough memory [9].
+# What do large trainings do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing. Shards, stages and slices, and tensors freed as soon as they were used, saved enough memory [9].
 
 # %% [markdown]
 # ## 6. By torch.distributed.pipelining
@@ -751,11 +751,11 @@ for schedule_class in (ScheduleGPipe, Schedule1F1B):
 assert max(differences) < 1e-12
 
 # %% [markdown]
-# Six steps by two schedules of the library, over the course's own backend, and the weights of one process.
+# Two schedules of the library took three steps each over the course's own backend, and both ended with the weights of one process.
 #
 # ## 7. Smaller bubbles
 #
-# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price: activations cross V K - 1 borders between stages in place of K - 1, a little more than V times as many messages, and more micro-batches are under way.
+# **Interleaving** [3]. Give each rank several short stages instead of one long one: with two, rank 0 has the first and the fifth eighth of the layers. The pipeline fills in half the time, so the bubble is (K - 1)/(V M + K - 1) with V stages on each rank. The price is more messages: activations cross V K - 1 borders between stages instead of K - 1, a little more than V times as many. Also, more micro-batches are under way.
 
 # %%
 half = {"F": 0.5, "B": 1}
@@ -797,7 +797,7 @@ for chunk, number in zip(chunks, numbers, strict=True):
     assert largest_difference(chunk, number, 8) < 1e-12
 
 # %% [markdown]
-# **Zero bubble** [4]. Backward makes two things: the gradient of the stage's input, for which the rank before is waiting, and the gradients of its weights, for which no rank waits before the optimizer's step. So cut backward in two, and name the halves as the authors do. In this part B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W waits until the rank would be idle.
+# **Zero bubble** [4]. Backward makes two things: the gradient of the stage's input, for which the rank before is waiting, and the gradients of its weights, for which no rank waits before the optimizer's step. So cut backward in two. We name the halves as the authors do: in this part B is the half for the input alone, and W the half for the weights. (In all other figures B is the whole backward.) B is done as early as before. W waits until the rank would be idle.
 #
 # **Predict.** With F, B and W of one unit each, a step of 1F1B takes 3 (M + K - 1) = 33 units for K = 4 and M = 8. How many does it take at least, if W fills the gaps? (Each rank has 24 units of work, and rank 3 cannot begin at once.) Write a number.
 
@@ -813,7 +813,7 @@ pipeline(halves, "ZB-H1, backward in two halves", holds=True, against=("1F1B", t
 # %% [markdown]
 # 3 M + K - 1 = 27. This schedule is *ZB-H1* (zero bubble, the first that its authors made by hand; *published* [4]). Forwards and B come in the order of 1F1B. Rank r puts each W off by r micro-batches: rank 0 does it at once, rank 3 has three of them left at the end, when there would be nothing else to do.
 #
-# Why not leave all of them for the end? W needs what the layers took in during forward, so a rank holds a micro-batch from its F to its W. On the right of the figure stands how many that is at most: K on every rank. (Counted whole; after B a part can be freed.) Under 1F1B it was K - r, so the last ranks pay, but none needs more than rank 0 did before. With all W at the end it would be M, as under GPipe:
+# Why not leave all of them for the end? W needs the layers' inputs from forward, so a rank holds a micro-batch from its F to its W. The numbers on the right of the figure say how many that is at most: K on every rank. (Each counts as a whole, although a part can be freed after B.) Under 1F1B it was K - r, so the last ranks pay, but none needs more than rank 0 did before. With all W at the end it would be M, as under GPipe:
 
 # %%
 for micro_batches in (8, 16):
@@ -829,11 +829,13 @@ for micro_batches in (8, 16):
     assert {schedules.in_flight(tasks) for tasks in h1} == {4}
 
 # %% [markdown]
-# To get rid of the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Or the stages are cut differently: *ZB-V* [4] gives each rank two short stages, from the top down and back up, and has next to no bubble in the memory of 1F1B if F, B and W take equally long; *DualPipe* [7] sends micro-batches in from both ends, which takes the weights twice, and hides the messages of one direction behind the computing of the other. In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank has the order of ZB-H1, and there are `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
+# To get rid of the last K - 1 units, ranks have to run further ahead, which takes twice the memory (ZB-H2), and the optimizer's step must not wait for all ranks [4]. Other schedules cut the stages differently. *ZB-V* [4] gives each rank two short stages, from the top down and back up. It has almost no bubble and the memory of 1F1B if F, B and W take equally long. *DualPipe* [7] sends in micro-batches from both ends, which needs the weights twice, and hides the messages of one direction behind the computing of the other.
+#
+# In PyTorch, `ScheduleInterleavedZeroBubble` with one stage on each rank has the order of ZB-H1. There are also `ScheduleZBVZeroBubble` and `ScheduleDualPipeV`, a DualPipe whose stages go down and up as in ZB-V [6].
 #
 # ### PipeDream: no bubble, but several versions of the weights
 #
-# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward and goes on, so once the pipeline is full nobody idles. But now the weights change between the forward of a micro-batch and its backward. What does autograd say to that? A stage with two micro-batches under way:
+# **PipeDream** [5] never waits for a batch to be complete. It takes a step after each backward and goes on, so once the pipeline is full no rank is idle. But now the weights change between the forward of a micro-batch and its backward. What does autograd say to that? Here is a stage with two micro-batches under way:
 
 # %%
 # %%px
@@ -853,7 +855,7 @@ if rank == 0:
     print(refusal)
 
 # %% [markdown]
-# It refuses: the gradient of the input needs the weights of the forward, and the optimizer has changed them. So PipeDream keeps the *version* of the weights that each micro-batch under way has seen (*weight stashing*). In PyTorch forward can compute with a copy; the gradient goes through the copy to the weights themselves.
+# It refuses, because the gradient of the input needs the weights of the forward, and the optimizer has changed them. So PipeDream keeps the *version* of the weights that each micro-batch under way used in its forward (*weight stashing*). In PyTorch, forward can compute with a copy; the gradient goes through the copy to the weights themselves.
 
 
 # %%
@@ -894,7 +896,7 @@ class SteppingPipe(Pipe):
 
 
 # %% [markdown]
-# **Predict.** In the order of 1F1B, with eight micro-batches: how many different versions does rank 0 hold at once, at most? And rank 3? Write a list of two numbers.
+# **Predict.** In the order of 1F1B, with eight micro-batches, how many different versions does rank 0 hold at once, at most? And rank 3? Write a list of two numbers.
 
 # %%
 prediction = None
@@ -912,7 +914,7 @@ for number, (count, ages) in enumerate(zip(versions, cluster.view["ages"], stric
     print(f"rank {number}: versions {count}; ages of the weights in its eight backwards: {ages}")
 
 # %% [markdown]
-# K - r on rank r, as many as micro-batches under way: memory again. And the gradients are stale, like those of lesson 09, by K - 1 - r steps on rank r. GPipe and 1F1B with a *flush* (everybody waits for the end of the batch before the step) compute exactly what one process would, and that is why they are what people use.
+# Rank r holds K - r versions, as many as micro-batches under way. So the price is again memory. And the gradients are stale, like those of lesson 09, by K - 1 - r steps on rank r. With GPipe, and with 1F1B and a *flush* (all ranks wait for the end of the batch before the step), the result is exactly that of one process. That is why these two are in use.
 
 # %%
 assert versions == [4, 3, 2, 1]
@@ -922,11 +924,11 @@ for number, ages in enumerate(cluster.view["ages"]):
 # %% [markdown]
 # ## 8. The slowest stage sets the pace
 #
-# All of that is for stages of equal length. If one takes twice as long, the others wait for it in every turn.
+# All of this assumed stages of equal length. If one stage takes twice as long, the others wait for it in every turn.
 #
 # ### Exercise 3: where to cut
 #
-# `costs` has the seconds of each layer, in order. Write `cut(costs, stages)`: how many layers each stage gets, as a list, so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you may try all ways; `itertools.combinations` makes them.
+# `costs` has the seconds of each layer, in order. Write `cut(costs, stages)`: it returns a list with the number of layers of each stage, chosen so that the slowest stage is as fast as possible. Every stage gets at least one layer. (Models with a large embedding or classifier need this.) `costs` has at most 12 layers, so you may try all ways; `itertools.combinations` makes them.
 
 
 # %% tags=["exercise"] exercise="10.cut"
@@ -965,7 +967,7 @@ for name, numbers in cuts.items():
 cluster.view["cost_of"] = cost_of
 
 # %% [markdown]
-# **Predict.** GPipe with eight micro-batches: how many times as long is a step with two layers on each rank as with your cut? Write a number.
+# **Predict.** With GPipe and eight micro-batches, how many times as long is a step with two layers on each rank as with your cut? Write a number.
 
 # %%
 prediction = None
@@ -985,11 +987,11 @@ print(f"{equal:.2f} s with equal numbers, {yours:.2f} s with your cut")
 assert equal > 0.99 * 0.03 * (12 + 7 * 4)
 
 # %% [markdown]
-# The first micro-batch passes all stages, which takes the sum of the costs, 12 units; each of the seven others comes one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms, or 12 + 7 · 3 = 33, a sixth less.
+# The first micro-batch passes all stages, which takes the sum of the costs, 12 units. Each of the seven others comes one turn of the slowest stage later. So a step takes 12 + 7 · 4 = 40 units of 30 ms, or 12 + 7 · 3 = 33, a sixth less.
 #
 # ## 9. Data and pipeline: a 2 x 2 mesh
 #
-# Two pipelines of two stages, ranks 0, 1 and ranks 2, 3. Each takes half of the batch, and ranks with the same stage, 0 and 2, 1 and 3, average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` makes it, with a group for each row and each column.
+# Now we have two pipelines of two stages: ranks 0 and 1, and ranks 2 and 3. Each pipeline takes half of the batch. Ranks with the same stage, 0 and 2, and 1 and 3, average their gradients at the end of the step, as in lesson 05. A *device mesh* is an array of ranks, here two rows ("data") of two ("stage"); `init_device_mesh` makes it, with a group for each row and each column.
 
 # %%
 # %%px
@@ -1012,11 +1014,11 @@ assert_replicas_equal(own, mesh["data"].get_group())
 assert largest_difference(own, number, 2) < 1e-12
 
 # %% [markdown]
-# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends activations, a little for each micro-batch, and can live between machines. The all-reduce moves all gradients, but once a step, and can hide behind the last backwards.
+# Each weight exists twice, each rank holds half of the model, and the result is that of one process. Which ranks should be neighbours in the network? The pipeline sends activations, a little for each micro-batch, so it works between machines too. The all-reduce moves all gradients, but only once a step, and can hide behind the last backwards.
 #
 # ### Break it on purpose: blocking sends
 #
-# Write `dist.send` for `dist.isend` in `Pipe`. First with the sleeping stages, whose messages have 64 bytes:
+# Replace `dist.isend` with `dist.send` in `Pipe`. First we try it with the sleeping stages, whose messages have 64 bytes:
 
 # %%
 # %%px
@@ -1040,7 +1042,7 @@ with patch.object(dist, "isend", dist.send):
     one_f_one_b(BlockingPipe(Stage(new_model(), rank, world_size), micro_batches(0), ranks))
 
 # %% [markdown]
-# **Symptom**: it hangs, and the report has neighbours in `send`, each to the other. **Diagnosis**: in 1F1B one sends the next activation while the other sends the gradient before, and both wait for the other to receive: a circle of sends, as in lesson 01. MPI sends small messages off without waiting, so the mistake sleeps until the day when the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have their variables:
+# **Symptom**: it hangs, and the report shows neighbours in `send`, each to the other. **Diagnosis**: in 1F1B one neighbour sends the next activation while the other sends the previous gradient, and each waits for the other to receive. This is a circle of sends, as in lesson 01. MPI sends small messages without waiting, so the mistake stays hidden until the batch grows. **Fix**: `isend`, or `batch_isend_irecv` for both directions at once. The ranks are free again and have their variables:
 
 # %%
 # %%px
@@ -1053,7 +1055,7 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | question | choose |
 # |---|---|
 # | does the model with its optimizer fit on one device? | data parallelism, lesson 08 |
-# | not, and the network between devices is slow? | stages: only activations travel |
+# | it does not, and the network between devices is slow? | stages: only activations travel |
 # | is memory for activations short? | 1F1B rather than GPipe; selective recomputation; checkpointing |
 # | is the batch too small for many micro-batches? | interleaving, zero bubble; or slices, lesson 10b |
 # | is one layer alone too large, or is memory for the optimizer short? | slices and shards, lesson 10b |
@@ -1069,8 +1071,8 @@ assert largest_difference(again, rank, world_size) < 1e-12
 # | interleaved | bubble (K - 1)/(V M + K - 1), (V K - 1)/(K - 1) times the messages |
 # | zero bubble | the weights' half of backward fills the gaps |
 # | PipeDream | no flush; K - r versions of weights, gradients K - 1 - r steps old |
-# | checkpointing | keeps inputs only, up to a third more computing |
-# | selective recomputation | keeps the outputs of products and attention, computes the cheap rest again |
+# | checkpointing | keeps only inputs; up to a third more computing |
+# | selective recomputation | keeps the outputs of products and attention; recomputes the cheap rest |
 #
 # As a script: `mpiexec -n 4 python scripts/pipeline.py`.
 #

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 MICRO_HINTS = [
-    "The bubble is (K - 1)/(M + K - 1). It gets smaller as M grows: from which M on is it small "
-    "enough?",
+    "The bubble is (K - 1)/(M + K - 1). It gets smaller as M grows. What is the first M for which "
+    "it is small enough?",
     "Begin with M = 1 and add one as long as the bubble is larger than `most`. (Or solve for M and "
     "round up; mind that M is at least 1, and that 0.1 is not exactly a tenth.)",
     "```python\n"
@@ -32,8 +32,8 @@ ORDER_HINTS = [
     "Look at the figure, stage by stage: how many forwards come before the first backward? Which "
     "backward follows a forward?",
     "Three parts: `ahead` forwards, with ahead = stages - 1 - number, but no more than there are "
-    "micro-batches; then for m from `ahead` on forward m and backward m - ahead; then the last "
-    "`ahead` backwards.",
+    "micro-batches; then forward m and backward m - ahead, for each m from `ahead` on; then the "
+    "last `ahead` backwards.",
     "```python\n"
     "ahead = min(stages - 1 - number, micro_batches)\n"
     'tasks = [("F", m) for m in range(ahead)]\n'
