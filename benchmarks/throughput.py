@@ -162,7 +162,8 @@ def ceiling_target(measured: dict, variant: str) -> Target:
     what = f"LeNet, {batch} images a step, two ranks against two independent processes, {name}"
     fastest = max(samples[variant]) / max(samples["apart"])
     cause = (
-        f"two ranks reach {reached:.2f}x of one process here, two independent processes {ceiling:.2f}x; "
+        f"two ranks reach {reached:.2f}x of one process here, "
+        f"two independent processes {ceiling:.2f}x; "
         f"synchronising and waiting for the later rank take {step - silent:.1f} ms of a step "
         f"of {step:.1f} ms"
     )
