@@ -218,7 +218,7 @@ print(f"{total} ranks took part; my treasure is {treasure}")
 assert (total, treasure) == (world_size, 10 * rank)
 
 # %% [markdown]
-# You can also press the notebook's stop button (■) while a cell runs. It stops the ranks too, and shows the same report. If a cell really needs longer, give it more time with `%%px --limit 300`, or set `cluster.limit = 300` for all cells. If you ever want to begin again, `cluster.restart()` starts fresh ranks without variables.
+# You can also press the notebook's stop button (■) while a cell runs. It interrupts the ranks too, and shows the same report. If a cell really needs longer, give it more time with `%%px --limit 300`, or set `cluster.limit = 300` for all cells. If you ever want to begin again, `cluster.restart()` starts fresh ranks without variables.
 #
 # ## 5. A first taste: four ranks train one network
 #
@@ -510,7 +510,7 @@ print(f"marked {len(labels)} of {len(test)} papers")
 #
 # The ranks end when you shut down the notebook's kernel. If you only *restart* the kernel and run `start_cluster` again within 10 s, you find them as you left them.
 #
-# **Break it on purpose.** Give each rank other initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares the copies with rank 0's. It fails. *Fix:* give all ranks the same initial weights. Without that cell you would not have noticed, which is why it is there.
+# **Break it on purpose.** Give each rank other initial weights: in the cell that trains the four, write `network[0].bias.data += 0.1 * rank` below `network = make_network()`, and run it again. *Symptom:* none. The printed loss still falls, and no error is raised. *Diagnosis:* run the cell that compares the copies with rank 0's. It fails. *Fix:* give all ranks the same initial weights; the same sums then keep them equal. Without that cell you would not have noticed, which is why it is there.
 #
 # **Next:** lesson 01, Send and receive. How does one rank get a number to another?
 #

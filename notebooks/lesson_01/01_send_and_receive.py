@@ -36,7 +36,7 @@ cluster = start_cluster(n=4)
 # %% [markdown]
 # ## 1. One program, many ranks
 #
-# All ranks run the same text. They do different things because of an `if` that asks for the rank. This style is called *SPMD*: single program, multiple data.
+# All ranks run the same program. They do different things because of an `if` that asks for the rank. This style is called *SPMD*: single program, multiple data.
 #
 # - `rank` is this process's number, from 0 to `world_size - 1`. mpi4py also calls it `comm.rank`.
 # - `world_size` is the number of ranks. In mpi4py it is also `comm.size`.
@@ -657,7 +657,7 @@ prediction = float(alpha + beta * n) * 1e6
 compare(prediction, cluster.view["needed"][0] * 1e6, within=0.5, unit="us")
 
 # %% [markdown]
-# The first number is *predicted* from the fit, the second is *measured here*. On a quiet machine, expect them to differ by a factor of two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. Between machines both α and β are worse, but the model is the same. Measure them on your network, and you know what training on it will cost before you try. Lessons 03 and 06 do that.
+# The prediction comes from the fit (*predicted*), and the time of the message is *measured here*. On a quiet machine, expect the two to differ by a factor of two or three: in four runs while this lesson was written, the factors were 1.1, 1.8, 2.3 and 2.7. On a busy machine the factor may be larger, because the load may have changed between the fit and the message. Between machines both α and β are worse, but the model is the same. Measure them on your network, and you know what training on it will cost before you try. Lessons 03 and 06 do that.
 #
 # ## 10. Who writes first?
 #

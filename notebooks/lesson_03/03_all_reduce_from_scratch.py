@@ -478,7 +478,7 @@ check("03.mended_ring")
 #
 # ### A place to stop
 #
-# You have built the all-reduce that most training runs use for large gradients. You have proved that its bytes hardly grow with the number of ranks, and you have found the fault in a published one. That is enough to go on to lesson 04. The second half (sections 7 to 12) asks for more. It has an algorithm with few steps *and* few bytes, the cost of each of the five in seconds and where they cross, and the reason why the last digit may differ. A workshop may skip it.
+# You have built the all-reduce that most training runs use for large gradients. You have proved that its bytes hardly grow with the number of ranks, and you have found the fault in a published one. That is enough to go on to lesson 04. The second half (sections 7 to 12) asks for more. It covers an algorithm with few steps *and* few bytes, the time that each of the five takes and where they cross, and why the last digit may differ. A workshop may skip it.
 #
 # ## 7. Rabenseifner: few steps *and* few bytes
 #
@@ -587,9 +587,9 @@ for name in cost.ALGORITHMS:
 compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.values()))
 
 # %% [markdown]
-# Messages and bytes are *measured here* by the traffic meter; "formula" is *predicted*, and the two are equal to the byte. Strange at first sight: four of the five move the same number of bytes **in all**, 6 n. What differs is how evenly they are spread, and how much goes on at the same time. The naive way sends half of everything from one rank. Only recursive doubling moves more, and that is what it pays for having no way back.
+# The traffic meter *measured* messages and bytes here; "formula" is *predicted*. The two are equal to the byte. It may seem strange that four of the five move the same number of bytes **in all**, 6 n. They differ in how evenly the bytes are spread, and in how much happens at the same time. The naive algorithm sends half of all bytes from one rank. Only recursive doubling moves more: that is its price for needing no way back.
 #
-# What takes time is the longest chain of messages that wait for each other. For p ranks (a power of two) and n bytes:
+# The time depends on the longest chain of messages that wait for each other. For p ranks (a power of two) and n bytes:
 #
 # | | steps | bytes on the longest path | bytes added on it |
 # |---|---|---|---|
@@ -599,7 +599,7 @@ compare(prediction, max(sent for on_rank in counted for _, sent in on_rank.value
 # | ring | 2 (p - 1) | 2 (p - 1)/p · n | (p - 1)/p · n |
 # | Rabenseifner | 2 lg p | 2 (p - 1)/p · n | (p - 1)/p · n |
 #
-# The steps can be rehearsed, too, with our five functions:
+# You can rehearse the steps too, with our five functions:
 
 # %%
 # %%px
@@ -964,7 +964,7 @@ assert differ["ring"] > 0
 # - Test with small whole numbers, on all ranks, with lengths that do not divide evenly.
 # - All ranks get the same bits. Two algorithms may give different bits.
 #
-# **Next:** lesson 04 shows what is added up, gradients, and why training needs nothing but their sum.
+# **Next:** lesson 04 turns to the numbers that are added up, the gradients, and shows why training needs only their sum.
 #
 # ## References and further reading
 #

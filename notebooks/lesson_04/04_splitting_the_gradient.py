@@ -470,7 +470,7 @@ compare(prediction, ratios, within=0.01)
 assert ratios == [4.0, 1.0]
 
 # %% [markdown]
-# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when somebody changes to SGD, clips gradients, or adds weight decay to the loss.
+# Adam divides by the size that gradients usually have, so a constant factor cancels. With Adam you do not notice the missing division. It shows only when you change to SGD, clip gradients, or add weight decay to the loss.
 #
 # ### Exercise 2: the mean over uneven shards
 #
