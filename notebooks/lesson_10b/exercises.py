@@ -36,7 +36,7 @@ STEP_HINTS = [
     "And what does it have to tell the others afterwards?",
     "`dist.reduce_scatter(part, parts)` gives rank r part r of the sum, `dist.all_gather(parts, "
     "part)` puts the parts together again; `list(vector.chunk(p))` are the parts of a vector, as "
-    "views. Between the two stands the update, on one part only.",
+    "views. Between the two comes the update, on one part only.",
     "```python\n"
     "part = torch.empty_like(velocity)\n"
     "dist.reduce_scatter(part, list(gradient.chunk(p)), group=group)\n"

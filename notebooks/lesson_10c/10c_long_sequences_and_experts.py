@@ -13,13 +13,13 @@
 # %% [markdown]
 # # 10c Long sequences and experts
 #
-# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. So a long sequence can be cut by tokens: queries stay on their rank, keys and values travel. Everywhere else a token is alone, so it can travel too: in a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
+# **The one idea.** Attention is the only place in a transformer where tokens meet, and it can be computed part by part. So you can cut a long sequence by tokens: queries stay on their rank, while keys and values travel. Everywhere else a token is alone, so it can travel too. In a mixture of experts the weights stay, and each token goes to the ranks that have the weights it needs.
 #
 # **You will be able to**
 # - say what grows with the length of a sequence, and what a rank must hold for a million tokens;
 # - merge partial softmaxes exactly, and build ring attention on it, forward and backward;
 # - balance the work that a causal mask leaves to the ranks;
-# - turn slices of a sequence into slices of the heads (Ulysses), and choose between this and the ring by their bytes;
+# - turn slices of a sequence into slices of the heads (Ulysses), and choose between Ulysses and the ring by their bytes;
 # - send tokens to experts and back, count imbalance and dropped tokens, and average each gradient over the right ranks.
 #
 # **You need first** lesson 10b (attention, sequence parallelism, meshes) and the all-to-all of lesson 02.
@@ -64,7 +64,7 @@ def close(one, other):
 
 
 # %% [markdown]
-# All numbers are in float64, as in lesson 10b, so that $10^{-12}$ tells rounding from a mistake.
+# All numbers are in float64, as in lesson 10b, so $10^{-12}$ tells rounding from a mistake.
 #
 # ## 1. What grows with the sequence
 #
@@ -80,9 +80,9 @@ million = 2**20
 compare(prediction, 2 * million**2 / 1e12, within=0.1, unit="TB", source="By the formula")
 
 # %% [markdown]
-# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does so where it can.) Section 2 shows how that is possible although a softmax needs all scores.
+# That is one of 64 heads in one of 80 blocks. So the scores are never kept, at any length that matters: *FlashAttention* [1] computes them tile by tile in the fast memory of the GPU, throws them away, and computes them again in backward. (`F.scaled_dot_product_attention` does this where it can.) Section 2 shows how that is possible although a softmax needs all scores.
 #
-# Here is what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, numbers in 16 bits. The operations are those of forward only. The weights take 2 for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
+# The next cell computes what remains for the 70 billion parameters of lesson 10b: 80 blocks of width 8,192, with numbers in 16 bits. The operations are those of forward only. The weights take 2 for each parameter and token. Attention takes $4h$ for each pair of a query and a key: $2h$ for the scores of all heads, and $2h$ for the weighted sum of the values. A causal mask (section 4) halves the number of pairs.
 
 # %%
 width, blocks, parameters = 8192, 80, 70_553_706_496
@@ -98,7 +98,7 @@ assert 107_000 < parameters / (width * blocks) < 108_000
 # %% [markdown]
 # At 8,192 tokens attention is a small part of the work and checkpointing (lesson 10) solves the problem of memory. At a million tokens even the blocks' inputs take 1.37 TB, for one sequence. Data parallelism, which gives each rank whole sequences, cannot help. Neither can tensor and sequence parallelism inside a machine: on 8 ranks 172 GB are left for each. The sequence itself has to be cut, over so many ranks that each holds some ten thousand tokens: 1.37 TB over 64 ranks are 21 GB. This is called *context parallelism*. Norms and MLPs do not notice, because they look at one token at a time. Only attention does.
 #
-# The last two columns cross where $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
+# The operations of the last two columns are equal at $s = 2 \cdot 70.55 \cdot 10^9 / (2 \cdot 8192 \cdot 80) \approx 108{,}000$. Beyond that most of the work is attention, so the speed depends on how it is shared out.
 
 # %% [markdown]
 # ## 2. Softmax in parts
@@ -120,7 +120,7 @@ together = float(torch.softmax(scores, 0) @ values)
 compare(prediction, together)
 
 # %% [markdown]
-# Outputs cannot be averaged; numerators and denominators can be added up. One thing stands in the way: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax subtracts the largest score $m$ first, which changes numerator and denominator by the same factor. Each part has a largest score of its own. So each part of the keys has to supply three things:
+# You cannot average outputs, but you can add up numerators and denominators. There is one obstacle: $e^{x}$ overflows, in float32 already for $x = 89$. So softmax first subtracts the largest score $m$, which changes numerator and denominator by the same factor. Each part has a largest score of its own, so each part of the keys has to supply three things:
 #
 # $$ m = \max_i x_i, \qquad \ell = \sum_i e^{x_i - m}, \qquad w = \sum_i e^{x_i - m} v_i, \qquad \text{and } y = w / \ell $$
 #
@@ -128,7 +128,7 @@ compare(prediction, together)
 #
 # ### Your turn: merge two parts
 #
-# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0; this may be so for one part or for both. (And $-\infty - (-\infty)$ is not a number.)
+# Write `merge(one, other)`. Each argument is a tuple of three tensors `(m, total, weighted)`: $m$ and $\ell$ have the shape (..., queries), and $w$ has the shape (..., queries, d), where a value is a vector of d numbers. Return the same three tensors for both parts together, in the same dtype. No exponential may overflow. A part may have no key that a query is allowed to see: then its $m$ is minus infinity, and its $\ell$ and $w$ are 0. This can happen in one part or in both. (And $-\infty - (-\infty)$ is not a number.)
 
 
 # %% tags=["exercise"] exercise="10c.merge"
@@ -211,7 +211,7 @@ def ring_forward(q, k, v):
 
 
 # %% [markdown]
-# (To hide the messages, a real implementation starts them before it computes with the keys at hand. The lesson keeps the two apart, so that you can read it.)
+# (To hide the messages, a real implementation starts them before it computes with the keys at hand. Here the two are separate to keep the code readable.)
 #
 # **Predict.** There are 2 sequences of 64 tokens, 4 heads of $d = 16$ numbers, 8 bytes a number, and 4 ranks. How many bytes does each rank send in forward?
 
@@ -231,7 +231,7 @@ sent_forward = forward.sent.bytes
 compare(prediction, cluster.view["sent_forward"][0])
 
 # %% [markdown]
-# Keys and values of $s/p$ tokens go on $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, which no rank needed to hold.
+# Keys and values of $s/p$ tokens are passed on $p - 1$ times: $2 (p-1) \cdot \frac{s}{p} h$ numbers for each sequence, where $h$ is heads times $d$. The output equals PyTorch's attention over the whole sequence, which no rank needed to hold.
 
 # %%
 # %%px
@@ -242,7 +242,7 @@ assert forward.sent.messages == 2 * (world_size - 1)
 # %% [markdown]
 # ### Backward
 #
-# Autograd does not see messages, so backward is written by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$: with it the probabilities $P = e^{x - m - \ln \ell}$ of any keys can be computed again (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
+# Autograd does not see messages, so we write backward by hand. The rank keeps its q, k, v, the output $y$ and one number for each query, $m + \ln \ell$. With that number it can compute the probabilities $P = e^{x - m - \ln \ell}$ of any keys again (`chances` in the code). Let $g$ be the gradient of the loss with respect to $y$. The chain rule gives, for each part of the keys,
 #
 # $$ \nabla V = P^\top g, \qquad S = P \circ (g V^\top - \textstyle\sum_d g \circ y), \qquad \nabla Q \mathrel{+}= S K / \sqrt{d}, \qquad \nabla K = S^\top Q / \sqrt{d} $$
 #
@@ -303,7 +303,7 @@ ratio = backward.sent.bytes / forward.sent.bytes
 compare(prediction, cluster.view["ratio"][0], within=0.01)
 
 # %% [markdown]
-# Keys and values go on $p - 1$ times again. Their gradients take $p$ steps, because they have to come home: $4p - 2$ slices instead of $2p - 2$, that is 14 to 6. All gradients equal those of one process.
+# Keys and values are again passed on $p - 1$ times. Their gradients take $p$ steps, because they have to come home. That makes $4p - 2$ slices instead of $2p - 2$, or 14 to 6. All gradients equal those of one process.
 
 # %%
 # %%px
@@ -314,11 +314,11 @@ assert backward.sent.bytes == (4 * world_size - 2) * slice_bytes
 #
 # ## 4. A causal mask, and which rank works
 #
-# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can leave out keys of which its queries see nothing, which saves half of all work. But which ranks save it?
+# In a language model a token sees itself and the tokens before it. The mask that hides the others is called *causal*. A rank can skip keys that none of its queries may see, which saves half of all work. But which ranks save it?
 #
 # Cut the sequence into $2p$ chunks, two for each rank. The unit of work is a pair of chunks, one of queries and one of keys; pairs with nothing visible are skipped, and pairs on the diagonal count as whole. The usual order is *contiguous*: rank 0 has chunks 0 and 1, rank 1 has chunks 2 and 3, and so on. Rank 0 computes three pairs: (0, 0), (1, 0) and (1, 1).
 #
-# **Predict.** How many pairs does rank 3 compute, the last of four?
+# **Predict.** How many pairs does rank 3, the last of four, compute?
 
 # %%
 prediction = None
@@ -362,7 +362,7 @@ def causal_ring(q, k, v, order):
 
 
 # %% [markdown]
-# The sequence is longer here, 2,048 tokens, so that there is something to measure: `time.thread_time` counts the seconds of processor time that a rank's own computing takes, even if other processes use the cores.
+# Here the sequence is longer, 2,048 tokens, so that there is something to measure. `time.thread_time` counts the seconds of processor time of a rank's own computing, even if other processes use the cores.
 
 # %%
 # %%px
@@ -391,7 +391,7 @@ for r in range(4):
     )
 
 # %% [markdown]
-# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, in which rank 0 computes 3. With equal shares of the 36 pairs it would be 9.
+# Rank 3 computes three pairs of its own and four with each rank before it, five times as much as rank 0. The ranks wait for each other in every step of the ring, so each step takes as long as its busiest rank. The whole ring takes the time of 3 + 4 + 4 + 4 = 15 pairs, in which rank 0 computes only 3. With equal shares of the 36 pairs it would take the time of 9.
 
 # %%
 assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
@@ -399,7 +399,7 @@ assert [sum(pairs) for pairs in in_contiguous] == [3, 7, 11, 15]
 # %% [markdown]
 # ### Your turn: an order that balances the work
 #
-# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $2p$ need not divide $s$. Which two chunks belong together, so that all ranks compute equally many pairs? (Which rank gets which two does not matter.)
+# Each rank still gets two of the $2p$ chunks. Chunk $j$ has the positions from $j \cdot s / 2p$ (included) to $(j + 1) \cdot s / 2p$ (excluded), both rounded down; $2p$ need not divide $s$. Which two chunks belong together if all ranks are to compute equally many pairs? (Which rank gets which two does not matter.)
 #
 # Write `balanced_order(tokens, ranks)`, which returns a list with the list of positions of each rank, ascending. Look for a rule on paper, with 4 ranks and chunks 0 to 7.
 
@@ -441,14 +441,14 @@ in_order = [[2 * r, 2 * r + 1] for r in range(4)]
 causal_work({"contiguous": in_order, "balanced": cluster.view["chunks"][0]})
 
 # %% [markdown]
-# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every step is balanced as well, not just the sum. The outputs are the same in every order; only positions (the mask here, position embeddings in a model) have to follow the tokens.
+# Each square is a pair of chunks, with the rank that computes it: rows are queries, columns keys. The bars are the pairs of each rank. This order is called *zigzag*: it goes down the ranks and up again. Llama 3 was trained with it [4], and it is PyTorch's default for a causal mask (section 6). Every step is balanced as well, not just the sum. The outputs are the same in every order; only the positions (in the mask here, in position embeddings in a model) have to follow the tokens.
 
 # %%
 # %%px
 assert comm.allgather(pairs) == [[3, 2, 2, 2]] * 4
 
 # %% [markdown]
-# Backward in this order is the function of section 3, which sets the probabilities of hidden keys to zero. The next cell proves it with the short sequence:
+# For backward in this order we use the function of section 3, which sets the probabilities of hidden keys to zero. The next cell proves it with the short sequence:
 
 # %%
 # %%px
@@ -545,7 +545,7 @@ ring_over_ulysses = forward.sent.bytes / leave
 compare(prediction, cluster.view["ring_over_ulysses"][0], within=0.01, source="From the counts")
 
 # %% [markdown]
-# Twice, and in general $p/2$ times: the ring's bytes for each rank are $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depend on the number of ranks; Ulysses' $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$ shrink like $1/p$. In backward Ulysses sends as much as in forward, the ring more than twice as much as in its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
+# Twice as many, and in general $p/2$ times as many. In the ring each rank sends $2 (p-1) \cdot \frac{s}{p} h$ numbers, which hardly depends on the number of ranks. With Ulysses it sends $4 \cdot \frac{p-1}{p} \cdot \frac{s}{p} h$, which shrinks like $1/p$. In backward Ulysses sends as much as in forward, and the ring more than twice as much as in its forward. And a causal mask leaves nothing to balance, because every rank has all tokens.
 #
 # The sequence parallelism of lesson 10b, which cuts attention by heads as well, gathers all tokens before the layer and reduce-scatters its output: $2 (p-1) \cdot \frac{s}{p} h$ numbers, as many as the ring. In return it cuts the weights, too.
 
@@ -555,11 +555,11 @@ assert handed_over == (4, 4 * slice_bytes)
 assert ulysses_backward.collectives["all_to_all_single"] == handed_over
 
 # %% [markdown]
-# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. That makes what goes round the ring eight times smaller.
+# The ring has advantages too. Ulysses cannot use more ranks than there are heads. And many models share keys and values: lesson 10b's Llama 3 70B has 64 heads of queries, but only 8 of keys and values. Then an eighth of the bytes goes round the ring.
 #
 # ### Your turn: predict the bytes
 #
-# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`: how many bytes one rank sends in forward, for one sequence, with 2 bytes a number. `way` is `"ring"` or `"ulysses"`; `heads` counts the heads of queries, which are also those of the output, `kv_heads` those of keys and of values. What stays on its rank is not sent. All divisions are exact: `ranks` divides `tokens`, and for Ulysses both numbers of heads.
+# Write `attention_bytes(way, tokens, ranks, heads, kv_heads, d)`: it returns how many bytes one rank sends in forward, for one sequence, with 2 bytes a number. `way` is `"ring"` or `"ulysses"`. `heads` counts the heads of queries, which are also those of the output, and `kv_heads` those of keys and of values. Numbers that stay on their rank are not sent. All divisions are exact: `ranks` divides `tokens`, and for Ulysses both numbers of heads.
 
 
 # %% tags=["exercise"] exercise="10c.attention_bytes"
@@ -579,7 +579,7 @@ check("10c.attention_bytes")
 # %% [markdown]
 # Stuck? `hint("10c.attention_bytes")`, `solution("10c.attention_bytes")`.
 #
-# **Predict.** Llama 3 70B, a million tokens, 8 ranks: how many times as many bytes does the ring send as Ulysses?
+# **Predict.** For Llama 3 70B, a million tokens and 8 ranks, how many times as many bytes does the ring send as Ulysses?
 
 # %%
 prediction = None
@@ -597,7 +597,7 @@ for kv_heads in (64, 8):
 assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 
 # %% [markdown]
-# The ring sends less, but only just: few heads of keys and values save Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
+# The ring sends less, but only just, because few heads of keys and values save Ulysses bytes too, in two of its four exchanges. With separate keys and values for each head Ulysses would send a quarter of the ring's bytes.
 #
 # | | ring | Ulysses |
 # |---|---|---|
@@ -608,11 +608,11 @@ assert found == {"ring": 3_758_096_384, "ulysses": 4_227_858_432}
 # | attention itself | has to be written in parts | any implementation |
 # | choose it | many ranks, several machines, few heads of keys | inside a machine, up to 8 or 16 ranks |
 #
-# They also go together: Ulysses inside each machine, a ring between machines. Llama 3 does a third thing. It all-gathers keys and values, on 16 ranks for 131,072 tokens: with 8 heads of keys they are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
+# You can also combine them: Ulysses inside each machine, a ring between machines. Llama 3 uses a third way. It all-gathers keys and values, on 16 ranks for 131,072 tokens. With 8 heads of keys they are small, and attention itself, whose work grows like $s^2$, takes longer (*published* [4]).
 #
 # ## 6. PyTorch's own
 #
-# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by one that works out partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
+# `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention, marked as a prototype in PyTorch 2.13. Inside the context the listed buffers are cut along the tokens (in zigzag order), and `F.scaled_dot_product_attention` is replaced by a version that computes partial outputs and merges them. By default it all-gathers keys and values while it computes with its own; after `set_rotate_method("alltoall")` it passes them round. `context_parallel_unshard` gives back the whole output. Does it run on processors? Here is the attempt, with a causal mask.
 
 # %%
 # %%px --limit 300
@@ -635,11 +635,11 @@ if rank == 0:
 # %% [markdown]
 # It does not (*measured here*, PyTorch 2.13). The ring is written for three kinds of attention on GPUs: flash, memory-efficient and cuDNN's. Processors have another one, for which DTensor finds no rule. Without a mask the call does run, and the output is right, but no key goes round: DTensor takes attention apart into products and all-gathers whole keys and values (*measured* once on the same ranks; it is left out here because PyTorch takes long to find its way). On GPUs the code would be the same, with `cuda` for `cpu` and 16-bit numbers; that has not been run for this lesson.
 #
-# This is a good place to stop halfway. If you come back with a new kernel, run the first three code cells and go on from here.
+# This is a good place to stop halfway. If you come back with a new kernel, run the first three code cells and continue here.
 #
 # ## 7. Experts
 #
-# Attention has been cut; now the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, in place of one. A *router*, a small linear layer, gives each token a number for each expert; the token goes to the $k$ experts with the largest ones (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. So the parameters grow with $E$, and the work for each token with $k$ only.
+# We have cut attention; now we come to the other part of a block, the MLP. In a *mixture-of-experts* model a layer has $E$ MLPs, the *experts*, instead of one. A *router*, a small linear layer, gives each token a number for each expert. The token goes to the $k$ experts with the largest numbers (*top-k*), and its output is the mean of theirs, weighted by a softmax of the $k$ numbers [6]. So the parameters grow with $E$, but the work for each token only with $k$.
 #
 # The experts are spread over the ranks: *expert parallelism*. Each rank has tokens of its own, as in data parallelism, and now the tokens travel. *Dispatch* sends a copy of each token to each of its $k$ experts, *combine* sends the outputs back.
 
@@ -647,7 +647,7 @@ if rank == 0:
 tokens_to_experts()
 
 # %% [markdown]
-# Here is the layer, and the computation that everything has to equal: *dense*. One process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
+# Here is the layer, and the *dense* computation, which every other one has to equal: one process runs all experts on all tokens, and each token picks the outputs of its $k$ experts.
 
 
 # %%
@@ -685,9 +685,9 @@ def dense(layer, x):
 # %% [markdown]
 # ### Your turn: what goes where
 #
-# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; it has to be told how many. So the copies have to be put in order. Expert e lives on rank e // (E / p).
+# `dist.all_to_all_single` sends the first rows of a tensor to rank 0, the next ones to rank 1, and so on; you have to tell it how many. So you have to put the copies in order. Expert e lives on rank e // (E / p).
 #
-# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors: `order`, the places of the copies in `chosen`, sorted by their expert, so that `chosen[order]` ascends; and `counts` with the shape (ranks, experts // ranks): how many copies go to each expert of each rank, including the zeros.
+# Write `dispatch(chosen, experts, ranks)`. `chosen` is an int64 tensor with the shape (copies,): the expert of each copy. It may be empty. Return two int64 tensors: `order`, the places of the copies in `chosen`, sorted by their expert, so that `chosen[order]` ascends; and `counts`, with the shape (ranks, experts // ranks), which says how many copies go to each expert of each rank, including the zeros.
 
 
 # %% tags=["exercise"] exercise="10c.dispatch"
@@ -707,7 +707,7 @@ check("10c.dispatch")
 # %% [markdown]
 # Stuck? `hint("10c.dispatch")`, `solution("10c.dispatch")`.
 #
-# Rows go there and back by the same function: its backward sends the gradients the opposite way, with the counts swapped.
+# The same function sends rows there and back. Its backward sends the gradients the opposite way, with the counts swapped.
 
 
 # %%
@@ -733,7 +733,7 @@ def put(rows, places):
 
 
 # %% [markdown]
-# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rank j has sent for the rank's own expert number e; a second, small all-to-all brings these counts first.
+# A rank receives rows for its experts from every rank, sorted by expert within each sender. `theirs[j, e]` says how many rows rank j has sent for the rank's own expert number e. A second, small all-to-all brings these counts first.
 
 
 # %%
@@ -810,7 +810,7 @@ compare(prediction, {(True, True): "A", (True, False): "B", (False, True): "C"}[
 print("rows handed over (dispatch, combine):", cluster.view["rows_of_all"][0])
 
 # %% [markdown]
-# At dispatch each rank hands over its $k$ copies of 32 tokens. How many come back from a rank depends on how many tokens chose its experts: the router determines the traffic, and the work. Outputs and the gradients of the tokens are already proven equal to the dense layer's. Now bytes and the experts' own gradients:
+# At dispatch each rank hands over its $k$ copies of 32 tokens. How many rows come back from a rank depends on how many tokens chose its experts: the router determines the traffic, and the work. The outputs and the gradients of the tokens are already proven equal to the dense layer's. Now we check the bytes and the experts' own gradients:
 
 # %%
 # %%px
@@ -829,11 +829,11 @@ dist.all_reduce(router_gradient)
 close(router_gradient, serial.router.weight.grad)
 
 # %% [markdown]
-# Note the difference: the experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's comes from this rank's tokens only. Section 8 is about this.
+# Note the difference: the experts' gradients come from all ranks' tokens, without any all-reduce, because the tokens came to them. The router's gradient comes only from this rank's tokens. Section 8 is about this.
 #
 # ## 8. Whose gradient is it?
 #
-# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them; the training has to equal that of one process with all samples.
+# With more ranks there are several copies of the experts. On a 2 x 2 mesh ranks 0 and 1 form a team: together they hold all experts, half each, and exchange tokens. Ranks 2 and 3 are another team with the same weights. Everything except the experts is on all four ranks. Every rank has samples of its own, and its loss is the *mean* over them. Training has to equal that of one process with all samples.
 #
 # | weights | are on | their gradient after backward comes from |
 # |---|---|---|
@@ -842,7 +842,7 @@ close(router_gradient, serial.router.weight.grad)
 #
 # ### Your turn: average over the right ranks
 #
-# Write `average_gradients(shared, experts, everyone, replicas)`. `shared` and `experts` are lists of gradients, which you change in place: the first those of weights that all ranks have, the second those of the rank's own experts. `everyone` is the group of all ranks, `replicas` the group of those with the same experts. Afterwards all have to be the gradients of the mean loss over *all* ranks' samples. (Each rank has equally many.)
+# Write `average_gradients(shared, experts, everyone, replicas)`. `shared` and `experts` are lists of gradients, which you change in place. The first list belongs to the weights that all ranks have, the second to the rank's own experts. `everyone` is the group of all ranks, `replicas` the group of those with the same experts. Afterwards every gradient has to be that of the mean loss over *all* ranks' samples. (Each rank has equally many.)
 
 
 # %% tags=["exercise"] exercise="10c.average_gradients"
@@ -863,7 +863,7 @@ check("10c.average_gradients")
 # %% [markdown]
 # Stuck? `hint("10c.average_gradients")`, `solution("10c.average_gradients")`.
 #
-# **Predict.** Instead, a colleague wraps the experts in DDP over the group `replicas`, and everything else in DDP over all ranks. DDP divides by the size of its group. The experts' gradients are then **A**: right; **B**: twice as large as they should be; **C**: half as large.
+# **Predict.** A colleague instead wraps the experts in DDP over the group `replicas`, and everything else in DDP over all ranks. DDP divides by the size of its group. The experts' gradients are then **A**: right; **B**: twice as large as they should be; **C**: half as large.
 
 # %%
 prediction = None
@@ -949,7 +949,7 @@ too_large = (as_ddp.norm() / right.norm()).item()
 compare(prediction, {1: "A", 2: "B", 0.5: "C"}[round(cluster.view["too_large"][0], 6)])
 
 # %% [markdown]
-# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it is divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide it; SGD trains the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves it after five steps:
+# Twice as large. After backward an expert's gradient is already a *sum* over the two ranks of its team, each with a mean of its own. The sum over the two teams makes four means, so it must be divided by four, whatever the size of the group that adds it up. (Adam, which divides by the gradient's size, would hide the mistake; SGD would train the experts at twice the rate. Megatron-LM scales such gradients for this reason [7].) The next cell proves, after five steps, that your average is right:
 
 # %%
 # %%px
@@ -964,12 +964,12 @@ assert_replicas_equal({n: p.detach() for n, p in model.named_parameters() if ".e
 # %% [markdown]
 # ## 9. Imbalance
 #
-# Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting: the layer is done when the busiest one is. Two remedies:
+# Nothing tells the router to use all experts. An expert that happens to be good at the start gets more tokens, learns more, and gets still more. For the ranks this means waiting, because the layer takes as long as its busiest rank. There are two remedies:
 #
 # - An *auxiliary loss* [8]: with $f_e$ the share of the copies that go to expert e and $P_e$ the mean of the router's softmax for it, add $a \cdot E \sum_e f_e P_e$ to the loss, with a small weight $a$. If both are uniform the term is $a$; it is larger where the router prefers experts that already get many copies. Its gradient also changes the rest of the model.
-# - A *balancing bias* [9]: add a number $b_e$ to the router's before the top-k, but not in the weights. After each step lower it for experts with more than the mean and raise it for the others. The bias needs no gradient and adds no second goal.
+# - A *balancing bias* [9]: add a number $b_e$ to the router's numbers before the top-k, but not in the weights. After each step lower it for experts with more copies than the mean, and raise it for the others. The bias needs no gradient and adds no second goal.
 #
-# **Predict.** 50 steps with 128 samples each, 8 experts, k = 2. Without a remedy, how many times the mean load does the busiest expert have in the last 20 steps? (Why is it between 1 and 4?)
+# **Predict.** We train for 50 steps with 128 samples each, 8 experts and k = 2. Without a remedy, how many times the mean load does the busiest expert have in the last 20 steps? (Why is it between 1 and 4?)
 
 # %%
 prediction = None
@@ -1023,7 +1023,7 @@ for name, times in zip(remedies, busiest, strict=True):
 expert_loads(dict(zip(remedies, load, strict=True)))
 
 # %% [markdown]
-# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. The auxiliary loss has to be weighed against the loss of the task; a bias needs a rate only, small enough that experts do not swap places in every step.
+# (At most 4, because a token that takes 2 of 8 experts cannot choose the same one twice. An expert that gets every token has four times the mean.) Both remedies work. You have to weigh the auxiliary loss against the loss of the task. A bias needs only a rate, small enough that experts do not swap places in every step.
 
 # %%
 assert busiest[0] > 1.5 > max(busiest[1:])
@@ -1031,7 +1031,7 @@ assert busiest[0] > 1.5 > max(busiest[1:])
 # %% [markdown]
 # ### Capacity, and tokens that are dropped
 #
-# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known beforehand, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
+# The older way to bound the busiest expert is a *capacity*: each expert takes at most $C = c \cdot k n / E$ copies from a rank with $n$ tokens, with a *capacity factor* $c$ of 1 to 2. Copies beyond it are *dropped*: their expert adds nothing to the token, which goes on with the rest of the sum. In return all messages have one size that is known in advance, so no counts need to be sent. The next cell finds the copies that are kept, first come, first served:
 
 
 # %%
@@ -1067,7 +1067,7 @@ for name, row in zip(remedies, cluster.view["percent"][0], strict=True):
     print(f"{name:15}", " ".join(f"{share:6.1f} %" for share in row))
 
 # %% [markdown]
-# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, of the next section, balances well instead and drops nothing; then the counts have to be sent, as in `mixture`.
+# Even a router that is balanced over all ranks and many steps drops some copies at $c = 1$, because a capacity counts one rank's tokens in one step. DeepSeek-V3, which section 10 describes, balances well instead and drops nothing. Then the counts have to be sent, as in `mixture`.
 
 # %%
 # %%px
@@ -1077,7 +1077,7 @@ assert percent[0][0] > max(row[0] for row in percent[1:])
 # %% [markdown]
 # ### Break it on purpose: nothing to send
 #
-# A rank may have no token: the last batch of an epoch ran out, or its tokens were padding. The function below returns early on such a rank.
+# A rank may have no token, because the last batch of an epoch ran out or its tokens were padding. The function below returns early on such a rank.
 #
 # **Predict.** Rank 3 has no token. What do ranks 0 to 2 do? **A**: they get their results; **B**: they wait in the all-to-all of the counts; **C**: they wait in the one of the rows.
 
@@ -1100,7 +1100,7 @@ y = hasty(layer, few, dist.group.WORLD)
 compare(prediction, "B", source="In the report above")
 
 # %% [markdown]
-# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 done with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but its experts may be chosen by the tokens of others, and even a count of zero is something that the others must be told. **Fix**: no shortcut around a collective. `mixture` without it works on a rank that has no token, in backward too, and still equals the dense layer. (The mesh is made again first: its groups ended with the hang.)
+# **Symptom**: all others hang. The report shows ranks 0 to 2 in an all-to-all of int64, which are the counts, and rank 3 finished with the cell. **Diagnosis**: rank 3 left out a collective. It had nothing to send, but tokens of other ranks may choose its experts, and it must send them even a count of zero. **Fix**: take no shortcut around a collective. `mixture` without the shortcut works on a rank that has no token, in backward too, and still equals the dense layer. (The cell first makes the mesh again, because its groups ended with the hang.)
 
 # %%
 # %%px
@@ -1111,11 +1111,11 @@ _, layer, _ = try_mixture([1, 0, 0, 0])  # at least 6 of the 8 experts get no to
 assert all(parameter.grad is not None for parameter in layer.experts.parameters())
 
 # %% [markdown]
-# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient has to be zero and not `None`, because it is all-reduced next. Here it is, because each expert computes with its rows even if there are none.)
+# (An all-to-all of empty rows is a call like any other. An expert that no token chose is the same trap: its gradient has to be zero and not `None`, because it is all-reduced next. Here it is zero, because each expert computes with its rows even if there are none.)
 #
 # ## 10. On paper: DeepSeek-V3
 #
-# The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, input and output matrices are separate.
+# The sizes are published, in the report [10] and the released `config.json`: 61 blocks, width 7,168. The first 3 blocks have an ordinary MLP of inner width 18,432; each of the other 58 has 256 experts and one *shared expert* that takes every token, all of inner width 2,048, with three matrices each. A token goes to $k = 8$ of the 256. Attention keeps keys and values in compressed form; its matrices have the sizes in the cell. The vocabulary has 129,280 entries, with separate input and output matrices.
 #
 # **Predict.** What fraction of all parameters works for one token? Write it in percent, such as `"25%"`.
 
@@ -1136,9 +1136,9 @@ compare(prediction, active / total, within=0.2, source="By the formula")
 print(f"{total / 1e9:.1f} billion parameters, of which {active / 1e9:.1f} billion work for a token")
 
 # %% [markdown]
-# The report says 671 and 37 billion, the notes beside the released weights 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
+# The report says 671 and 37 billion; the notes that come with the released weights say 36.6. (Norms and balancing biases are left out here. Of the vocabulary's matrices only the output matrix counts as work, because the input is looked up.)
 #
-# *Published* [10]: trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks; no tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the stage opposite. Their gradients are added as well, which the cell leaves out.)
+# *Published* [10]: the model was trained on 2,048 GPUs, 8 in each machine, with 16 stages of a pipeline, experts over 64 ranks in 8 machines, and ZeRO stage 1 over the data-parallel ranks, without tensor parallelism. So a stage has 2,048 / 16 = 128 ranks. Over how many of them is each gradient summed? (DualPipe, lesson 10, holds every stage a second time, on the ranks of the stage opposite. Their gradients are added as well, which the cell leaves out.)
 
 # %%
 ranks_of_a_stage, ranks_of_experts = 2048 // 16, 64
@@ -1148,7 +1148,7 @@ print(f"an expert:                        summed over {replicas_of_an_expert} ra
 print(f"experts on a rank, in each block: {256 // ranks_of_experts}")
 
 # %% [markdown]
-# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. And the traffic of the tokens, forward, for one block with experts and 4,096 tokens on a rank: dispatch in 1 byte a number, combine in 2 (*published*). A token's 8 experts are chosen such that they are in at most 4 machines: a token goes over the network once for each machine, at 50 GB/s, and is copied there by NVLink.
+# All are divided by 128, as in section 8. Each rank has 4 of the 256 experts of a block. Now we compute the traffic of the tokens in forward, for one block with experts and 4,096 tokens on a rank. Dispatch sends 1 byte a number, combine 2 (*published*). The 8 experts of a token are in at most 4 machines. The token goes over the network once for each machine, at 50 GB/s, and is copied there by NVLink.
 #
 # **Predict.** How many milliseconds do dispatch and combine of one block take on the network, if each token goes to 4 other machines?
 
@@ -1163,9 +1163,9 @@ operations = 2 * tokens * (attention + 9 * one_expert + router)
 print(f"computing at 400 TFLOP/s: {1000 * operations / 400e12:.1f} ms, attention's scores left out")
 
 # %% [markdown]
-# With the rate assumed here the messages take more than half as long as the computing. The report itself speaks of about 1 : 1 for cross-node experts. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
+# With the rate assumed here the messages take more than half as long as the computing. The report itself gives a ratio of about 1 : 1 for experts on other machines. That is why DeepSeek's pipeline, DualPipe (lesson 10), computes one micro-batch while another's tokens travel, and why it limits the machines per token. With 8 copies over the network instead of 4, messages would take longer than computing.
 #
-# The balance: a bias for each expert as in section 9, moved by 0.001 a step for most of the training, and a very small auxiliary loss within each sequence; no token is dropped (*published* [10]).
+# Experts are balanced by a bias for each of them, as in section 9, moved by 0.001 a step for most of the training, and by a very small auxiliary loss within each sequence; no token is dropped (*published* [10]).
 
 # %%
 assert 670.9e9 < total < 671.1e9
@@ -1182,7 +1182,7 @@ assert 0.5 < milliseconds / (1000 * operations / 400e12) < 1
 # | partial softmax | $(m, \ell, w)$; numerators and denominators add up, outputs do not |
 # | ring attention | $2p - 2$ slices of keys and values in forward, $4p - 2$ in backward; any number of ranks |
 # | causal mask | contiguous: the last rank sets the pace; zigzag: chunks $j$ and $2p - 1 - j$ |
-# | Ulysses | four all-to-alls of a slice; $p/2$ times fewer bytes than the ring, but not with few heads of keys; ranks at most heads |
+# | Ulysses | four all-to-alls of a slice; the ring sends $p/2$ times as many bytes, but not with few heads of keys; no more ranks than heads |
 # | experts | tokens travel, weights stay; counts first, then rows; the way back is as uneven as the choice |
 # | gradients | summed over the ranks that have the weight, divided by *all* ranks with samples |
 # | imbalance | the busiest expert sets the pace; auxiliary loss, bias, or capacity and dropped tokens |

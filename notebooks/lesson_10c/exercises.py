@@ -74,10 +74,10 @@ def check_attention_bytes(attention_bytes) -> str:
 
 
 DISPATCH_HINTS = [
-    "Sorting tells the order, counting tells the counts. Neither needs a loop over the copies.",
+    "Sorting gives the order, counting gives the counts. Neither needs a loop over the copies.",
     "`torch.argsort(chosen)` returns the numbers of the copies in the order of their experts. "
-    "`torch.bincount` counts, and has to be told how many experts there are, or it stops at the "
-    "last one that was chosen.",
+    "`torch.bincount` counts. Tell it how many experts there are, or it stops at the last one "
+    "that was chosen.",
     "```python\n"
     "order = torch.argsort(chosen)\n"
     "counts = torch.bincount(chosen, minlength=...)\n"
