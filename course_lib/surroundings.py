@@ -15,7 +15,7 @@ from pathlib import Path
 def home_is_writable() -> bool:
     """Tell whether files can be made in the home directory, by making one.
 
-    Asking for permissions is not enough: root always has them, also on a read-only disk.
+    Asking for permissions is not enough: root always has them, even on a read-only disk.
     """
     try:
         with tempfile.NamedTemporaryFile(dir=Path.home(), prefix=".course-"):

@@ -161,7 +161,7 @@ def homes(pattern: str, inside: str, exercises: Collection[str]) -> list[Learner
 
 @contextmanager
 def _opened(start: Path, *parts: str) -> Iterator[int]:
-    """Open a folder and those in it, one by one, of which none may be a link."""
+    """Open a folder and each folder below it, one by one; none of them may be a link."""
     folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:

@@ -20,7 +20,7 @@ __all__ = ["cores", "disk", "memory", "ports", "python", "shared_memory", "user"
 RANKS = 4  # of most lessons
 _OLDEST, _NEWEST = (3, 11), (3, 14)
 _MIB = 2**20
-# The shared segments of four ranks, measured: they take 5 to 15 MiB and do not start with 12.
+# Measured: four ranks use 5 to 15 MiB of shared segments, and do not start if only 12 are free.
 _SEGMENTS_MIB = 32
 _COMFORTABLE_MIB = 256
 # Measured for lesson 00: notebook and four ranks take 1.5 GiB; its kernel was killed with 1.1.

@@ -35,7 +35,7 @@ _CANNOT_PARSE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class UnreadableError(Exception):
-    """A file is no notebook; the message says why."""
+    """A file is not a notebook; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def choose(copies: list[Path], number: str) -> tuple[Path, list[Answer]]:
     It is the newest one that can be read and has an answer; if there is none, the oldest.
 
     Raises:
-        UnreadableError: if that one is no notebook.
+        UnreadableError: if that one is not a notebook.
     """
     for path in copies[:-1]:
         try:

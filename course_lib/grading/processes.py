@@ -49,7 +49,9 @@ class Family:
             listed = set(map(int, (self._group / "cgroup.procs").read_text().split()))
         found = []
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):  # it has ended, or is another user's
+            with contextlib.suppress(
+                psutil.Error, OSError
+            ):  # the process has ended, or is another user's
                 known = process.pid in listed or process.environ().get(MARK) == self.mark
                 if known and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
@@ -59,7 +61,7 @@ class Family:
         """Return how many processes live, and the bytes of memory that they have."""
         living, resident = self.living(), 0
         for process in living:
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 resident += process.memory_info().rss
         return len(living), resident
 
@@ -71,7 +73,7 @@ class Family:
             hit.clear()
             while (fresh := set(self.living()) - hit) and time.monotonic() < until:
                 for process in fresh:
-                    with contextlib.suppress(psutil.Error):  # it has ended
+                    with contextlib.suppress(psutil.Error):  # the process has ended
                         process.send_signal(signum)
                 hit |= fresh
         psutil.wait_procs(list(hit), timeout=_ENDS_WITHIN_S)
@@ -99,7 +101,7 @@ def bound_account() -> None:
         return
     tasks = 0
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended
+        with contextlib.suppress(psutil.Error):  # the process has ended
             if process.uids().real == os.getuid():
                 tasks += process.num_threads()
     lower(resource.RLIMIT_NPROC, tasks + MOST_TASKS)

@@ -2,7 +2,7 @@
 
 ::
 
-    points = 10                          # of an exercise, if it says no others
+    points = 10                          # of an exercise, unless it names others
 
     [shares]                             # of the points, by how an answer ended
     "right" = 1

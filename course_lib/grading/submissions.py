@@ -104,5 +104,5 @@ def _learner(text: str) -> Learner:
 
 
 def _plain(name: str) -> str:
-    """Return a name that is one of a file, too, and none of a folder's own."""
+    """Return ``name`` as the name of a file, without separators and never ``.`` or ``..``."""
     return re.sub(r"[^\w .@+-]", "_", name).strip(". ") or "_"

@@ -63,7 +63,7 @@ def _tell(connection: Connection, secret: str, message: Found) -> None:
 
 
 def _end_with(connection: Connection) -> None:
-    """End this process, and soon after it its cluster, when the grading does."""
+    """End this process, and its cluster soon after, when the grading ends."""
 
     def wait() -> None:
         with contextlib.suppress(EOFError, OSError):

@@ -114,7 +114,7 @@ class BucketedGradientSync:
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(reached))
 
     def _reach(self, parameter: nn.Parameter, bucket: Bucket) -> None:
-        """Note that backward has made this gradient; start the buckets whose turn has come."""
+        """Note that backward has made this gradient; start the buckets that are due."""
         if not self._enabled:
             return
         if id(parameter) in self._reached:

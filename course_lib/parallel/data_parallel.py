@@ -180,8 +180,8 @@ def scatter(
 ) -> list[torch.Tensor]:
     """Deal out ``batch`` along its first dimension, from the master, as ``torch.chunk`` does.
 
-    Every shard has ceil(N / p) samples, the last one what is left. So with a small batch there
-    may be *fewer shards than devices*, as in ``torch.nn.DataParallel``.
+    Every shard has ceil(N / p) samples, except the last, which has the rest. So with a small batch
+    there may be *fewer shards than devices*, as in ``torch.nn.DataParallel``.
 
     Raises:
         ValueError: if the batch is empty.

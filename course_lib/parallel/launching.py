@@ -74,12 +74,12 @@ def process_group(seconds: float = 60.0, any_source: bool = False) -> Iterator[P
     """Make the default process group for a ``with`` block, and destroy it after.
 
     One compute thread per rank, unless ``OMP_NUM_THREADS`` says otherwise. After an exception
-    the group is left as it is, so that this rank waits for nobody: under mpiexec the other ranks
-    are freed, but for NCCL's, which wait until their time is over; torchrun ends them.
+    the group is left as it is, so this rank does not wait for the others. Under mpiexec they are
+    freed, except from NCCL, where they wait until their time is over; torchrun ends them.
 
     Args:
         seconds: how long a rank waits for another one in any operation.
-        any_source: whether some rank receives from whoever sends first, which NCCL cannot.
+        any_source: whether some rank receives from any source, which NCCL cannot do.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)

@@ -186,7 +186,7 @@ def cost(algorithm: str, ranks: int, size_bytes: float) -> Cost:
     return ALGORITHMS[algorithm](count("ranks", ranks), at_least("size_bytes", size_bytes))
 
 
-# ---- numbers that make sense --------------------------------------------------------------------
+# ---- valid numbers ------------------------------------------------------------------------------
 
 
 def at_least(name: str, value: float, least: float = 0.0) -> float:

@@ -102,7 +102,7 @@ class Observation:
 
 @dataclass
 class LoggedComm:
-    """Stand in for ``comm``: the same methods, and everything written down in ``log``."""
+    """Stand in for ``comm``: the same methods, and each call is written to ``log``."""
 
     comm: GuardedComm
     log: list[LoggedCall] = field(default_factory=list)
@@ -113,7 +113,7 @@ class LoggedComm:
         return functools.partial(self._call, name, method) if name in _LOGGED else method
 
     def mark(self, what: object) -> None:
-        """Write down something that is no message, such as a printed line."""
+        """Log something other than a message, such as a printed line."""
         self.log.append(LoggedCall("mark", "mark", content=what, finished=True))
 
     def mark_unwaited(self) -> list[LoggedCall]:

@@ -287,7 +287,7 @@ class _Reader:
         self.paragraphs[-1].append(line)
 
     def keep(self) -> None:
-        """Keep what stands below the last heading."""
+        """Keep what is below the last heading."""
         template = "\n".join(" ".join(lines) for lines in self.paragraphs if lines)
         code, self.code, self.paragraphs = self.code, None, [[]]
         if self.mistake == RIGHT:

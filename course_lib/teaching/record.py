@@ -1,10 +1,10 @@
 """Keeps which exercises a learner has solved and tried, and shows it by :func:`progress`.
 
 The record is ``workspace/.progress``, with an empty file for each thing that happened, such as
-``01.shift.tried``. So there is no content that two notebooks could overwrite or that could be
-damaged or half written, and what is left of an exercise that is no more does no harm. Cells that
-run outside of the workspace, say while a lesson is built, are no learner's: their record ends
-with the kernel.
+``01.shift.tried``. An empty file cannot be half written, damaged, or overwritten by a second
+notebook, and the file of an exercise that was removed does no harm. Cells that run outside the
+workspace, for example while a lesson is built, belong to no learner: their record ends with the
+kernel.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def fingerprint(notebook: dict) -> str:
 
 
 def _fingerprint_of(path: Path) -> str:
-    """Return the fingerprint of a file; of one that is no notebook, one that fits nothing."""
+    """Return a file's fingerprint; if it is not a notebook, one that matches nothing."""
     try:
         return fingerprint(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -152,7 +152,7 @@ def _text(source: str | list[str]) -> str:
 
 
 def _read_note(workspace: Path) -> dict[str, str]:
-    """Return what was handed out; without a note, every copy counts as changed."""
+    """Return what was handed out; without this record, every copy counts as changed."""
     try:
         note = json.loads((workspace / ISSUED).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

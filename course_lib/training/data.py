@@ -30,7 +30,7 @@ NAMES = ("digits", "mnist", "fashion_mnist", "cifar10")
 _TORCHVISION_NAME = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST", "cifar10": "CIFAR10"}
 
 DOWNLOAD_SECONDS = 600.0
-_SILENCE_SECONDS = 20.0  # a server that says nothing for so long is taken to be out of reach
+_SILENCE_SECONDS = 20.0  # a server that is silent for this long counts as unreachable
 
 
 class DataUnavailableError(RuntimeError):

@@ -245,7 +245,7 @@ def test_names_on_the_ranks_complete_with_tab(kernel):
 def test_what_is_no_signal_is_refused_before_anything_is_sent(kernel):
     out = kernel.run("%%px --signal-on-interrupt SIGFOO\nis_sent = True")
     assert out.error["evalue"].startswith("--signal-on-interrupt SIGFOO: give a signal")
-    assert "999 is no signal" in kernel.run("cluster.signal(999)").error["evalue"]
+    assert "999 is not a signal" in kernel.run("cluster.signal(999)").error["evalue"]
     is_sent = kernel.must("%px 'is_sent' in globals()").text()
     assert is_sent == "".join(f"rank {r} = False\n" for r in range(4))
 

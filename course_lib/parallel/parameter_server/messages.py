@@ -116,7 +116,7 @@ def parameters_of(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that travel: all of them, a shared one once, in the model's order.
 
     Raises:
-        TypeError: if ``model`` is no module.
+        TypeError: if ``model`` is not a module.
         ValueError: if it has none, or has buffers, which no message carries.
     """
     if not isinstance(model, nn.Module):

@@ -23,7 +23,7 @@ LATE = "late: the round already had its gradients"
 
 
 class Mode:
-    """What the modes differ in; as it stands here, nobody waits and nothing is dropped.
+    """What the modes differ in; by default no worker waits and no gradient is dropped.
 
     Attributes:
         drops_late: whether a gradient is dropped if an update was made while it was computed.

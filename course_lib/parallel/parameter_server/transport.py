@@ -149,7 +149,7 @@ class Inbox:
         """
         if not self.count():
             self._wait()
-            self.count()  # raises how the receive ended, and takes it off the list
+            self.count()  # raises the receive's error, if any, and takes it off the list
         first = min(self.arrived, key=lambda arrival: arrival.order)
         self.arrived.remove(first)
         return first

@@ -186,7 +186,7 @@ class _Timeline:
         return self.x(span.end) - self.x(span.start)
 
     def _number_the_narrow(self) -> dict[str, int]:
-        """Labels that fit into none of their spans, numbered in the order of time."""
+        """Labels that fit in none of their spans, numbered in order of time."""
         widest: dict[str, float] = {}
         for _, spans in self.rows:
             for span in sorted(spans, key=lambda span: span.start):

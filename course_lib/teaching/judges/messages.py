@@ -94,7 +94,7 @@ def _described(event: LoggedCall) -> str:
 
 
 def no_collective(seen: Observation) -> None:
-    """Raise if a collective was called; the lesson has the text, for the ``call``."""
+    """Raise if a collective was called; the lesson's mistakes.md has its text."""
     used = [event.call for _, event in seen.events("collective")]
     if used:
         raise WrongAnswer("uses-a-collective", call=used[0])

@@ -173,7 +173,7 @@ def from_view(view: Any, since: str | int | None) -> list[RankEvents]:
 
 
 def _latest_cell(records: list[RankEvents]) -> list[RankEvents]:
-    """Keep what the latest cell did that did anything, and what its threads did after it."""
+    """Keep the records of the latest cell that has any, and of its threads after it."""
     cells = [
         int(found[1])
         for one in records
