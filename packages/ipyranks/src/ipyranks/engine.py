@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stack_dump
+from .breakpoints import Breakpoints
 from .engine_exit import (
     as_a_death,
     end_forked_child,
@@ -142,6 +143,7 @@ def _engine_class() -> Any:
             shell.user_ns_hidden.update(names)
             explain_exits(shell)
             stack_dump.answer(self.events, rank, shell)
+            Breakpoints(self.kernel, self.events)
             shorten(shell.InteractiveTB)
             # A large send of another rank can only be ended with the help of this one.
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)

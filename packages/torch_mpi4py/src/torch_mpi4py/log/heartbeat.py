@@ -143,6 +143,21 @@ def end_cell(outcome: str, lost: int = 0) -> None:
     _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
 
 
+def current_run() -> str:
+    """Return the text with which the latest cell began: see :func:`begin_cell`."""
+    return _shown.run
+
+
+def stand_at_breakpoint(site: str) -> None:
+    """Write that the main thread stands at a breakpoint, in this line of the program."""
+    _show(site, at_breakpoint=True)
+
+
+def go_on() -> None:
+    """Write that the main thread goes on from a breakpoint."""
+    _show(at_breakpoint=False)
+
+
 def renewed() -> None:
     """Write that communication has been made anew: what is still open is over."""
     _show(renewed=time.perf_counter())
