@@ -25,6 +25,7 @@ REQUEST = "breakpoint_request"
 KEY = "breakpoint"
 """Where the data of a cell have a rank's latest stop: its number, what pdb says, the place."""
 
+_PASSED_BY = ("IPython", "ipykernel", "ipyparallel", "ipyranks", "torch_mpi4py")
 _ATTENDED = "?"  # ends the name of a run
 _UNATTENDED = (
     "breakpoint() has nobody to ask: what executes this cell gives no input (as in CI), or it runs "
@@ -59,6 +60,7 @@ class Breakpoints(RankPdb):
         self._lines: queue.SimpleQueue[str] | None = None  # while it stands
         self._at: FrameType | None = None
         self._place = ""
+        self._left = ""  # the file of a cell, between two of its statements
         self._traces = self._interrupted = False
         self.report_skipped = False
         kernel.control_handlers[REQUEST] = self._listen
@@ -83,7 +85,7 @@ class Breakpoints(RankPdb):
             one.f_trace = self.trace_dispatch
             self.botframe = one
         self.set_step()
-        self._traces = True
+        self._left, self._traces = "", True
         self.interaction(frame, None)
         # Last, or what is called here would be traced, too.
         sys.settrace(self.trace_dispatch if self._traces else None)
@@ -93,13 +95,42 @@ class Breakpoints(RankPdb):
         super().set_continue()
         self._traces = bool(self.breaks)
 
+    def stop_here(self, frame: FrameType) -> bool:
+        """Whether to stop in a frame: not in what runs the cell, or its calls of communication."""
+        root = frame.f_globals.get("__name__", "").partition(".")[0]
+        return root not in _PASSED_BY and super().stop_here(frame)
+
     def dispatch_return(self, frame: FrameType, arg: Any) -> Any:
-        """Stop no more once the cell is left: what comes then is not the user's."""
+        """Stop no more once the user's code is left, but for the next statement of a cell.
+
+        IPython compiles and runs each statement of a cell by itself.
+        """
         if frame is not self.botframe:
             return super().dispatch_return(frame, arg)
-        self.clear_all_breaks()
-        self.set_continue()
+        if frame.f_code.co_name != "<module>":
+            self.end_cell()
+        elif self.stopframe is not frame or self.stoplineno != -1:
+            self.set_step()
+        self._left = frame.f_code.co_filename
         return self.trace_dispatch
+
+    def dispatch_call(self, frame: FrameType, arg: Any) -> Any:
+        """Trace a call if something in it may stop, and between two statements only the next."""
+        if not self._left:
+            return super().dispatch_call(frame, arg)
+        if (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", self._left):
+            return None
+        if self.stopframe is self.botframe:  # it goes on to the next of the user's `b`
+            self.stopframe = frame
+        self.botframe, self._left = frame, ""
+        return self.trace_dispatch
+
+    def end_cell(self) -> None:
+        """Have nothing stop any more, until the next ``breakpoint()``."""
+        if self.breaks:
+            self.clear_all_breaks()
+        if sys.gettrace() == self.trace_dispatch:
+            sys.settrace(None)
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         """Ask for lines at a stop.
@@ -113,8 +144,8 @@ class Breakpoints(RankPdb):
         finally:
             self._at = None
         if self._interrupted:
-            self.clear_all_breaks()
-            self.set_continue()
+            self._traces = False
+            self.end_cell()
             raise KeyboardInterrupt
 
     def _cmdloop(self) -> None:

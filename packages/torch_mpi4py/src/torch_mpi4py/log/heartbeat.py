@@ -50,7 +50,9 @@ def note() -> None:
     if not _told:
         _follow(shell())
     before, site = _shown.began, ""
-    if _shown.running:
+    if _shown.at_breakpoint:  # where the rank's own debugger is the innermost program
+        site = _shown.site
+    elif _shown.running:
         site = _place_of_main_thread()
     with _lock:
         if not _over:
@@ -178,13 +180,16 @@ def _follow(running_shell: Any) -> None:
 
 
 def _begin_of_cell(info: Any) -> None:
+    if _told:  # since then, on a rank that was slow to start
+        return
     # IPython counts on before it runs a cell, and adds it to the history after this event.
     history = _listening.history_manager.input_hist_parsed
     begin_cell(len(history) if info.store_history else 0)
 
 
 def _end_of_cell(result: Any) -> None:
-    end_cell(_text(result.error_before_exec or result.error_in_exec))
+    if not _told:
+        end_cell(_text(result.error_before_exec or result.error_in_exec))
 
 
 def _text(error: BaseException | None) -> str:
