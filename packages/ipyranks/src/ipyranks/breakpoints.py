@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from .rank_pdb import RankPdb
-from .tracebacks import CELL_FILE
+from .tracebacks import CELL_FILE, BreakpointError
 
 REQUEST = "breakpoint_request"
 """The type of the message with a line, or with a question how a word may go on."""
@@ -37,10 +37,6 @@ _UNATTENDED = (
 def attended(run: str) -> str:
     """Return the name of a run of a cell whose notebook answers breakpoints."""
     return run + _ATTENDED
-
-
-class BreakpointError(RuntimeError):
-    """A breakpoint at which a rank cannot stop, because nobody could have it go on."""
 
 
 class Breakpoints(RankPdb):
