@@ -1131,7 +1131,7 @@ batch = torch.rand(13, 3, generator=torch.Generator().manual_seed(12))
 mine = batch[4 * rank : 4 * (rank + 1)]
 
 
-def standardise(comm, rows):
+def scaled(rows):
     centred = rows - rows.mean(0)
     variance = centred.square().sum(0) / (len(rows) - 1)
     return centred / variance.sqrt()
@@ -1139,10 +1139,12 @@ def standardise(comm, rows):
 
 def gradient_of(rows):
     weights = torch.ones(3, requires_grad=True)
-    (standardise(comm, rows) @ weights).square().sum().backward()
+    (scaled(rows) @ weights).square().sum().backward()
     return weights.grad
 
 
+# %%
+# %%px
 total = gradient_of(mine)
 dist.all_reduce(total)
 print(total)
@@ -1181,21 +1183,26 @@ cluster.where()
 # rank 3> q
 # ```
 #
-# **Stop before it happens.** The error came after the mistake: `standardise` had returned long before. A *breakpoint* stops a rank in the middle of its cell. Put `breakpoint()` into any function, for all ranks, or behind an `if` for the one that you mean, here as the first line of `standardise`:
+# **Stop before it happens.** The error came after the mistake: `scaled` had returned long before. A *breakpoint* stops a rank in the middle of its cell. Put `breakpoint()` into any function, for all ranks, or behind an `if` for the one that you mean, here as the first line of `scaled`:
 #
 # ```
 #     if rank == 3: breakpoint()
 # ```
 #
-# Run the cell again. The notebook shows where each rank is, and asks what rank 3 is to do. `n` goes to the next line, `s` into a call, `c` on. The others wait in their all-reduce, and time stands still for all limits and deadlines while you look:
+# Run that cell again, and the next. The notebook shows where each rank is, and asks what rank 3 is to do. `n` goes to the next line, `s` into a call, `c` on. The others wait in their all-reduce, and time stands still for all limits and deadlines while you look:
 #
 # ```
-# rank  state            what                          where             for
-# 0     waiting          all_reduce, SUM of 3 float32  cell 62, line 16  0.6 s
-# 1     waiting          all_reduce, SUM of 3 float32  cell 62, line 16  0.6 s
-# 2     waiting          all_reduce, SUM of 3 float32  cell 62, line 16  0.6 s
-# 3     at a breakpoint                                cell 62, line 6
+# rank  state            what                          where           for
+# 0     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 1     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 2     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 3     at a breakpoint                                cell 8, line 7
 #
+# > cell 8(7)scaled()
+# ----> 7     if rank == 3: breakpoint()
+#       8     centred = rows - rows.mean(0)
+#       9     variance = centred.square().sum(0) / (len(rows) - 1)
+#      10     return centred / variance.sqrt()
 # rank 3> n
 # rank 3> n
 # rank 3> p centred
@@ -1213,7 +1220,7 @@ cluster.where()
 #
 # ### Exercise 6: one ruler for all
 #
-# Correct `standardise`, so that the ranks' rows together come out as one process would standardise them: each column's mean over all rows of all ranks becomes 0, and its standard deviation 1 (the variance is divided by one less than the number of all rows, as above). A rank may have one row, or none, and must still take its part.
+# Write `standardise`, so that the ranks' rows together come out as one process would standardise them: each column's mean over all rows of all ranks becomes 0, and its standard deviation 1 (the variance is divided by one less than the number of all rows, as above). A rank may have one row, or none, and must still take its part.
 
 
 # %% tags=["exercise"] exercise="12.standardise"

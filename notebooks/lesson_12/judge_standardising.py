@@ -40,10 +40,10 @@ def judge_standardising(standardise: Callable) -> None:
         found = comm.allgather((given, torch.equal(kept, mine)))
         if not all(same for _, same in found):
             raise WrongAnswer("changes-its-rows")
-        _judge([one for one, _ in found], rows, share)
+        _compare([one for one, _ in found], rows, share)
 
 
-def _judge(given: Sequence[object], rows: torch.Tensor, share: list[int]) -> None:
+def _compare(given: Sequence[object], rows: torch.Tensor, share: list[int]) -> None:
     right = standardised(rows)
     for rank, (one, count) in enumerate(zip(given, share, strict=True)):
         if not isinstance(one, torch.Tensor) or one.shape != (count, 3):
@@ -53,7 +53,7 @@ def _judge(given: Sequence[object], rows: torch.Tensor, share: list[int]) -> Non
     found = torch.cat(tensors)
     if torch.allclose(found, right, rtol=1e-5, atol=1e-5):
         return
-    _judge_numbers(tensors, share)
+    _require_numbers(tensors, share)
     factor = (found * right).sum(0) / right.square().sum(0)
     shift = found.mean(0)
     if not torch.allclose(found, factor * right + shift, rtol=1e-4, atol=1e-4):
@@ -66,19 +66,18 @@ def _judge(given: Sequence[object], rows: torch.Tensor, share: list[int]) -> Non
     raise WrongAnswer("spread-of-shares", spread=float(found.std(0)[0]))
 
 
-def _judge_numbers(tensors: Sequence[torch.Tensor], share: list[int]) -> None:
+def _require_numbers(tensors: Sequence[torch.Tensor], share: list[int]) -> None:
     """Raise for numbers that are none, and for ranks that look at their own rows only."""
-    for rank, one in enumerate(tensors):
-        if not one.isfinite().all():
-            own = all(_is_centred(other) for other in tensors if other.isfinite().all())
-            empty = 0 in share
-            name = "own-share" if own and not empty else "not-finite"
-            raise WrongAnswer(
-                f"{name}: an empty share" if name == "not-finite" and empty else name,
-                rank=rank,
-                count=share[rank],
-            )
-    if all(_is_centred(one) for one in tensors):
+    odd = [rank for rank, one in enumerate(tensors) if not one.isfinite().all()]
+    if odd:
+        told = {"rank": odd[0], "count": share[odd[0]]}
+        numbers = [one for rank, one in enumerate(tensors) if rank not in odd]
+        if 0 in share:
+            raise WrongAnswer("not-finite: an empty share", **told)
+        if numbers and all(map(_is_centred, numbers)):
+            raise WrongAnswer("own-share", **told)
+        raise WrongAnswer("not-finite", **told)
+    if all(map(_is_centred, tensors)):
         raise WrongAnswer("hides-it")
 
 

@@ -57,7 +57,7 @@ class Breakpoints(RankPdb):
         self._at: FrameType | None = None
         self._place = ""
         self._left = ""  # the file of a cell, between two of its statements
-        self._traces = self._interrupted = False
+        self._traces = self._interrupted = self._goes_on = False
         self.report_skipped = False
         kernel.control_handlers[REQUEST] = self._listen
         sys.breakpointhook = self._hook
@@ -89,7 +89,7 @@ class Breakpoints(RankPdb):
     def set_continue(self) -> None:
         """Go on to the next breakpoint."""
         super().set_continue()
-        self._traces = bool(self.breaks)
+        self._traces, self._goes_on = bool(self.breaks), True
 
     def stop_here(self, frame: FrameType) -> bool:
         """Whether to stop in a frame: not in what runs the cell, or its calls of communication."""
@@ -134,11 +134,13 @@ class Breakpoints(RankPdb):
         Raises:
             KeyboardInterrupt: if the rank is interrupted meanwhile.
         """
-        self._at, self._place, self._interrupted = frame, "", False
+        self._at, self._place, self._interrupted, self._goes_on = frame, "", False, False
         try:
             super().interaction(frame, tb_or_exc)
         finally:
             self._at = None
+        if self._goes_on:  # where no prompt may show it any more
+            sys.stdout.write(self.taken())
         if self._interrupted:
             self._traces = False
             self.end_cell()
