@@ -268,9 +268,9 @@ class BreakpointPrompt(cmd.Cmd):
         def look() -> None:
             while not over.is_set():
                 try:
-                    self._cluster.boards.renew_standstill()
                     died = bool(self._cluster.status()["dead"])
-                except ClusterError:  # it has ended: the main thread will find out why
+                    self._cluster.boards.renew_standstill()
+                except (ClusterError, OSError):  # it has ended: the main thread finds out why
                     died = True
                 if died:
                     self._someone_died = True
