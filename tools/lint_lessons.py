@@ -18,7 +18,7 @@ from course_lib.teaching.catalogue import all_exercises
 from course_lib.teaching.solution_marks import BEGIN, MarkError, blanked
 
 MOST_LINES = 20  # of a code cell, a solution not counted; about 15 are meant
-MOST_EXERCISES, FEWEST_EXERCISES = 5, 3
+MOST_EXERCISES, FEWEST_EXERCISES = 6, 3
 TAGS = {"exercise", "check", "nbval-ignore-output", "raises-exception"}
 OPENING = {
     "the one idea": r"\*\*the one idea",
@@ -159,7 +159,7 @@ def _lesson_problems(cells: list, number: str) -> list[str]:
         found.append("the learner is never asked to **Predict**")
     given = Counter(cell.metadata["exercise"] for cell in cells if "exercise" in cell.metadata)
     if not FEWEST_EXERCISES <= len(given) <= MOST_EXERCISES:
-        found.append(f"{len(given)} exercises; there have to be 3 to 5")
+        found.append(f"{len(given)} exercises; there have to be 3 to 6")
     found += [f"exercise {id} comes twice" for id, times in given.items() if times > 1]
     for id in all_exercises():
         if id.startswith(f"{number}.") and id not in given:

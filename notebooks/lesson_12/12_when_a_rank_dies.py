@@ -22,11 +22,12 @@
 # - save a sharded model from all ranks at once while training goes on, and load it on fewer;
 # - choose how often to save, for four ranks and for a hundred thousand;
 # - use `torchrun --max-restarts`, and say what it does differently;
-# - read a hang report and name the bug.
+# - read a hang report and name the bug;
+# - stop a rank in the middle of a cell, look into it, and find where a wrong number comes from.
 #
 # **You need first** lesson 05 (synchronous SGD) and lesson 08 (DDP). Lesson 10b is needed only for the second half of section 7.
 #
-# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 160 minutes to study it with its five exercises; sections 8 and 9 need nothing of the others, and can be left out.
+# **Time.** The notebook runs in about 45 s (*measured here*: 4 ranks on 2 cores). Allow 180 minutes to study it with its six exercises; sections 8, 9 and 11 need nothing of the others, and can be left out.
 
 # %%
 from course_lib.cluster import start_cluster
@@ -1115,6 +1116,131 @@ check("12.name_the_bugs")
 # %% [markdown]
 # Stuck? `hint("12.name_the_bugs")`, `solution("12.name_the_bugs")`.
 #
+# ## 11. When nothing stops, and the numbers are wrong
+#
+# A death is noticed, a hang is reported. A wrong number is neither, and an all-reduce carries it to every rank. Here 13 rows are dealt out, four to a rank and the last to rank 3. Each rank gives its columns mean 0 and standard deviation 1, works out a gradient, and the gradients are summed.
+#
+# **Predict.** The sum turns out to be `nan`, "not a number". On how many ranks is it, and on how many was the rank's own gradient, before the all-reduce? Write `[sum, own]`.
+
+# %%
+prediction = None
+
+# %%
+# %%px
+batch = torch.rand(13, 3, generator=torch.Generator().manual_seed(12))
+mine = batch[4 * rank : 4 * (rank + 1)]
+
+
+def scaled(rows):
+    centred = rows - rows.mean(0)
+    variance = centred.square().sum(0) / (len(rows) - 1)
+    return centred / variance.sqrt()
+
+
+def gradient_of(rows):
+    weights = torch.ones(3, requires_grad=True)
+    (scaled(rows) @ weights).square().sum().backward()
+    return weights.grad
+
+
+# %%
+# %%px
+total = gradient_of(mine)
+dist.all_reduce(total)
+print(total)
+
+# %%
+# %%px
+own = gradient_of(mine)
+counted = [comm.allreduce(int(one.isnan().any())) for one in (total, own)]
+
+# %%
+compare(prediction, cluster.view["counted"][0])
+
+# %% [markdown]
+# One rank has made it, and every rank has it. So the sum says nothing of where it came from. Ask before numbers are mixed: an `assert` in front of the all-reduce stops the rank whose numbers are wrong, and no other. (Forward and backward have other tools for this as well, such as `torch.autograd.detect_anomaly()`. They work on one rank like here.)
+
+# %% tags=["raises-exception", "nbval-ignore-output"]
+# %%px
+own = gradient_of(mine)
+assert own.isfinite().all(), "my own gradient is not finite"
+dist.all_reduce(own)
+
+# %% [markdown]
+# Rank 3 raised the error, and the others waited for it until they were freed. What each was doing when the cell ended is still there, and at any time, also while a cell runs (`%%px --noblock`), hangs, or computes for too long:
+
+# %% tags=["nbval-ignore-output"]
+cluster.where()
+
+# %% [markdown]
+# **Look into the rank.** `%pxdebug 3` opens a prompt on rank 3's latest error, as `%debug` does for an error in the notebook. It takes Python's debugger's commands: `w` shows the calls, `u` and `d` go to the one outside and inside, `p x` prints, `q` leaves. Run it in a cell of your own (a prompt waits for a person, so it isn't in this notebook):
+#
+# ```
+# %pxdebug 3
+# rank 3 raised AssertionError: my own gradient is not finite
+# rank 3> p mine.shape, own
+# (torch.Size([1, 3]), tensor([nan, nan, nan]))
+# rank 3> q
+# ```
+#
+# **Stop before it happens.** The error came after the mistake: `scaled` had returned long before. A *breakpoint* stops a rank in the middle of its cell. Put `breakpoint()` into any function, for all ranks, or behind an `if` for the one that you mean, here as the first line of `scaled`:
+#
+# ```
+#     if rank == 3: breakpoint()
+# ```
+#
+# Run that cell again, and the next. The notebook shows where each rank is, and asks what rank 3 is to do. `n` goes to the next line, `s` into a call, `c` on. The others wait in their all-reduce, and time stands still for all limits and deadlines while you look:
+#
+# ```
+# rank  state            what                          where           for
+# 0     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 1     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 2     waiting          all_reduce, SUM of 3 float32  cell 9, line 3  0.6 s
+# 3     at a breakpoint                                cell 8, line 7
+#
+# > cell 8(7)scaled()
+# ----> 7     if rank == 3: breakpoint()
+#       8     centred = rows - rows.mean(0)
+#       9     variance = centred.square().sum(0) / (len(rows) - 1)
+#      10     return centred / variance.sqrt()
+# rank 3> n
+# rank 3> n
+# rank 3> p centred
+# tensor([[0., 0., 0.]])
+# rank 3> n
+# rank 3> p variance
+# tensor([nan, nan, nan])
+# rank 3> p len(rows)
+# 1
+# ```
+#
+# Where several ranks stop, `rank 1` goes to another, `ranks` shows all, and `all n` has all of them take the next line, which is how to step over an all-reduce. `q` and the stop button end the cell on all ranks.
+#
+# So one row has no spread: its variance is 0 divided by 0. But that is the symptom. Had every rank four rows, no `nan` would have come, and the numbers would still have been wrong: each rank measured with a ruler of its own, four rows' mean and four rows' spread. One process would have used those of all 13. (The same holds for batch norm: lesson 08's `SyncBatchNorm`.)
+#
+# ### Exercise 6: one ruler for all
+#
+# Write `standardise`, so that the ranks' rows together come out as one process would standardise them: each column's mean over all rows of all ranks becomes 0, and its standard deviation 1 (the variance is divided by one less than the number of all rows, as above). A rank may have one row, or none, and must still take its part.
+
+
+# %% tags=["exercise"] exercise="12.standardise"
+# %%px
+def standardise(comm, rows):
+    """Standardise this rank's rows, (n, 3), by the mean and spread of all ranks' rows."""
+    ### BEGIN SOLUTION
+    count = comm.allreduce(len(rows))
+    centred = rows - comm.allreduce(rows.sum(0)) / count
+    variance = comm.allreduce(centred.square().sum(0)) / (count - 1)
+    return centred / variance.sqrt()
+    ### END SOLUTION
+
+
+# %% tags=["check"]
+check("12.standardise")
+
+# %% [markdown]
+# Stuck? `hint("12.standardise")`, `solution("12.standardise")`. If the check finds something that you can't explain, put a `breakpoint()` into your function and run the check again: the ranks stop there, too.
+#
 # ## Recap
 #
 # | | what to remember |
@@ -1130,6 +1256,8 @@ check("12.name_the_bugs")
 # | how often | $\tau = \sqrt{2\,\delta\,T_\text{fail}}$ |
 # | `torchrun --max-restarts` | all are ended and started again; the program finds its checkpoint |
 # | hang report | who is not waiting? does the chain close? which two calls do not fit? |
+# | a wrong number | ask on each rank before numbers are mixed; an all-reduce hides who made it |
+# | `cluster.where()`, `%pxdebug 3`, `breakpoint()` | where all ranks are; a rank's latest error; a rank in the middle of its cell |
 #
 # **Break it on purpose.** *Symptom*: after a death the loss goes on as it should for some steps, and then the replicas' losses drift apart. *Diagnosis*: `assert_replicas_equal(model)` after each step; the weights differ first one step after the new DDP was made, so they began equal and were moved differently: the momentum was not taken over. *Fix*: broadcast the optimizer's state too. Try it: take `optimizer` out of your `go_on`.
 #

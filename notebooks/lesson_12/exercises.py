@@ -32,6 +32,30 @@ def check_name_the_bugs(name_the_bugs) -> str:
     return "In all three you found the cause, and not one of its consequences."
 
 
+# ---- numbers that are none ----------------------------------------------------------------------
+
+STANDARDISE_HINTS = [
+    "What one process would do with all rows: it knows one mean and one spread. Which sums over "
+    "all rows do these two need, and how can every rank have them?",
+    "Three numbers are to be summed over all ranks: how many rows there are, their sum, and, once "
+    "the mean is known, the squares of their distances from it. A rank of one row, or of none, "
+    "adds what it has.",
+    "```python\n"
+    "count = comm.allreduce(len(rows))\n"
+    "mean = comm.allreduce(rows.sum(0)) / count\n"
+    "...\n"
+    "```",
+]
+
+
+@exercise("12.standardise", function="standardise", where="engines", hints=STANDARDISE_HINTS)
+def check_standardise(standardise) -> str:
+    from .judge_standardising import judge_standardising
+
+    judge_standardising(standardise)
+    return "One mean and one spread for all, with one row on a rank and with none."
+
+
 # ---- what is left of the epoch ----------------------------------------------------------------
 
 REST_HINTS = [

@@ -48,6 +48,7 @@ def sync_gradients(model, group):
     while True:
         dist.all_reduce(torch.ones(1), group=group)
 """
+STOPS = "%%px\nif rank == 2: breakpoint()\nprint(comm.allreduce(rank))"
 HANGS = "%%px --limit 2\nkept = rank\nif rank != 3:\n    comm.allreduce(1)"
 DIES = """%%px
 import os, signal
@@ -118,6 +119,12 @@ class Learner:
         """Type, run, and return what is shown."""
         self.write(cell, source)
         return self.run(cell, showing)
+
+    def types(self, line: str) -> None:
+        """Type a line where a cell that runs asks for one."""
+        asked = self.page.locator("input.jp-Stdin-input:not([disabled])")
+        asked.fill(line, timeout=30_000)
+        asked.press("Enter")
 
     def presses_stop(self) -> None:
         """Press the stop button."""
@@ -212,6 +219,12 @@ def test_a_learner_sees_a_hang_and_a_death_and_finds_the_work_again(
 
     learner.run(imports)
     learner.run(start, "4 ranks ready", 120)
+    learner.write(spare, STOPS)
+    learner.start(spare)
+    learner.types("p rank * 100")
+    learner.shows(spare, "200")
+    learner.types("c")
+    assert "2     at a breakpoint" in learner.ends(spare, "rank 3 | 6")
     report = learner.try_out(spare, HANGS, "HangError")
     assert "Rank 3 finished without the allreduce in which ranks 0, 1 and 2 wait" in report
     learner.try_out(spare, DIES, "RankFailedError")

@@ -10,12 +10,12 @@ import sys
 import pexpect
 import pytest
 
-from .conftest import ANSI, Kernel, Output
+from . import prompts
+from .conftest import Kernel, Output
 from .hangs import FREE_WITHIN_S, RENEWED
+from .prompts import ASKS_WITHIN_S, await_prompt, plain
 
 pytestmark = pytest.mark.timeout(240)
-
-ASKS_WITHIN_S = 60
 
 FAILS = """%%px
 def divide(by):
@@ -25,24 +25,9 @@ divide(rank - 2)
 """
 
 
-def await_prompt(kernel: Kernel) -> str:
-    request = kernel.client.get_stdin_msg(timeout=ASKS_WITHIN_S)
-    assert request["msg_type"] == "input_request"
-    return request["content"]["prompt"]
-
-
 def typing(kernel: Kernel, code: str, *lines: str) -> Output:
-    """Run a cell that asks for these lines, and no more."""
-    running = kernel.begin(code)
-    for line in lines:
-        assert await_prompt(kernel) == "rank 2> "
-        kernel.client.input(line)
-    return kernel.finish(running)
-
-
-def plain(out: Output) -> str:
-    assert out.error is None, out.traceback
-    return ANSI.sub("", out.text())
+    """Run a cell that asks for these lines about rank 2."""
+    return prompts.typing(kernel, code, *(f"rank 2> {line}" for line in lines))
 
 
 @pytest.fixture

@@ -331,6 +331,14 @@ TOO_MUCH = {
 }
 
 
+def test_of_two_equal_statements_the_right_one_is_named(hangs):
+    """IPython compiles each statement by itself, so both have the same instructions."""
+    wait = "if rank == 0: comm.recv(source=1)"
+    out = hangs.run(f"%%px --limit 2\n{wait}\nif rank == 1: comm.send(1, dest=0)\n{wait}")
+    row = r"^0 +waiting +recv from rank 1.* cell \d+, line 4 "
+    assert re.search(row, out.traceback, re.MULTILINE), out.traceback
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory that is kept to")
 def test_out_of_memory_is_an_ordinary_error(hangs):
     hangs.must(f"%%px{LITTLE_MEMORY}")

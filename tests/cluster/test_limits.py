@@ -45,6 +45,14 @@ def test_without_progress_the_limit_counts_from_the_latest_sign() -> None:
     assert last_movement({}) == 0
 
 
+def test_time_at_a_breakpoint_does_not_count() -> None:
+    for limit, over_at in (("10", 140), ("10+", 145)):
+        watched = watch(limit, IN_CELL)
+        watched.leave_out(30.0, 135.0)
+        assert watched.soonest == 140
+        assert watched.over_at(views(IN_CELL), [0]) == over_at
+
+
 @pytest.mark.parametrize(("share", "excused"), [(0.9, 9.0), (0.5, 0.0)])
 def test_waiting_for_a_core_in_a_crowd_does_not_count(share: float, excused: float) -> None:
     watched = watch("10", IN_CELL, IN_CELL)

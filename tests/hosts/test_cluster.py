@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.conftest import Kernel, wait_until
 from tests.cluster.hangs import FREE_WITHIN_S, assert_trains
+from tests.cluster.prompts import await_prompt, plain
 from tests.hosts.clusters import HOSTS, a_kernel, bridges, prepare
 from tests.hosts.testbed import BedClient
 
@@ -93,6 +95,19 @@ def test_where_shows_stacks_of_both_hosts(kernel: Kernel) -> None:
     kernel.must("cluster.interrupt()")
     assert kernel.run("%pxresult").error is not None
     assert_trains(kernel)
+
+
+def test_a_breakpoint_on_another_host_stops_time_on_both(kernel: Kernel) -> None:
+    kernel.must("%px comm.timeout = 2")
+    running = kernel.begin("%%px\nif rank == 3: breakpoint()\nprint(comm.allreduce(1))")
+    assert await_prompt(kernel) == "rank 3> "
+    time.sleep(4)  # what is tested is that this does not count
+    kernel.client.input("p 40 + rank;; c")
+    said = plain(kernel.finish(running))
+    assert re.search(r"^3 +at a breakpoint +cell \d+, line 2$", said, re.MULTILINE), said
+    fours = [f"rank {rank} | 4\n" for rank in range(4)]
+    assert said.endswith("".join([*fours[:3], "rank 3 | 43\n", fours[3]])), said
+    kernel.must("%px comm.timeout = 60")
 
 
 def test_c_code_on_another_host_is_told_with_its_line(kernel: Kernel) -> None:

@@ -32,7 +32,7 @@ board = BoardWriter(3, 4, Path(sys.argv[1]))
 recv = board.string("recv")
 board.begin(recv, 0, 1, "cell 5, line 2", peer=1, tag=7, size=12)
 board.set_verdict("default", "it hangs")
-position = Position(1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True, "a run")
+position = Position(1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True, "a run", True)
 board.set_position(position)
 send, texts = board.string("send"), [(name, board.string(name)) for name in "abcdefgh"]
 for turn in itertools.count():
@@ -86,7 +86,20 @@ def test_the_board_of_a_stopped_or_dead_process(
     waits = next(event for event in board.open_operations() if event.waiting)
     assert (waits.kind, waits.peer, waits.tag, waits.site) == ("recv", 1, 7, "cell 5, line 2")
     assert board.verdict.text == "it hangs"
-    assert board.position == (1.5, 0.5, "cell 5, line 2", 5, True, "", 1.0, 0.25, 4, True, "a run")
+    assert board.position == (
+        1.5,
+        0.5,
+        "cell 5, line 2",
+        5,
+        True,
+        "",
+        1.0,
+        0.25,
+        4,
+        True,
+        "a run",
+        True,
+    )
     assert board.latest().kind == "send"
 
 

@@ -162,6 +162,15 @@ CASES = {
         [finished(0), finished(1, still_open=[idle("irecv", peer=0)])],
         "Rank 1 has started irecv from rank 0 [cell 3, line 1] and never waits for it.",
     ),
+    "a breakpoint": (
+        [
+            waits(0, "barrier"),
+            RankState(1, "at a breakpoint", site="cell 3, line 9"),
+            RankState(2, "at a breakpoint", site="cell 3, line 9"),
+        ],
+        "Ranks 1 and 2 stand at a breakpoint [cell 3, line 9]; rank 0 waits in barrier "
+        "[cell 3, line 2].",
+    ),
     "an endless loop": (
         [waits(0, "barrier"), RankState(1, "computing", site="cell 3, line 9")],
         "Rank 1 is still computing [cell 3, line 9]; rank 0 waits in barrier [cell 3, line 2].",

@@ -188,6 +188,20 @@ os._exit(0)
     assert said(root, program) == "RevokedError True 0"
 
 
+def test_cells_that_are_told_are_not_followed_as_well(root: Path) -> None:
+    """A rank that starts slowly finds its IPython before it says that it will tell its cells."""
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+heartbeat.note()
+heartbeat.runs_cells()
+heartbeat.begin_cell(7, "this run")
+shell.run_cell("pass", store_history=True)
+print(heartbeat._shown.cell, heartbeat.current_run(), heartbeat._shown.running)
+"""
+    assert said(root, program).splitlines()[-1] == "7 this run True"
+
+
 def said(root: Path, program: str) -> str:
     """Return what a program prints that is one rank, in an MPI that can free it."""
     environment = launch.environment() | {"OMPI_MCA_mpi_ft_enable": "1"}

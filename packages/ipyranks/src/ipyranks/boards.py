@@ -13,6 +13,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch_mpi4py.board import standstill
 from torch_mpi4py.board.observing import RankBoards, waits_in
 from torch_mpi4py.board.rank_states import RankState
 
@@ -66,7 +67,7 @@ class BoardsHere:
         """Answer for a notebook on another host, ready for JSON.
 
         Args:
-            question: ``"snapshot"``, ``"state"`` or ``"stack"``.
+            question: ``"snapshot"``, ``"state"``, ``"stack"`` or ``"standstill"``.
             offset: what to add to this host's ``time.perf_counter()`` for the notebook's.
             arguments: those of the method of that name.
         """
@@ -74,6 +75,8 @@ class BoardsHere:
             return [_moved(view, offset) for view in self.snapshot(**arguments)]
         if question == "stack":
             return self.stack(**arguments)
+        if question == "standstill":
+            return standstill.renew(self.boards.directory)
         state = dataclasses.asdict(self.state(**arguments))
         for name in ("operations", "past"):
             state[name] = [_moved(event, offset) for event in state[name]]
@@ -168,6 +171,12 @@ class Boards:
             return self.here.state(**arguments)
         found = self._ask(host=host, question="state", **arguments)
         return RankState.from_dict(found) if found else RankState(rank, visible=False, alive=alive)
+
+    def renew_standstill(self) -> None:
+        """Have time stand still on all hosts: see :mod:`torch_mpi4py.board.standstill`."""
+        standstill.renew(self.here.boards.directory)
+        for host in set(self.elsewhere.values()):
+            self._ask(host=host, question="standstill")
 
     def stack(self, number: int) -> list[str]:
         """Return the Python stack of an engine's main thread, from its cell inwards.

@@ -19,9 +19,11 @@ from IPython import get_ipython
 from torch_mpi4py.board.hang_report import HangReport
 
 from .boards import Views
+from .breakpoints import attended
 from .errors import DIED, RankFailure
 from .limits import Limit, ShortWaits, Watch
 from .output import CellOutput
+from .prompt import BreakpointPrompt, can_ask
 from .rank_functions import run_as_cell
 from .recovery import free, unfinished
 from .stop_button import StopButton
@@ -51,9 +53,14 @@ def cell_number() -> int:
     return 0 if shell is None else len(shell.history_manager.input_hist_parsed) - 1
 
 
-def new_run() -> str:
-    """A text that no other run of a cell has, by which its ranks are told from late ones."""
-    return secrets.token_hex(8)
+def new_run(is_awaited: bool = True) -> str:
+    """A text that no other run of a cell has, by which its ranks are told from late ones.
+
+    Args:
+        is_awaited: whether the notebook waits for its end, and so could answer breakpoints.
+    """
+    run = secrets.token_hex(8)
+    return attended(run) if is_awaited and can_ask() else run
 
 
 class Cell:
@@ -90,6 +97,7 @@ class Cell:
         self.starved: dict[int, float] = {}
         self._cluster = cluster
         self._limit = limit
+        self._prompt = BreakpointPrompt(cluster, result, self.ranks)
         self._watch = Watch(limit, run, time.perf_counter(), self._look())
 
     @classmethod
@@ -185,6 +193,8 @@ class Cell:
             if self.result.wait(min(pause, left) if left > 0 else pause):
                 return "done"
             pause = interval
+            if self._prompt.standing() and self._answer_breakpoints(live):
+                return "in vain"
             now = time.perf_counter()
             watch.note_printed(now, self.output.printed())
             if live:
@@ -200,6 +210,16 @@ class Cell:
                 watch.look_at_cores(now, self._look(), unfinished(self.result))
             if due and now >= self._over_at():
                 return "limit"
+
+    def _answer_breakpoints(self, live: bool) -> bool:
+        """Ask what ranks that stand at a breakpoint are to do; return whether one has died."""
+        began = time.perf_counter()
+        if live:
+            self.output.show_live(progress=False)
+        someone_died = self._prompt.run()
+        now = time.perf_counter()
+        self._watch.leave_out(now - began, now)
+        return someone_died
 
     def _look(self) -> Views:
         """What its ranks show now."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import stack_dump
+from .breakpoints import Breakpoints
 from .engine_exit import (
     as_a_death,
     end_forked_child,
@@ -147,7 +148,7 @@ def _engine_class() -> Any:
             heartbeat.at_each_beat.append(torch_mpi4py.MPI.COMM_SELF.Iprobe)
             heartbeat.runs_cells()
             deadlines.watch()  # whose thread is the heart
-            _run_cells(self.kernel)
+            _run_cells(self.kernel, Breakpoints(self.kernel, self.events))
             _abort_nothing(self.kernel)
             look_after_children(self.keeper.let_go, self._signal_stop)
             self.keeper.tell(rank, "registered", describe(names["device"]))
@@ -155,7 +156,7 @@ def _engine_class() -> Any:
     return Engine
 
 
-def _run_cells(kernel: Any) -> None:
+def _run_cells(kernel: Any, breakpoints: Breakpoints) -> None:
     """Do what belongs to every cell: number it, show that it runs, and how it ends."""
     from torch_mpi4py.log import heartbeat
 
@@ -171,6 +172,7 @@ def _run_cells(kernel: Any) -> None:
             reply = await execute(*args, **kwargs)
             return reply
         finally:
+            breakpoints.end_cell()
             end_forked_child(engine, reply)
             failed = reply["status"] == "error"
             outcome = f"{reply.get('ename')}: {reply.get('evalue')}" if failed else ""

@@ -88,6 +88,7 @@ class Watch:
         self._waits: dict[int, int | None] = {}
         self._waits_since = now
         self._first = views
+        self._left_out = 0.0
         self._own = OwnTime(now, _CROWDED)
         self.look_at_cores(now, views, views.keys())
 
@@ -96,6 +97,11 @@ class Watch:
         if printed != self._printed:
             self._printed, self._printed_at = printed, now
 
+    def leave_out(self, seconds: float, now: float) -> None:
+        """Take time out of account in which somebody looked at ranks that stood at breakpoints."""
+        self._left_out += seconds
+        self._printed_at = now
+
     def last_sign(self, views: Views) -> float:
         """When something was last printed or a call of communication ended."""
         return max(self._printed_at, last_movement(views))
@@ -103,7 +109,7 @@ class Watch:
     @property
     def soonest(self) -> float:
         """When the limit has passed at the soonest."""
-        return self.began + self._limit.seconds
+        return self.began + self._left_out + self._limit.seconds
 
     def over_at(self, views: Views, late: Collection[int]) -> float:
         """When the limit will have passed, as far as can be told now."""
@@ -112,6 +118,7 @@ class Watch:
             self.looked_at_cores - self.began - self._own.seconds,
             (_AT_MOST_TIMES - 1) * self._limit.seconds,
         )
+        excused += self._left_out
         since = self.last_sign(views) if self._limit.without_progress else self.began + excused
         return max(since, self._begun_by_all(views, late)) + self._limit.seconds
 

@@ -132,7 +132,7 @@ class RankMagics(ParallelMagics):
         with StopButton() as button:
             self.cluster.require_running()
             self.cluster.recovery.require_free()
-            self._last_run, self._last_view = new_run(), self.view
+            self._last_run, self._last_view = new_run(is_awaited=block), self.view
             label = make_label(cell_number(), self._last_run)
             result = self.view.execute(
                 cell, silent=False, block=False, label=label, targets=targets

@@ -7,30 +7,25 @@ cell, so nothing has to be freed when the notebook leaves or ends.
 from __future__ import annotations
 
 import io
-import re
-import rlcompleter
 import sys
 from types import TracebackType
 
-from IPython.core.debugger import Pdb
-
+from .rank_pdb import RankPdb
 from .tracebacks import CELL_FILE
 
-_CELL_PATH = re.compile(r"/[^\s\x1b]*" + CELL_FILE.pattern.removesuffix("$"))
 _open: PostMortem | None = None
 
 
-class PostMortem(Pdb):
-    """Pdb on the traceback of an error, with texts in place of a terminal.
+class PostMortem(RankPdb):
+    """Pdb on the traceback of an error.
 
     Args:
         traceback: of the error, from its first call in a cell on.
     """
 
     def __init__(self, traceback: TracebackType) -> None:
-        self._said = io.StringIO()
         # A command that would read more lines, like `interact`, finds that there are none.
-        super().__init__(stdin=io.StringIO(), stdout=self._said, nosigint=True, readrc=False)
+        super().__init__(io.StringIO())
         self.reset()
         self.setup(None, traceback)
 
@@ -40,30 +35,12 @@ class PostMortem(Pdb):
         leaves = False
         while self.cmdqueue and not leaves:
             leaves = bool(self.onecmd(self.precmd(self.cmdqueue.pop(0))))
-        return self._taken(), leaves
+        return self.taken(), leaves
 
     def place(self) -> str:
         """The call at which the prompt stands, with the lines around it."""
         self.print_stack_entry(self.stack[self.curindex])
-        return self._taken()
-
-    def completions(self, text: str, line: str, begin: int, end: int) -> list[str]:
-        """The words that ``text``, which is ``line[begin:end]``, may become."""
-        commands = [] if line[:begin].strip() else self.completenames(text, line, begin, end)
-        frame = self.stack[self.curindex][0]
-        names = rlcompleter.Completer({**frame.f_globals, **self._curframe_locals})
-        found = names.attr_matches(text) if "." in text else names.global_matches(text)
-        return [*commands, *found]
-
-    def _taken(self) -> str:
-        said = self._said.getvalue()
-        self._said.seek(0)
-        self._said.truncate()
-        return _CELL_PATH.sub(self._cell_name, said.rstrip("\n") + "\n") if said else ""
-
-    def _cell_name(self, path: re.Match) -> str:
-        _, known_as = self.shell.compile.format_code_name(path[0]) or ("", path[0])
-        return re.sub(r"In\[(\d+)\]", r"cell \1", known_as)
+        return self.taken()
 
 
 def begin() -> tuple[str, str] | None:

@@ -14,24 +14,30 @@ from typing import Any
 CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 """What the file name of a cell's code ends with."""
 
+
+class BreakpointError(RuntimeError):
+    """A breakpoint at which a rank cannot stop, because nobody could have it go on."""
+
+
 _ENDS = 5  # frames that are shown at each end of a long traceback
 _MOST_FRAMES = 40
 
 
 def shorten(tracebacks: Any) -> None:
-    """Have IPython's ``tracebacks`` show a KeyboardInterrupt by the cell's line alone, and of a
-    long stack the frames at both ends.
+    """Have IPython's ``tracebacks`` show an interrupt, and a breakpoint without a prompt, by the
+    cell's line alone, and of a long stack the frames at both ends.
     """
     usual = tracebacks.structured_traceback
 
     def structured_traceback(
         etype: Any, evalue: Any, etb: TracebackType | None = None, *args: Any, **kwargs: Any
     ) -> list[str]:
-        if isinstance(etype, type) and issubclass(etype, KeyboardInterrupt):
+        if isinstance(etype, type) and issubclass(etype, (KeyboardInterrupt, BreakpointError)):
             frames = traceback.extract_tb(evalue.__traceback__)
             mine = [frame for frame in frames if CELL_FILE.search(frame.filename)]
             where = f" in line {mine[-1].lineno} of its cell: {mine[-1].line}" if mine else ""
-            return [f"KeyboardInterrupt{where}"]
+            message = f"\n\n{evalue}" if issubclass(etype, BreakpointError) else ""
+            return [f"{etype.__name__}{where}{message}"]
         etb, left_out = without_the_middle(etb)
         lines = usual(etype, evalue, etb, *args, **kwargs)
         if left_out:

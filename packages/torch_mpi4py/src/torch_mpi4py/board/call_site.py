@@ -23,8 +23,8 @@ _LIBRARIES = tuple(
 )
 
 # For each file: None if it belongs to a library, otherwise the names of the places in it, by
-# the first line of the function and the instruction. (Not by the code object: its hash reads all
-# of its constants.)
+# the first line of the function (outside of functions by the line itself) and the instruction.
+# (Not by the code object: its hash reads all of its constants.)
 _files: dict[str, dict[tuple[int, int], str] | None] = {}
 _cell_files: set[str] = set()
 _places = 0
@@ -53,7 +53,10 @@ def site_of(frame: FrameType | None) -> str:
         except KeyError:
             places = _new_file(code.co_filename)
         if places is not None:
-            place = (code.co_firstlineno, frame.f_lasti)
+            first = code.co_firstlineno
+            if code.co_name == "<module>":  # each statement of a cell has such a code
+                first = -frame.f_lineno
+            place = (first, frame.f_lasti)
             site = places.get(place)
             return site if site is not None else _new_place(places, place, frame)
         frame = frame.f_back

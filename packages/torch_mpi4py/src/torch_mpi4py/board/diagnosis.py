@@ -219,6 +219,9 @@ def _partners(world: World, rank: int, op: Event) -> list[int]:
 
 def _busy(world: World, waits: Waits) -> str:
     others = f"; {_who_wait(waits)} in {_common_text(waits)}" if waits else ""
+    if standing := _in_state(world, "at a breakpoint"):
+        sites = "; ".join(dict.fromkeys(world[rank].site for rank in standing))
+        return f"{_subject(standing, 'stands', 'stand')} at a breakpoint{at(sites)}{others}."
     if stuck := _in_state(world, "stuck"):
         return (
             f"{_subject(stuck, 'is', 'are')} stuck in C code{at(world[stuck[0]].site)}, "

@@ -36,7 +36,7 @@ WHOLE_GROUPS = ("", "world", "default")
 OTHER_GROUP = "PyTorch's "
 """Stands before the backend in the names of groups that are not ours, e.g. ``PyTorch's gloo``."""
 
-FORMAT = "torch_mpi4py event board 8"
+FORMAT = "torch_mpi4py event board 9"
 RECORDS = 8192  # a power of two
 STRINGS_BYTES = 512 * 1024
 
@@ -209,6 +209,8 @@ class Position(NamedTuple):
         notebook: whether the process runs cells, so that it does not end by itself.
         run: which run of a cell the latest is, the same on all ranks that were asked for it
             together; empty where nobody says.
+        at_breakpoint: whether the main thread stands at a breakpoint, and somebody may look
+            into it.
     """
 
     time: float
@@ -222,6 +224,7 @@ class Position(NamedTuple):
     lost: int = 0
     notebook: bool = False
     run: str = ""
+    at_breakpoint: bool = False
 
 
 class Verdict(NamedTuple):

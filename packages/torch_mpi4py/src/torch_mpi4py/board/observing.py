@@ -140,6 +140,7 @@ def observe(
         silent=silent,
         computed=computed,
         asleep=asleep,
+        at_breakpoint=position.at_breakpoint,
         site=site,
         operations=tuple(still_open),
         past=tuple(past[-most_past:]),

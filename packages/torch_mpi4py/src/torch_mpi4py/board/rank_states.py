@@ -25,9 +25,9 @@ class RankState:
 
     Attributes:
         rank: which one.
-        state: "finished", "raised", "waiting", "computing", "stuck" (in C code, where no signal
-            reaches it), "dead" or "idle" (it runs no cell, and has not begun the latest); empty
-            until :func:`classify` has compared all ranks.
+        state: "finished", "raised", "waiting", "computing", "at a breakpoint", "stuck" (in C
+            code, where no signal reaches it), "dead" or "idle" (it runs no cell, and has not begun
+            the latest); empty until :func:`classify` has compared all ranks.
         operations: calls of communication that were open, the one it waits in last; their ends
             are this moment, and their ranks those of today's world.
         past: those of the cell that were over, oldest first.
@@ -43,6 +43,7 @@ class RankState:
         silent: seconds since its last sign of life.
         computed: seconds for which its main thread has run on a core since then.
         asleep: whether its main thread waits for something in the system.
+        at_breakpoint: whether it stands at a breakpoint.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class RankState:
     silent: float = 0.0
     computed: float = 0.0
     asleep: bool = False
+    at_breakpoint: bool = False
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> RankState:
@@ -101,6 +103,8 @@ def _classified(one: RankState, latest: RankState | None) -> RankState:
         return replace(one, state="idle", operations=(), past=())
     if not one.running:
         return _after_the_end(one)
+    if one.at_breakpoint:
+        return replace(one, state="at a breakpoint")
     if any(op.waiting for op in one.operations):
         return replace(one, state="waiting")
     stuck = keeps_the_lock(one.silent, one.computed, one.asleep)
@@ -142,7 +146,7 @@ def what_and_where(state: RankState) -> tuple[str, str]:
         return f"{'in ' * (state.state == 'dead')}{waits[-1].text()}", waits[-1].site
     if state.state == "stuck":
         return "in C code, where no signal reaches it", state.site
-    if state.state == "computing":
+    if state.state in ("computing", "at a breakpoint"):
         return "", state.site
     return (state.outcome if state.state == "raised" else ""), ""
 

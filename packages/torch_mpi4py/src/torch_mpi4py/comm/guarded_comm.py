@@ -232,12 +232,12 @@ def duplicate_world(seconds: float) -> MPI.Intracomm:
             steps[step] += 1
         fresh, request = base_comm.half_made
         number = steps[step]
-        deadline = time.monotonic() + seconds
+        deadline = deadlines.clock() + seconds
         members, pause = base_comm.members(), 1e-5
         while not _test(request):
             if pause >= _LONGEST_PAUSE and (gone := ends.ended_before(members, step, number)):
                 raise RevokedError(f"new communicator: {gone}.")
-            if time.monotonic() > deadline:
+            if deadlines.clock() > deadline:
                 raise DeadlineError(
                     f"communicator: Timed out after {seconds:g} s: the other ranks did not make "
                     f"theirs; all {base_comm.base().Get_size()} ranks must make the call. "

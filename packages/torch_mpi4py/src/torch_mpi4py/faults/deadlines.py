@@ -20,12 +20,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any
 
+from ..board import standstill
 from ..core import advice
 from ..core.errors import CommunicationError, DeadlineError, RevokedError
 from ..core.runtime import MPI
-from ..log import heartbeat, shared_report
+from ..log import heartbeat, peer_boards, shared_report
 from .deaths import has_ulfm, is_broken, is_revoked
 from .mpi_errors import freed, translate
 
@@ -44,6 +46,14 @@ def bounded(seconds: float) -> float:
     return min(seconds, _LONGEST_SECONDS)
 
 
+_stood_still = 0.0
+
+
+def clock() -> float:
+    """Return seconds by a clock that stands still while somebody looks at a rank's breakpoint."""
+    return time.monotonic() - _stood_still
+
+
 class Operation:
     """One blocking MPI call.
 
@@ -55,6 +65,7 @@ class Operation:
         comm: the communicator to revoke if it must be freed.
         what: name of the operation, for error messages.
         seconds: time allowed.
+        stood_still: time that does not count: see :mod:`~torch_mpi4py.board.standstill`.
         started: when the call was made, in seconds of ``time.perf_counter()``.
         in_mpi: whether the call is under way.
         outside_mpi: whether it waits for other ranks outside MPI, and so ends by itself once it
@@ -76,6 +87,7 @@ class Operation:
     report = ""
     polls_left = 0
     without_hope = ""
+    stood_still = 0.0
 
     def __init__(self, comm: MPI.Comm, what: str, seconds: float) -> None:
         self.comm = comm
@@ -86,7 +98,7 @@ class Operation:
 
     def is_late(self, now: float) -> bool:
         """Return whether its time is over."""
-        return now > self.started + self.seconds
+        return now > self.started + self.seconds + self.stood_still
 
     def give_up(self) -> None:
         """Leave the call to itself, which has not come back although it was freed."""
@@ -391,10 +403,12 @@ def _listen_for_interrupts() -> None:
 
 def _watch() -> None:
     interrupted_at: float | None = None
+    now = time.perf_counter()
     while True:
         interrupted_at = _await_next_look() or interrupted_at
         _try(heartbeat.note)
-        now = time.perf_counter()
+        before, now = now, time.perf_counter()
+        _stand_still(now - before)
         for operation in under_way():
             if operation.reason is None and operation.is_late(now):
                 _expire(operation, "deadline")
@@ -407,6 +421,16 @@ def _watch() -> None:
                 if operation.reason is None and operation.started < interrupted_at:
                     _expire(operation, "interrupt")
             interrupted_at = None
+
+
+def _stand_still(seconds: float) -> None:
+    """Take the time since the last look out of account, if it stands still."""
+    global _stood_still
+    if peer_boards.directory is None or not standstill.is_on(Path(peer_boards.directory)):
+        return
+    _stood_still += seconds
+    for operation in under_way():
+        operation.stood_still += seconds
 
 
 def _await_next_look() -> float | None:

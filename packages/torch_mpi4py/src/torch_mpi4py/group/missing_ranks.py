@@ -18,6 +18,7 @@ from ..core import advice
 from ..core.errors import DeadlineError, RankFailedError, RevokedError
 from ..core.runtime import MPI
 from ..exits import ends
+from ..faults import deadlines
 from ..faults.deaths import failed_ranks
 from ..log import events
 from ..log.events import log
@@ -84,7 +85,7 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
     """Return "" if all have come, otherwise the class and the text of the error to raise."""
     rank, everyone = comm.Get_rank(), range(comm.Get_size())
     places = log.group_of(comm).ranks
-    deadline, pause = time.monotonic() + seconds, 1e-4
+    deadline, pause = deadlines.clock() + seconds, 1e-4
 
     def who_came() -> list[int]:
         return [one for one in everyone if store.add(_place_of(one), 0) >= number]
@@ -99,7 +100,7 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
             while not store.check([key]):
                 came, dead = who_came(), failed_ranks(comm)
                 missing = [one for one in everyone if one not in (*came, *dead)]
-                is_late = time.monotonic() > deadline
+                is_late = deadlines.clock() > deadline
                 gone = ""
                 if pause == _LONGEST_PAUSE_SECONDS and not wait_all_ranks:
                     gone = ends.will_not_come([places[one] for one in missing], comm)

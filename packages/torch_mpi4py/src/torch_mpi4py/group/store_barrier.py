@@ -28,6 +28,7 @@ import torch.distributed as dist
 from ..core.errors import CommunicationError, DeadlineError, RevokedError
 from ..core.runtime import MPI
 from ..exits import ends
+from ..faults import deadlines
 from ..faults.deaths import await_failed_ranks, failed_ranks, has_ulfm, is_revoked
 from ..faults.mpi_errors import freed, rank_failed
 from ..log.events import log
@@ -89,7 +90,7 @@ def meet(
     """
     if store is None or size == 1:
         return None
-    deadline = time.monotonic() + seconds
+    deadline = deadlines.clock() + seconds
     with answering(comm, what):
         while True:
             round = f"{key}/{store.add(f'{key}/{comm.Get_rank()}', 1)}"
@@ -123,7 +124,7 @@ def _await_outcome(
         present = store.add(f"{round}/arrived", 0)
         if present == size:
             store.compare_set(outcome, "", f"{present} {_ALL}")
-        elif time.monotonic() > deadline:
+        elif deadlines.clock() > deadline:
             store.compare_set(outcome, "", f"{present} {_LATE}")
         elif pause >= _LONGEST_PAUSE_SECONDS and (why := _hopeless(comm, members)):
             store.compare_set(outcome, "", f"{present} {why}")

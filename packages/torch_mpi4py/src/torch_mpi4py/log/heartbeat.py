@@ -50,7 +50,9 @@ def note() -> None:
     if not _told:
         _follow(shell())
     before, site = _shown.began, ""
-    if _shown.running:
+    if _shown.at_breakpoint:  # where the rank's own debugger is the innermost program
+        site = _shown.site
+    elif _shown.running:
         site = _place_of_main_thread()
     with _lock:
         if not _over:
@@ -143,6 +145,21 @@ def end_cell(outcome: str, lost: int = 0) -> None:
     _show(running=False, outcome=outcome.partition("\n")[0], lost=lost)
 
 
+def current_run() -> str:
+    """Return the text with which the latest cell began: see :func:`begin_cell`."""
+    return _shown.run
+
+
+def stand_at_breakpoint(site: str) -> None:
+    """Write that the main thread stands at a breakpoint, in this line of the program."""
+    _show(site, at_breakpoint=True)
+
+
+def go_on() -> None:
+    """Write that the main thread goes on from a breakpoint."""
+    _show(at_breakpoint=False)
+
+
 def renewed() -> None:
     """Write that communication has been made anew: what is still open is over."""
     _show(renewed=time.perf_counter())
@@ -163,13 +180,16 @@ def _follow(running_shell: Any) -> None:
 
 
 def _begin_of_cell(info: Any) -> None:
+    if _told:  # since then, on a rank that was slow to start
+        return
     # IPython counts on before it runs a cell, and adds it to the history after this event.
     history = _listening.history_manager.input_hist_parsed
     begin_cell(len(history) if info.store_history else 0)
 
 
 def _end_of_cell(result: Any) -> None:
-    end_cell(_text(result.error_before_exec or result.error_in_exec))
+    if not _told:
+        end_cell(_text(result.error_before_exec or result.error_in_exec))
 
 
 def _text(error: BaseException | None) -> str:
