@@ -24,5 +24,5 @@ def test_a_host_with_another_version_is_named(
     with another_version(bed, folder, "h2", "mpi4py") as difference:
         done = ranks.run(2, "-c", MEET, limit=90, library=on_two_hosts(2))
     assert done.returncode == 0, done.output
-    said = f"refused: hosts differ from h1, that of rank 0: h2 has {difference}"
+    said = f"refused: hosts differ from h1, the host of rank 0: h2 has {difference}"
     assert done.output.count(said) == 2, done.output
