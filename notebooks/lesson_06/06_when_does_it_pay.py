@@ -441,7 +441,7 @@ assert tensor.tolist() == [6, 6, 6]
 # %% [markdown]
 # ### Exercise 3: buckets that leave during backward
 #
-# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To be told of each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
+# Backward makes the *last* parameter's gradient first. Its all-reduce could begin while the others are still being computed. To act on each gradient, attach a *hook* to each parameter with `parameter.register_post_accumulate_grad_hook(hook)`: autograd calls `hook(parameter)` as soon as `parameter.grad` is complete.
 #
 # Write `bucketed_sync(parameters, bucket_bytes, group)`. It attaches hooks to all parameters and collects the gradients in the order in which they arrive. As soon as it has `bucket_bytes` bytes or more, it sends them, flattened, in one all-reduce, while backward goes on. It returns a function `finish()`, which is called after each backward: `finish` sends what is left, waits for everything, and puts the *means* over the ranks into the gradients. There will be more than one backward.
 

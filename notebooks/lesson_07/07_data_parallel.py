@@ -313,7 +313,7 @@ assert worst(four.parameters(), one.parameters()) < 1e-10
 # %% [markdown]
 # The two runs agree to 1e-10, but not to the bit. The additions happen in another order, each step rounds at about 1e-16, and thirty steps with momentum enlarge that a little.
 #
-# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because roundings go both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding. A larger one would be a mistake.
+# **What about float32?** Its *unit roundoff* `u`, the largest relative error of one rounding, is 2 to the power of -24, about 6e-8. A sum of `N` terms in another order differs by at most about `N u` of its largest partial sums, and usually by far less, because rounding goes both ways. So for `N` = 250 samples a difference below `250 u`, about 1.5e-5 of the largest gradient, is rounding. A larger one would be a mistake.
 
 # %% tags=["nbval-ignore-output"]
 images32, u = images.float(), 2.0**-24

@@ -170,7 +170,7 @@ print(f"by hand against DDP: {by_hand_and_ddp:.1g}")
 # %% [markdown]
 # A gradient is off by a rounding or two, and 20 steps with momentum carry that on. We allow $10^{-4}$, a thousandth of a weight; a real mistake, such as a forgotten division, shows as 0.1 and more. Perhaps the model trained by hand and DDP's are equal to the bit on four ranks as well. Then your MPI added in the same order for both, which is pleasant but not promised.
 #
-# The third claim is the one that counts: *R ranks equal one process with the whole batch*. In float64 a rounding is $10^{-16}$, so a mistake can't hide among roundings. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$: room for ten thousand roundings, and far less than the effect of any real mistake.
+# The third claim is the one that counts: *R ranks equal one process with the whole batch*. In float64 a rounding is $10^{-16}$, so a mistake can't hide among rounding errors. Rank 0 trains alone on the whole batch of 128 images. We allow $10^{-12}$: room for ten thousand rounding errors, and far less than the effect of any real mistake.
 
 # %%
 # %%px

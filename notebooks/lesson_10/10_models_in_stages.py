@@ -37,7 +37,7 @@ from rank_by_rank.lesson_10.figures import pipeline
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers for each token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many equal blocks, a classifier of words. Our model computes in float64, so a mistake can't hide among roundings.
+# The model is a small transformer with 8 blocks that reads the 8 rows of a digit as 8 tokens. (Lesson 10b takes a block apart. Here you only need to know that the input and the output of a block have 64 numbers for each token.) Large language models are cut in the same way because they have the same parts, only larger: an embedding, many equal blocks, a classifier of words. Our model computes in float64, so a mistake can't hide among rounding errors.
 
 # %%
 # %%px
@@ -307,7 +307,7 @@ apart = cluster.view["apart"][0]
 compare(prediction, "A" if apart == 0 else "B" if apart < 1e-12 else "C")
 
 # %% [markdown]
-# They differ only by roundings: the sums are in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm the answer would be C, because its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
+# They differ only by rounding: the sums are in another order, in float64, where a rounding is $10^{-16}$ of numbers around 1. (With batch norm the answer would be C, because its means are those of a micro-batch. Transformers have layer norm, which looks at one token at a time.)
 
 # %%
 assert apart < 1e-12
@@ -722,7 +722,7 @@ for units_of in cluster.view["found"]:
     assert units_of["selective"] == (11 + 1 / 16, 1)
 
 # %% [markdown]
-# What do large trainings do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing. Shards, stages and slices, and tensors freed as soon as they were used, saved enough memory [9].
+# What do large training runs do? (*Published*.) Megatron-LM recomputes only the middle of attention: scores, softmax and dropout, whose memory grows with the square of the sequence. Together with sequence parallelism (lesson 10b) that divided the memory for activations by five, and saved over 90 % of the time that full checkpointing had cost [8]. FlashAttention (lesson 10c) does this inside every attention layer. DeepSeek-V3 recomputes its norms, the up-projections of its attention and the outputs of its experts' activation function, and stores many of the activations that it keeps in 8 bits [7]. Llama 3 405B was trained on sequences of 8,192 tokens without any checkpointing. Shards, stages and slices, and tensors freed as soon as they were used, saved enough memory [9].
 
 # %% [markdown]
 # ## 6. By torch.distributed.pipelining

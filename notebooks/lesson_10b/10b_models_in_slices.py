@@ -20,7 +20,7 @@
 # - do the same to a whole transformer, by hand and by DTensor, and prove that it computes what the uncut one does;
 # - compute the loss of a large vocabulary without gathering its logits;
 # - shard an optimizer by hand, and choose between the three stages of ZeRO by their bytes in memory and on the way;
-# - use `ZeroRedundancyOptimizer` and `fully_shard`, also in mixed precision and from the meta device;
+# - use `ZeroRedundancyOptimizer` and `fully_shard`, including in mixed precision and from the meta device;
 # - lay out a 2 x 2 mesh, of data and slices or of replicas and shards, and say what each of its groups carries;
 # - work out on paper what a model of 70 billion parameters needs.
 #
@@ -38,7 +38,7 @@ from rank_by_rank.lesson_10b.figures import sequence_in_slices, sliced_mlp
 cluster = start_cluster(n=4)
 
 # %% [markdown]
-# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among roundings, and on the processor, so that the claims hold everywhere.
+# The model is a small transformer that reads the 8 rows of a digit as 8 tokens. It has two blocks of attention and MLP, 64 numbers wide, with 4 attention heads. It computes in float64, so that a mistake can't hide among rounding errors, and on the processor, so that the claims hold everywhere.
 
 # %%
 # %%px
