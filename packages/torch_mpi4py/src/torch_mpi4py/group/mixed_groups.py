@@ -141,10 +141,6 @@ class MixedGroup(MPIProcessGroup):
 
     _set_default_timeout = set_timeout
 
-    def _wait_for_pending_works(self) -> None:
-        super()._wait_for_pending_works()
-        self._others._wait_for_pending_works()
-
     def abort(self) -> None:
         """Free every rank stuck in MPI's part, make the group unusable and abort the others."""
         super().abort()
