@@ -70,20 +70,30 @@ def make_others(
     group, store = options.process_group, options.store
     made = {device.type for device in group._device_types}
     for device, name in backends.items():
-        if name == _NAME or device in made:
+        if name == _NAME:
+            continue
+        kind = dist.Backend.backend_type_map.get(name, dist.ProcessGroup.BackendType.CUSTOM)
+        group._set_default_backend(kind)  # PyTorch's choice may be ours, which is not in its group
+        if device in made:
             continue
         options.store = dist.PrefixStore(f"{device}/", store)
-        place = options.store, options.group_rank, options.group_size
         dist.Backend._ensure_backend_registered(name)
         plugin = dist.Backend._plugins[name.upper()]
         if plugin.extended_api:
             backend = plugin.creator_fn(options, backend_options)
         else:
-            backend = plugin.creator_fn(*place, options.timeout)
-        if dist.get_debug_level() is dist.DebugLevel.DETAIL:
-            of_group = backend, options.group_id
-            backend = c10d._create_process_group_wrapper(*of_group, *place, options.timeout)
-        kind = dist.Backend.backend_type_map.get(name, dist.ProcessGroup.BackendType.CUSTOM)
+            backend = plugin.creator_fn(
+                options.store, options.group_rank, options.group_size, options.timeout
+            )
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            backend = c10d._create_process_group_wrapper(
+                wrapped_pg=backend,
+                store_prefix=options.group_id,
+                store=options.store,
+                rank=options.group_rank,
+                world_size=options.group_size,
+                timeout=options.timeout,
+            )
         group._register_backend(torch.device(device), kind, backend)
 
 
