@@ -1,4 +1,4 @@
-"""The backend where PyTorch has been told to use the package torchcomms, for which one stands in."""
+"""The backend where PyTorch has been told to use the package torchcomms (a stand-in here)."""
 
 from __future__ import annotations
 

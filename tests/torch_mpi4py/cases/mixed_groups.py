@@ -11,7 +11,14 @@ from torch._C import _distributed_c10d
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d as c10d
 from torch.torch_version import TorchVersion
-from torch_mpi4py import ClosedGroupError, DeadlineError, MismatchError, RevokedError, Traffic, shrink
+from torch_mpi4py import (
+    ClosedGroupError,
+    DeadlineError,
+    MismatchError,
+    RevokedError,
+    Traffic,
+    shrink,
+)
 from torch_mpi4py.log.live_groups import live_groups
 
 from tests.ranks import GROUP_SECONDS, case
@@ -79,7 +86,8 @@ def case_each_device_has_the_backend_that_was_named(rank, size):
         for group in (None, dist.new_group(), dist.new_group(backend=backend)):
             wanted = group or dist.group.WORLD
             names = {
-                device: wanted._get_backend(torch.device(device)).name() for device in ("cpu", "cuda")
+                device: wanted._get_backend(torch.device(device)).name()
+                for device in ("cpu", "cuda")
             }
             assert f"cpu:{names['cpu']},cuda:{names['cuda']}" == backend, names
             assert all_reduces_of_ours(lambda group=group: still_works(group)) == ours

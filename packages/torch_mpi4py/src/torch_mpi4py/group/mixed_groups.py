@@ -120,7 +120,7 @@ class MixedGroup(MPIProcessGroup):
         super().__init__(comm, timeout, store)
         self._backends = dict(backends)
         self.backend = ",".join(f"{device}:{name}" for device, name in backends.items())
-        self._others = others
+        self._others: Any = others
         self._left = {device for device, name in backends.items() if name != _NAME}
         self.bound_device_id = others.bound_device_id
 
@@ -159,8 +159,16 @@ class MixedGroup(MPIProcessGroup):
     def shutdown(self) -> None:
         """Finish what is queued in MPI's part, and shut down all."""
         super().shutdown()
+        others, self._others = self._others, None
+        if others is None:
+            return
         self._left.clear()  # what is called from now on is told that the group was destroyed
-        self._others.shutdown()
+        others.shutdown()
+        # gloo joins threads when it is freed. A backend does so without the interpreter's lock,
+        # for which they may wait; a group would hold it, so the backends go last.
+        last = [others._get_backend(device) for device in others._device_types]
+        del others
+        last.clear()
 
     def _start_coalescing(self, device_type: torch.device) -> None:
         if self._is_left(device_type):
@@ -169,8 +177,9 @@ class MixedGroup(MPIProcessGroup):
             self._open_block(sys._getframe(1))
 
     def _end_coalescing(self, device_type: torch.device) -> dist._Work:
-        group = self._others if self._is_left(device_type) else super()
-        return group._end_coalescing(device_type)
+        if self._is_left(device_type):
+            return self._others._end_coalescing(device_type)
+        return super()._end_coalescing(device_type)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Started:
         if self._is_left(getattr(opts, "device", None)):
