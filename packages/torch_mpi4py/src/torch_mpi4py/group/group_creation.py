@@ -39,6 +39,7 @@ def create_group(
     if not is_mixed:
         return MPIProcessGroup(*place)
     group = MixedGroup(*place, options.process_group, backends)
+    options.store = group.get_group_store()  # after a death nobody may serve the one given
     try:
         make_others(options, backend_options, backends)
     except BaseException:

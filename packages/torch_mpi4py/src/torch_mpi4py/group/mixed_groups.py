@@ -154,7 +154,8 @@ class MixedGroup(MPIProcessGroup):
     def abort(self) -> None:
         """Free every rank stuck in MPI's part, make the group unusable and abort the others."""
         super().abort()
-        self._others.abort()
+        if self._others is not None:
+            self._others.abort()
 
     def shutdown(self) -> None:
         """Finish what is queued in MPI's part, and shut down all."""
