@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("modules", nargs="+", help="or single cases, as module:case_name")
     parser.add_argument("-n", type=int, default=2)
     parser.add_argument("-k", default="", help="only cases whose name contains this")
-    parser.add_argument("--backend", default="mpi4py", choices=("mpi4py", "gloo"))
+    parser.add_argument("--backend", default="mpi4py", help="gloo, cpu:mpi4py,cuda:gloo, ...")
     parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
     parser.add_argument("--folder", help="which all hosts see, where ranks are on several")
     asked, others = parser.parse_known_args()

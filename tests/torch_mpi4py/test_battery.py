@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests import ranks
+from tests.torch_mpi4py.cases import mixed_groups
 
 OPERATIONS = (
     *("collectives", "point_to_point", "objects", "dtypes", "groups", "functional"),
@@ -31,6 +32,20 @@ PARAMETERS = [
     for (mpi, n), modules in LAUNCHES.items()
     for module in modules
     for case in ranks.cases_of(f"tests.torch_mpi4py.cases.{module}", n, mpi)
+]
+# On one of several backends (PyTorch 2.14): what a group of ours does, and what gloo does in ours.
+MIXED = {
+    "cpu:mpi4py,cuda:gloo": ("point_to_point", "objects", "functional", "futures", *TRAINING[:2]),
+    "cpu:gloo,cuda:mpi4py": ("objects", "functional"),
+}
+PARAMETERS += [
+    ranks.parameter(
+        "openmpi", n, case, id=f"{backend}-{n}-{case.rpartition('.')[2]}", backend=backend
+    )
+    for backend, modules in (MIXED if mixed_groups.is_possible() else {}).items()
+    for n in (2, 4)
+    for module in modules
+    for case in ranks.cases_of(f"tests.torch_mpi4py.cases.{module}", n, "openmpi")
 ]
 
 

@@ -268,7 +268,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("-n", type=int, default=4, help="ranks (4)")
     parser.add_argument("-k", default="", help="only tests whose name contains this")
-    parser.add_argument("--backend", default="mpi4py", choices=("mpi4py", "gloo"))
+    parser.add_argument("--backend", default="mpi4py", help="gloo, cpu:mpi4py,cuda:gloo, ...")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds of one test")
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

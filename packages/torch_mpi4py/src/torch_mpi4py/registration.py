@@ -46,7 +46,29 @@ def register() -> None:
         "mpi4py", _create_group, extended_api=True, devices=["cpu", "cuda"]
     )
     dist.register_rendezvous_handler("mpi", _rendezvous)
+    _leave_out_torchcomms(sys.modules["torch.distributed.distributed_c10d"])
     _registered = True
+
+
+def _leave_out_torchcomms(c10d: Any) -> None:
+    """Say what to do where PyTorch asks the package torchcomms for every backend.
+
+    It does with a variable set, until 2.13; later versions ask for torchcomms' own backends only.
+    """
+    new_comm = getattr(c10d, "new_comm", None)
+    if new_comm is None or hasattr(c10d, "_torchcomms_handles_backend"):
+        return
+
+    def new_comm_unless_ours(backend: str, *arguments: Any, **options: Any) -> Any:
+        if backend == "mpi4py":
+            raise RuntimeError(
+                "TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 (or torch.distributed.config.use_torchcomms) "
+                "has this PyTorch ask the package torchcomms for every backend, and mpi4py is none "
+                "of its own: unset the variable, or update PyTorch to 2.14"
+            )
+        return new_comm(backend, *arguments, **options)
+
+    c10d.new_comm = new_comm_unless_ours
 
 
 def ensure_registered() -> None:

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from ..core.runtime import MPI
 from ..log.live_groups import live_groups
 from .group_comms import part_of, whole_world
-from .mixed_groups import require_no_others
+from .mixed_groups import MixedGroup, asked_for, has_others, make_others
 from .process_group import MPIProcessGroup
 from .rendezvous import ready_made
 
@@ -25,20 +26,38 @@ def is_out_of_step() -> bool:
 
 
 def create_group(
-    options: dist.distributed_c10d._DistributedBackendOptions, _: object
+    options: dist.distributed_c10d._DistributedBackendOptions, backend_options: object
 ) -> MPIProcessGroup:
     """Make the process group that torch asks for; called on its members only.
 
     Raises:
-        ValueError: if it is asked for some devices only, beside another backend.
+        ValueError: if it is asked for beside another backend, and this PyTorch can't have both.
     """
+    backends = asked_for()
+    is_mixed = has_others(backends)
+    place = _place_of_group(options)
+    if not is_mixed:
+        return MPIProcessGroup(*place)
+    group = MixedGroup(*place, options.process_group, backends)
+    options.store = group.get_group_store()  # after a death nobody may serve the one given
+    try:
+        make_others(options, backend_options, backends)
+    except BaseException:
+        group.shutdown()
+        raise
+    return group
+
+
+def _place_of_group(
+    options: dist.distributed_c10d._DistributedBackendOptions,
+) -> tuple[MPI.Intracomm, timedelta, dist.Store]:
+    """Return the communicator, the time-out and the store of a group that torch asks for."""
     global _out_of_step
-    require_no_others()
     timeout = options.timeout
     members = list(options.global_ranks_in_group)
     if ready_made:
         comm, store = ready_made[-1]
-        return MPIProcessGroup(comm, timeout, store)
+        return comm, timeout, store
     if not members:
         comm = whole_world(options.group_rank, options.group_size, timeout.total_seconds())
         _out_of_step = False
@@ -51,7 +70,7 @@ def create_group(
         except BaseException:
             _out_of_step |= options.group_id.isdecimal()  # torch counts no other
             raise
-    return MPIProcessGroup(comm, timeout, options.store)
+    return comm, timeout, options.store
 
 
 def _inherited(timeout: timedelta) -> timedelta:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from operator import methodcaller
 from time import perf_counter
+from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
@@ -76,6 +77,9 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         store: the rendezvous store torch hands over, or None.
     """
 
+    backend = "mpi4py"
+    """What a program writes to have such a group."""
+
     def __init__(
         self, comm: MPI.Intracomm, timeout: timedelta, store: dist.Store | None = None
     ) -> None:
@@ -101,7 +105,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
 
     def name(self) -> str:
         """Return the backend's name."""
-        return "mpi4py"
+        return MPIProcessGroup.backend
 
     getBackendName = _get_backend_name = name
 
@@ -370,7 +374,10 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         return work
 
     def _start_coalescing(self, device_type: torch.device) -> None:
-        self._blocks[threading.get_ident()] = CoalescingBlock(_get_frame(1))
+        self._open_block(_get_frame(1))
+
+    def _open_block(self, starts: FrameType) -> None:
+        self._blocks[threading.get_ident()] = CoalescingBlock(starts)
 
     def _end_coalescing(self, device_type: torch.device) -> dist._Work:
         block = self._blocks.pop(threading.get_ident(), None)
@@ -408,6 +415,12 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         device_types: Sequence[torch.device] | None = None,
     ) -> MPIProcessGroup | None:
         """Return a new group of those of this group's ``ranks``, None on the others."""
+        part = self._part(ranks, timeout, group_name)
+        return None if part is None else self._descendant(*part, group_desc or "undefined")
+
+    def _part(
+        self, ranks: Sequence[int], timeout: timedelta | None, group_name: str | None
+    ) -> tuple[MPI.Intracomm, timedelta, dist.Store, str] | None:
         self._require_open("split_group")
         members = sorted(ranks)
         for rank in members:
@@ -421,7 +434,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         allowed = self.timeout if timeout is None else timeout
         seconds = allowed.total_seconds()
         comm = group_comms.part_of(self.comm, members, name, store, seconds, "split_group")
-        return self._descendant(comm, allowed, store, name, group_desc or "undefined")
+        return comm, allowed, store, name
 
     splitGroup = split_group  # what torch's C++ code calls it
 
@@ -445,9 +458,14 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
 
     @staticmethod
     def _descendant(
-        comm: MPI.Intracomm, timeout: timedelta, store: dist.Store, name: str, description: str
+        comm: MPI.Intracomm,
+        timeout: timedelta,
+        store: dist.Store,
+        name: str,
+        description: str,
+        make: Callable[..., MPIProcessGroup] | None = None,
     ) -> MPIProcessGroup:
-        group = MPIProcessGroup(comm, timeout, store)
+        group = (make or MPIProcessGroup)(comm, timeout, store)
         group.setGroupName(name)
         group.setGroupDesc(description)
         return group

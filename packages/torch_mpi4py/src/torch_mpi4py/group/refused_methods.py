@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 
-def _refused(name: str, why: str) -> Callable[..., NoReturn]:
+def refused(name: str, why: str) -> Callable[..., NoReturn]:
+    """Return a method that raises NotImplementedError and says why."""
+
     def method(group: Any, *given: Any, **named: Any) -> NoReturn:
         raise NotImplementedError(f"{name}: {why}")
 
@@ -28,19 +30,19 @@ class RefusedMethods:
     supports_reconfigure = False
     supports_window = False
 
-    _register_on_completion_hook = _refused(
+    _register_on_completion_hook = refused(
         "_register_on_completion_hook",
         "only NCCL calls a hook when an operation is complete; use work.get_future().then()",
     )
     # Since torch 2.14:
-    register_pre_hook = _refused("register_pre_hook", _NO_HOOKS)
-    unregister_pre_hook = _refused("unregister_pre_hook", _NO_HOOKS)
-    register_post_hook = _refused("register_post_hook", _NO_HOOKS)
-    unregister_post_hook = _refused("unregister_post_hook", _NO_HOOKS)
-    register_abort_hook = _refused("register_abort_hook", _NO_HOOKS)
-    unregister_abort_hook = _refused("unregister_abort_hook", _NO_HOOKS)
-    get_reconfigure_handle = _refused("get_reconfigure_handle", _NO_PEERS)
-    reconfigure = _refused("reconfigure", _NO_PEERS)
-    new_window = _refused(
+    register_pre_hook = refused("register_pre_hook", _NO_HOOKS)
+    unregister_pre_hook = refused("unregister_pre_hook", _NO_HOOKS)
+    register_post_hook = refused("register_post_hook", _NO_HOOKS)
+    unregister_post_hook = refused("unregister_post_hook", _NO_HOOKS)
+    register_abort_hook = refused("register_abort_hook", _NO_HOOKS)
+    unregister_abort_hook = refused("unregister_abort_hook", _NO_HOOKS)
+    get_reconfigure_handle = refused("get_reconfigure_handle", _NO_PEERS)
+    reconfigure = refused("reconfigure", _NO_PEERS)
+    new_window = refused(
         "new_window", "the backend mpi4py has no windows; torch_mpi4py.world() has MPI's"
     )

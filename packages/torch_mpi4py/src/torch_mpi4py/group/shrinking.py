@@ -73,13 +73,14 @@ def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
         forget_half_made()
     default = _default_group()
     if default is not None:
-        timeout, checked = default.timeout, default.check_collectives
+        backend, timeout = default.backend, default.timeout
+        checked = default.check_collectives
         dist.destroy_process_group()
     fresh = renew_world(seconds)
     if comm is not None:
         fresh.timeout = comm.timeout
     if default is not None:
-        dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
+        dist.init_process_group(backend, init_method="mpi://", timeout=timeout)
         dist.group.WORLD.check_collectives = checked
     return Shrunk(dead, survivors, fresh.Get_rank(), fresh.Get_size())
 
@@ -105,13 +106,14 @@ def shrink_group(group: dist.ProcessGroup, seconds: float | None = None) -> dist
     comm = shrunk_copy(group.comm, seconds, "shrink of a group")
     places = numbers_in(group.comm, comm.Get_group())
     members = dist.get_process_group_ranks(group)
-    checked, timeout = group.check_collectives, group.timeout
+    backend, timeout = group.backend, group.timeout
+    checked = group.check_collectives
     dist.destroy_process_group(group)
     with group_on(comm, open_store(comm, timeout)):
         fresh = dist.new_group(
             [members[place] for place in places],
             timeout=timeout,
-            backend="mpi4py",
+            backend=backend,
             use_local_synchronization=True,
         )
     fresh.check_collectives = checked

@@ -23,7 +23,6 @@ from torch.distributed import distributed_c10d
 
 from ..board.event_board import NOT_WAITING, OTHER_GROUP, Token, group_text
 from .events import log
-from .live_groups import live_groups
 
 OVERDUE_S = 1.0
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # NCCL's, which CPU builds lack, and gloo's
@@ -45,7 +44,7 @@ _seen: dict[tuple[str, str], _Seen] = {}  # by recorder and group
 def note() -> None:
     """Look at all such groups; called at each heartbeat, costs tens of us, nothing without any."""
     groups = list(distributed_c10d._world.pg_map)  # a copy: other threads make groups
-    if all(group in live_groups for group in groups) and not _seen:
+    if all(getattr(group, "backend", "") == "mpi4py" for group in groups) and not _seen:
         return
     for name in _RECORDERS:
         recorder = getattr(_distributed_c10d, name, None)

@@ -191,8 +191,8 @@ class OnRank:
         import torch.distributed as dist
 
         timeout = datetime.timedelta(seconds=seconds)
-        if backend == "mpi4py":
-            dist.init_process_group("mpi4py", init_method="mpi://", timeout=timeout)
+        if "mpi4py" in backend:
+            dist.init_process_group(backend, init_method="mpi://", timeout=timeout)
             return
         store = dist.FileStore(str(self._folder / f"store.{self._order['number']}"), self.size)
         dist.init_process_group(
