@@ -126,8 +126,6 @@ MPIS = {
     "intel-abi": Mpi(
         "the same, mpi4py built for MPI's ABI", lambda folder: _by_the_abi(_intel, folder)
     ),
-    "debian-openmpi": Mpi(
-        "Debian 12's `openmpi-bin`", lambda folder: debian("openmpi", folder)
-    ),
+    "debian-openmpi": Mpi("Debian 12's `openmpi-bin`", lambda folder: debian("openmpi", folder)),
     "debian-mpich": Mpi("Debian 12's `mpich`", lambda folder: debian("mpich", folder)),
 }

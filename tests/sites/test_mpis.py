@@ -49,9 +49,7 @@ def test_the_table_has_a_row_for_each(root: Path) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mpi", MPIS)
-def test_the_table_says_what_it_can_do(
-    pytestconfig: pytest.Config, root: Path, mpi: str
-) -> None:
+def test_the_table_says_what_it_can_do(pytestconfig: pytest.Config, root: Path, mpi: str) -> None:
     library = library_of(pytestconfig, mpi)
     ended = ranks.run(2, "-m", "tests.sites.abilities", limit=150, library=library)
     said = dict(line.split(": ", 1) for line in ended.output.splitlines() if ": " in line)
