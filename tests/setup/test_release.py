@@ -81,8 +81,8 @@ def test_the_version_is_written_wherever_it_stands(root: Path, tmp_path: Path) -
 
 def test_a_package_page_has_no_relative_links(root: Path, tmp_path: Path) -> None:
     folder = copy(root, tmp_path)
+    state(folder, "https://example.org/ranks", "ada@example.org")
     with pytest.raises(SystemExit, match=r"example\.org.*fill it in"):
-        state(folder, "https://example.org/ranks", "ada@example.org")
         package_pages.main(["--root", str(folder)])
     fill_in(folder)
     addresses.main(["--root", str(folder)])
