@@ -1,9 +1,10 @@
-"""Write into all files where the course is at home, as pyproject.toml states it.
+"""Write into all files the version, and where the course is at home, as pyproject.toml states it.
 
 Usage: ``python -m tools.addresses``, which rewrites each block that begins with
 ``from pyproject.toml: NAME``; with ``--check`` it only says which are out of date. The repository's
-address and the maintainers' are stated once, in pyproject.toml. As long as they are at example.org,
-nobody has filled them in: texts then say no address, and a release is refused.
+address and the maintainers' are stated once, in pyproject.toml, like the version of all three
+packages. As long as the addresses are at example.org, nobody has filled them in: texts then say no
+address, and a release is refused.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ class Addresses(NamedTuple):
     repository: str
     maintainer: str
     contact: str
+    version: str
 
 
 def stated(root: Path = ROOT) -> Addresses:
     """Return what pyproject.toml states."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (maintainer,) = project["maintainers"]
-    return Addresses(project["urls"]["Repository"], maintainer["name"], maintainer["email"])
+    return Addresses(
+        project["urls"]["Repository"], maintainer["name"], maintainer["email"], project["version"]
+    )
 
 
 def not_filled(addresses: Addresses) -> list[str]:
@@ -63,9 +67,10 @@ def not_filled(addresses: Addresses) -> list[str]:
 
 def blocks(addresses: Addresses) -> dict[str, str]:
     """Return what stands in each block, by its name."""
-    repository, maintainer, contact = addresses
+    repository, maintainer, contact, version = addresses
+    versions = {"version": f'version = "{version}"\n', "cited version": f"version: {version}\n"}
     if not_filled(addresses):
-        return {
+        return versions | {
             "badges": "",
             "clone": "In a clone of this repository:\n",
             "installation": _in_a_notebook("ADDRESS")
@@ -80,7 +85,7 @@ def blocks(addresses: Addresses) -> dict[str, str]:
         binder = f"https://mybinder.org/v2/gh{parts.path}/HEAD?urlpath={_FIRST_LESSON}"
         badges.append(f"[![Binder](https://mybinder.org/badge_logo.svg)]({binder})")
     name = parts.path.rpartition("/")[2]
-    return {
+    return versions | {
         "badges": "\n".join([*badges, ""]),
         "clone": f"```\ngit clone {repository}\ncd {name}\n```\n\nThere:\n",
         "installation": _in_a_notebook(repository),

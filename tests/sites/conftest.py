@@ -1,51 +1,39 @@
-"""A site's own MPI, in place of the wheels: Debian's Open MPI 4.1 and its MPICH.
-
-They are installed where they are missing, which takes root. The steps are those of
-``docs/site_mpi.md``.
-"""
+"""MPIs in place of the wheel of Open MPI: those of the README's table, and Debian's as a site's."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests import ranks
 from tests.cluster.conftest import new_kernel, traces  # noqa: F401  fixtures
+from tests.sites import mpis
 
-_LIBRARIES = {
-    "openmpi": ("libmpi.so.40", ["openmpi-bin", "libopenmpi3"]),
-    "mpich": ("libmpich.so.12", ["mpich"]),
-}
+_INSTALLED = pytest.StashKey[dict[str, ranks.Library]]()
 
 
-def _installed(name: str) -> Path | None:
-    folders = Path("/usr/lib").glob("*-linux-gnu*")
-    return next((f / name for f in folders if (f / name).exists()), None)
+def library_of(config: pytest.Config, name: str) -> ranks.Library:
+    """Return an MPI of the table, installed at the first call; skip where it needs a compiler."""
+    if name.endswith("-abi") and mpis.COMPILER is None:
+        pytest.skip("mpi4py has to be built, and there is no C compiler (cc)")
+    installed = config.stash.setdefault(_INSTALLED, {})
+    if name not in installed:
+        folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
+        config.add_cleanup(folder.cleanup)
+        installed[name] = mpis.MPIS[name].install(Path(folder.name))
+    return installed[name]
 
 
-@pytest.fixture(scope="module", params=sorted(_LIBRARIES))
+def pytest_ranks_variables(item: pytest.Item) -> dict[str, str] | None:
+    """Have a test of this folder with the parameter ``mpi`` run under this MPI."""
+    if Path(__file__).parent not in item.path.parents:  # pytest asks for tests elsewhere, too
+        return None
+    return dict(library_of(item.config, item.callspec.params["mpi"]).variables)
+
+
+@pytest.fixture(scope="module", params=("mpich", "openmpi"))
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ranks.Library:
     """Return an MPI of Debian's, and the variables with which mpi4py uses it."""
-    name, packages = _LIBRARIES[request.param]
-    if _installed(name) is None:
-        if os.geteuid() != 0:
-            pytest.fail(f"not installed, as root: apt-get install {' '.join(packages)}")
-        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update"], check=True, timeout=200, env=quiet)
-        install = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
-        subprocess.run(install, check=True, timeout=600, env=quiet)
-    library = _installed(name)
-    assert library is not None
-    if request.param == "openmpi":
-        return ranks.Library("openmpi", {"MPI4PY_LIBMPI": str(library)})
-    # Debian calls it libmpich.so.12, and mpi4py's wheel looks for libmpi.so.12.
-    folder = tmp_path_factory.mktemp("mpich")
-    (folder / "libmpi.so.12").symlink_to(library)
-    variables = {
-        "MPI4PY_LIBMPI": str(folder / "libmpi.so.12"),
-        "LD_LIBRARY_PATH": str(folder),
-    }
-    return ranks.Library("mpich", variables)
+    return mpis.debian(request.param, tmp_path_factory.mktemp(request.param))

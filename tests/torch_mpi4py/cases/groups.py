@@ -236,7 +236,8 @@ def case_destroyed_groups_leave_nothing(rank, size):
     dist.destroy_process_group()
     start()
     assert comm_reaper.count() < 60, comm_reaper.count()
-    assert len(handles) < 110, len(handles)
+    # Of 150. A handle of Open MPI's is an address, which its version 4 uses again less often.
+    assert len(handles) < 135, len(handles)
     if rank == 0 and size > 1:
         dist.send(values(0, 1), last)
     elif rank == last and size > 1:
