@@ -254,7 +254,7 @@ def make_network():
 
 
 # %% [markdown]
-# **One process first.** Each step takes 128 images (a *batch*), works out in which direction each weight should move (the *gradient*), and moves all weights a little. The training goes through all images eight times: eight *epochs*. That takes about ten seconds on a small machine.
+# **One process first.** Each step takes 128 images (a *batch*), works out how the network's error (the *loss*) changes with each weight (the *gradient*), and moves all weights a little so that the loss falls. The training goes through all images eight times: eight *epochs*. That takes about ten seconds on a small machine.
 
 # %%
 torch.set_num_threads(1)  # like each of the ranks
@@ -429,7 +429,7 @@ for what, run in {
 #
 # - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to messages and to taking turns on two cores. The busier your machine is, the more they lose.
 # - Threads in one process do as well or better here. So on one small machine you would not need ranks at all.
-# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. The code above runs unchanged with one rank per graphics card, on eight machines, and that is what this course is about.
+# - But threads share one memory, so they cannot reach beyond one machine. Ranks share nothing and only send messages. Nearly the same code runs with one rank per graphics card, on eight machines, and that is what this course is about.
 #
 # Lesson 06 shows when ranks pay, by how much, and how to know beforehand. The lessons up to 08 explain everything in this first taste: 02 and 03 explain `all_reduce`, 04 why the gradients may be added, 05 the training loop, and 08 PyTorch's own version of it.
 #
