@@ -28,7 +28,7 @@ mine = half(rank)
 print(comm.allreduce(rank))
 """
 ALL_STOP = """%%px
-x = rank * 10
+x = rank * 10; comm.barrier()
 breakpoint()
 total = comm.allreduce(x)
 print(total)
@@ -57,7 +57,7 @@ def test_one_rank_stops_and_the_others_wait(kernel):
 
 
 def test_steps_into_and_out_of_a_function(kernel):
-    commands = ["n", "s", "n", "n", "p found", "u", "p rank", "d", "r", "n", "p mine", "c"]
+    commands = ["n", "s", "n", "n", "p found", "u", "p rank", "d", "r", "n", "p mine", "n"]
     said = plain(typing(kernel, ONE_STOPS, *(f"rank 2> {command}" for command in commands)))
     lines = re.findall(r"^> cell \d+\((\d+)\)", said, re.MULTILINE)
     assert lines == ["5", "6", "2", "3", "4", "6", "4", "4", "7"]

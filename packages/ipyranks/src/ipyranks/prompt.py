@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _COMPLETE_WITHIN_S = 0.5
 _LOOK_EVERY_S = 0.02
-_STOPS_WITHIN_S = 2.0  # the other ranks may stop as well, or this one come back from its line
+_STOPS_WITHIN_S = 3.0  # the other ranks may stop as well, or this one come back from its line
 _WAITS_AFTER_S = 0.3  # in one call of communication: it does not come back by itself
 _HELP = """\
 rank 2    go to rank 2, which stands at a breakpoint, too
