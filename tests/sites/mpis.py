@@ -90,12 +90,13 @@ def _by_the_abi(install: Callable[[Path], ranks.Library], folder: Path) -> ranks
     """
     mpich = ranks.wheel(ranks.MPICH, folder / "mpich")
     library = mpich if install is _mpich else install(folder / "mpi")
-    built = folder / "mpi4py"
+    built = folder / "built"
+    # Not --no-build-isolation: the archive has no C file, and asks the index for Cython.
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
         [
-            *(*pip, "--no-deps", "--ignore-installed", "--no-build-isolation", "--no-cache-dir"),
-            *("--no-binary", "mpi4py", "--target", built, f"mpi4py=={metadata.version('mpi4py')}"),
+            *(*pip, "--no-deps", "--ignore-installed", "--no-binary", "mpi4py"),
+            *("--target", built, f"mpi4py=={metadata.version('mpi4py')}"),
         ],
         # Before this environment's include, where the wheel of Open MPI has its mpi.h.
         env=os.environ
@@ -104,7 +105,7 @@ def _by_the_abi(install: Callable[[Path], ranks.Library], folder: Path) -> ranks
             "CFLAGS": f"-O0 -I{folder / 'mpich' / 'include'}",
         },
         check=True,
-        timeout=600,
+        timeout=900,
     )
     variables = {name: value for name, value in library.variables.items() if name != _BY_NAME}
     where = Path(library.variables[_BY_NAME]).parent

@@ -28,7 +28,7 @@ ENDS = "<!-- to here -->"
 HEAD = ("MPI", "installed", *COLUMNS, "death of a rank")
 
 
-@pytest.mark.timeout(900)  # the first one waits for an installation, and a start of ranks
+@pytest.mark.timeout(1500)  # the first one waits for an installation, and a start of ranks
 @pytest.mark.parametrize(("mpi", "n", "case"), PARAMETERS)
 def test_case(mpi: str, n: int, case: str, rank: int, size: int) -> None:
     ranks.run_case(case, rank, size)
@@ -47,7 +47,7 @@ def test_the_table_has_a_row_for_each(root: Path) -> None:
     assert [row[1] for row in rows] == [mpi.installed for mpi in MPIS.values()]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mpi", MPIS)
 def test_the_table_says_what_it_can_do(pytestconfig: pytest.Config, root: Path, mpi: str) -> None:
     library = library_of(pytestconfig, mpi)

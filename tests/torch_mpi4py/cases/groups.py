@@ -355,6 +355,8 @@ def case_who_destroys_its_group_frees_those_that_wait_for_it(rank, size):
         (last, "sending this message", lambda: dist.recv(ones, last)),
         (0, "receiving this message", lambda: dist.send(many, 0)),
     ]
+    if MPI.get_vendor()[0] == "Intel MPI":  # it takes a message of any length that nobody receives
+        calls.pop()
     for goes, without, call in calls:
         start()
         if rank != goes:
