@@ -122,7 +122,10 @@ class Learner:
 
     def types(self, line: str) -> None:
         """Type a line where a cell that runs asks for one."""
-        asked = self.page.locator("input.jp-Stdin-input:not([disabled])")
+        # What was answered stays hidden for a moment.
+        asked = self.page.locator(
+            ".jp-OutputArea-stdin-item:not(.jp-OutputArea-stdin-hiding) input.jp-Stdin-input"
+        )
         asked.fill(line, timeout=30_000)
         asked.press("Enter")
 

@@ -124,6 +124,7 @@ def test_a_limit_ends_a_command_that_hangs(kernel):
 
 @pytest.mark.parametrize("leave", ["the stop button", "q"])
 def test_leaving_ends_the_cell_on_all_ranks(kernel, leave):
+    kernel.must("%px mine = None")
     running = kernel.begin(ONE_STOPS)
     answer(kernel, "rank 2> b 3")
     await_prompt(kernel)
@@ -134,6 +135,7 @@ def test_leaving_ends_the_cell_on_all_ranks(kernel, leave):
         r"Rank 2 stands at a breakpoint \[cell \d+, line 5\]; ranks 0, 1 and 3 wait", shown
     )
     assert "All ranks are free again." in shown
+    kernel.must("%px assert rank != 2 or mine is None, 'it has gone on'")
     assert_as_before(kernel)
 
 
