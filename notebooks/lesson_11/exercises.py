@@ -35,8 +35,8 @@ def check_linear_intensity(linear_intensity: Callable) -> str:
 
 
 LEAST_HINTS = [
-    "Take one layer first. How long would its arithmetic take alone, how long its traffic alone, "
-    "and which of the two has to be waited for?",
+    "Take one layer first. How long would its arithmetic take alone, and how long its traffic "
+    "alone? For which of the two does it have to wait?",
     "A layer takes at least max(FLOP / peak, bytes / bandwidth). Layers come one after another.",
     "```python\n"
     "total = 0\n"
@@ -56,8 +56,8 @@ def check_least_seconds(least_seconds: Callable) -> str:
 
 
 SHARE_HINTS = [
-    "First the samples: which is the first of this rank, and which the first that is not? Then the "
-    "bytes: where in the file do these two begin?",
+    "Start with the samples: which is the first of this rank, and which the first after its share? "
+    "Then find the bytes: where in the file do these two begin?",
     "`file.seek(starts[first])`, then `file.read(starts[last] - starts[first])` is the whole "
     "share. Sample i begins in this block at `starts[i] - starts[first]`.",
     "```python\n"
@@ -84,8 +84,8 @@ CULPRIT_HINTS = [
     "alone: self time by name.",
     "Self time: go through the spans in order of their start, the longer one first where two "
     "start together, and keep a stack of those that are still open. Add a span's length to its own "
-    "name, and take it off the innermost open one. Leave out what lies inside of `sync`, and at "
-    "the end `sync` itself.",
+    "name, and subtract it from that of the innermost open one. Leave out the spans inside `sync`, "
+    "and at the end `sync` itself.",
     "```python\n"
     "self_time, around = {}, []\n"
     "for name, start, end in sorted(spans, key=lambda span: (span[1], -span[2])):\n"
