@@ -64,8 +64,8 @@ def check_node_names(node_names: Callable) -> str:
 REQUEST_HINTS = [
     "Which numbers of ranks per node are possible at all? A node has no more than `gpus`, and "
     "every node has equally many.",
-    "The ranks per node are a divisor of `ranks` that is at most `gpus`. The largest such divisor gives "
-    "the fewest nodes. Then each rank gets its share of the node's cores, rounded down.",
+    "The ranks per node are a divisor of `ranks` that is at most `gpus`. The largest such divisor "
+    "gives the fewest nodes. Then each rank gets its share of the node's cores, rounded down.",
     "```python\n"
     "per_node = max(k for k in range(1, gpus + 1) if ...)\n"
     "return ranks // per_node, per_node, ...  # nodes, ranks per node, cores per rank\n"

@@ -146,7 +146,7 @@ check("14.sync_seconds")
 #
 # A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, several ranks synchronise for `sync` seconds in each step. A single rank, also as `many`, does not synchronise.
 #
-# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: it returns how many times as fast as `one` rank `many` reach the target. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
+# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: it returns how many times as fast `many` reach the target as `one` does. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
 
 
 # %% tags=["exercise"] exercise="14.speed_up"
