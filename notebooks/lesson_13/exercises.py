@@ -8,7 +8,7 @@ from course_lib.teaching.exercise import exercise
 
 DEVICE_HINTS = [
     "A rank's device depends on how many ranks *of lower number* are on the same host, not on "
-    "the rank itself, and not on how hosts are filled.",
+    "the rank itself, and not on the order in which hosts are filled.",
     "For rank r the local rank is `hosts[:r].count(hosts[r])`. With more ranks than GPUs on a "
     "host they take turns: the remainder of a division.",
     "```python\n"
@@ -33,7 +33,7 @@ def check_devices(devices: Callable) -> str:
 
 
 NODES_HINTS = [
-    "There are two kinds of comma: between brackets it separates numbers, outside it separates "
+    "There are two kinds of comma: inside brackets it separates numbers, outside it separates "
     "names. Separate the names first.",
     "`re.findall(r'[^,\\[]+(?:\\[[^]]*\\])?', text)` gives the names, each with its brackets. A "
     "range such as `08-11` has a first and a last number, and the first one tells how many digits "
@@ -64,8 +64,8 @@ def check_node_names(node_names: Callable) -> str:
 REQUEST_HINTS = [
     "Which numbers of ranks per node are possible at all? A node has no more than `gpus`, and "
     "every node has equally many.",
-    "Ranks per node is a divisor of `ranks` that is at most `gpus`. The largest such divisor gives "
-    "the fewest nodes. Then each rank gets its share of the node's cores, rounded down.",
+    "The ranks per node are a divisor of `ranks` that is at most `gpus`. The largest such divisor "
+    "gives the fewest nodes. Then each rank gets its share of the node's cores, rounded down.",
     "```python\n"
     "per_node = max(k for k in range(1, gpus + 1) if ...)\n"
     "return ranks // per_node, per_node, ...  # nodes, ranks per node, cores per rank\n"

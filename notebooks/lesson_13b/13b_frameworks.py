@@ -13,21 +13,21 @@
 # %% [markdown]
 # # 13b A map of the frameworks
 #
-# **The one idea.** Under their own words all data-parallel frameworks do the same three things: give every rank the same weights, give every rank other samples, and average the gradients before the step. Whoever knows these three can read the documentation of any of them.
+# **The one idea.** All data-parallel frameworks do the same three things under different names: they give every rank the same weights, give every rank other samples, and average the gradients before the step. If you know these three, you can read the documentation of any framework.
 #
 # **You will be able to**
 # - find the three things in seven scripts, and say which lines each framework asks of you;
-# - test whether they all train the same model, and with which tolerance;
+# - test whether they all train the same model, and within what tolerance;
 # - say what a batch size in a setting counts;
-# - read a paragraph of documentation and say: synchronous or not, all-reduce or a server, which library;
+# - read a paragraph of documentation and say whether it is synchronous, whether it uses all-reduce or a server, and which library;
 # - debug DTensor code with many ranks simulated in one process, and say which bugs this cannot show;
 # - read the parallel degrees of a torchtitan configuration, and say which ranks hold what.
 #
 # **You need first** lesson 08 (DDP), lesson 09 (parameter server, local SGD) and lesson 13 (launching); for sections 8 and 9 also lesson 10b (DTensor, meshes).
 #
-# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes with the three exercises; sections 8 and 9 can be left out.
+# **Time.** The notebook runs in about 35 s (*measured here*: 4 ranks on 2 cores, with none of the frameworks installed). Allow 110 minutes with the three exercises; you can leave out sections 8 and 9.
 #
-# **What is run here.** Plain PyTorch and DDP are run on your machine. A framework that is installed beside the course is run, too (at most two minutes each); of the others you see a stored run, with its date. To install the two smallest: `.venv/bin/python -m pip install lightning-fabric accelerate` (do not do it just before a workshop: `make setup` may have to put versions right).
+# **What is run here.** Plain PyTorch and DDP run on your machine. So does every other framework that is installed beside the course (at most two minutes each); of the rest you see a stored run, with its date. To install the two smallest, type `.venv/bin/python -m pip install lightning-fabric accelerate` (not just before a workshop, because `make setup` may have to correct versions).
 
 # %%
 from course_lib.cluster import start_cluster
@@ -47,13 +47,13 @@ cluster = start_cluster(n=4, init_process_group=True)
 # %% [markdown]
 # ## 1. The training that all of them get
 #
-# A small network, 64 samples, ten steps with momentum. The first script is one process; the others run as two processes, started as in a terminal (TensorFlow's as one with two devices). The four ranks of this notebook are for exercise 1 only. The numbers (weights, samples, labels) come from a file that all scripts share, so that nothing depends on a framework's random generator. This is the whole first script:
+# Every script trains a small network on 64 samples, for ten steps with momentum. The first script is one process; the others run as two processes, started as in a terminal (TensorFlow's as one with two devices). The four ranks of this notebook are only for exercise 1. The numbers (weights, samples, labels) come from a file that all scripts share, so nothing depends on a framework's random generator. This is the whole first script:
 
 # %%
 print(listing("serial"))
 
 # %% [markdown]
-# And this with nothing but `torch.distributed`: the lines that are new (a line that changed counts as new).
+# The next script uses only `torch.distributed`. These are its new lines (a changed line counts as new):
 
 # %%
 for line in added_lines("plain"):
@@ -62,7 +62,7 @@ for line in added_lines("plain"):
 # %% [markdown]
 # You know all of it. `inputs[rank::ranks]` gives every rank other samples, `broadcast` the same weights, `all_reduce` and the division average the gradients. The last three lines only make a loss to print: each of the two ranks has the loss of its own 32 samples, and their mean is the loss of all 64.
 #
-# **Predict.** Of these lines DDP makes some unnecessary. How many new lines does the script with DDP have, compared with the serial one? Count import lines, too. Write a number.
+# **Predict.** DDP makes some of these lines unnecessary. How many new lines does the script with DDP have, compared with the serial one? Count import lines, too. Write a number.
 
 # %%
 prediction = None
@@ -73,11 +73,11 @@ for line in added_lines("ddp"):
     print("+", line)
 
 # %% [markdown]
-# Broadcast and average have gone into one line. What stays is yours: who am I, which samples, and the loss to print.
+# Broadcast and average have become one line. The rest stays with you: which rank am I, which samples do I take, and the loss to print.
 #
 # ## 2. Fabric and Accelerate: the wrapping, wrapped
 #
-# Lightning Fabric and Hugging Face Accelerate leave you your loop. Both are thin: they find out about launcher and device, wrap the model in DDP (or FSDP, or DeepSpeed, by one word in a setting), and put mixed precision into `backward`.
+# With Lightning Fabric and Hugging Face Accelerate you keep your loop. Both are thin: they find the launcher and the device, wrap the model in DDP (or FSDP, or DeepSpeed, by one word in a setting), and put mixed precision into `backward`.
 
 # %%
 for name in ("fabric", "accelerate"):
@@ -87,9 +87,11 @@ for name in ("fabric", "accelerate"):
     print()
 
 # %% [markdown]
-# The scripts shard the samples by hand, to be alike. With a `DataLoader` both do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` put in a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
+# To stay comparable, the scripts shard the samples by hand. With a `DataLoader` both frameworks do it for you: `fabric.setup_dataloaders(loader)` and `accelerator.prepare(loader)` add a `DistributedSampler`, or something like it. Neither averages the loss that you print, unless you ask.
 #
-# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and most of what it does is in a dict of settings. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its reason to be is ZeRO: optimizer state, gradients and parameters in parts on all ranks, which PyTorch's `fully_shard` does as well (lesson 10b). Horovod, of 2017 as PyTorch's first DDP, wraps the optimizer instead of the model: each gradient is given to a background thread as soon as it is there, and `optimizer.step()` first waits for all averages.
+# DeepSpeed goes further: model and optimizer become an object, its "engine", which owns the step (`engine.backward`, `engine.step`), and a dict of settings controls most of its behaviour. On a processor its first start compiles an operator of its own, which takes a compiler and some minutes. Its main purpose is ZeRO: it cuts optimizer state, gradients and parameters into parts on all ranks. PyTorch's `fully_shard` does that as well (lesson 10b).
+#
+# Horovod dates from 2017, like PyTorch's first DDP. It wraps the optimizer instead of the model: each gradient goes to a background thread as soon as it is ready, and `optimizer.step()` first waits for all averages.
 
 # %%
 for name in ("deepspeed", "horovod"):
@@ -101,15 +103,15 @@ for name in ("deepspeed", "horovod"):
 # %% [markdown]
 # ## 3. tf.distribute: not a rank in sight
 #
-# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the processor. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has nearly no line in common with the serial one, so we show how it goes:
+# TensorFlow's `MirroredStrategy` is one process with several devices, here two virtual ones on the processor. A *mirrored* variable has a copy on each device, and `strategy.run` runs your function on every device. The script has almost no line in common with the serial one, so here is all of it:
 
 # %%
 print(listing("tensorflow"))
 
 # %% [markdown]
-# Three things to find again. The same weights: variables that are made in `strategy.scope()` are mirrored. Other samples: `experimental_distribute_dataset` cuts each batch of 64 in two. The average: `apply_gradients` all-reduces, but it sums. That is why the loss is divided by the batch of *all* devices, not by the mean over a device's own samples, and why `reduce("sum")` gives the loss.
+# Find the three things again. For the same weights, variables made in `strategy.scope()` are mirrored. For other samples, `experimental_distribute_dataset` cuts each batch of 64 in two. For the average, `apply_gradients` all-reduces, but it sums. That is why the script divides the loss by the batch of *all* devices, not by a device's own number of samples, and why `reduce("sum")` gives the loss.
 #
-# **Predict.** Someone writes `tf.reduce_mean(each)` there, the mean over the device's own samples. With two devices, the gradient that is applied is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
+# **Predict.** Suppose that `tf.reduce_mean(each)` stood there instead, the mean over the device's own samples. With two devices, the applied gradient is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
 
 # %%
 prediction = None
@@ -135,17 +137,17 @@ compare(
 print(f"summed means of two devices / mean of all: {ratio:.3f}")
 
 # %% [markdown]
-# Twice: with SGD that silently doubles the learning rate, and with 64 devices it is 64 times as large. (Adam divides by the gradient's usual size, so with Adam a constant factor hardly shows; clipping still sees it.) DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to a new framework (lesson 04).
+# Twice the right one. With SGD that silently doubles the learning rate, and with 64 devices it is 64 times as large. (Adam divides by the gradient's usual size, so with Adam a constant factor hardly shows; clipping still sees it.) DDP, Horovod and Accelerate average, so there the mean over a rank's own samples is right. "Sum or mean?" is the first question to ask about a new framework (lesson 04).
 
 # %%
 torch.testing.assert_close(sum(parts), 2 * right)  # each of its numbers, not only their mean
 
 # %% [markdown]
-# The same `MirroredStrategy`, over several hosts, is `MultiWorkerMirroredStrategy`: one process on each, which find each other by a variable `TF_CONFIG` in JSON, and all-reduce by its own ring over gRPC (Google's remote procedure calls) or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
+# Over several hosts, the counterpart of `MirroredStrategy` is `MultiWorkerMirroredStrategy`, with one process on each host. The processes find each other by a variable `TF_CONFIG` in JSON, and all-reduce by TensorFlow's own ring over gRPC (Google's remote procedure calls) or by NCCL. `ParameterServerStrategy`, the *parameter-server strategy*, is the asynchronous one.
 #
 # ## 4. Do they all train the same?
 #
-# Now all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, added up in another order by each framework. One float32 operation rounds by up to $6 \cdot 10^{-8}$ relative; a loss of about 1 comes from some hundred of them, ten steps long. So let us allow $5 \cdot 10^{-6}$. Would that find a forgotten average? Two processes that each train on their own half, with no word between them, lose this much on average, beside one with all samples:
+# Now we run all of them, each with two ranks (or devices). Every loss is a mean over 64 samples, and each framework adds up in another order. One float32 operation rounds by up to $6 \cdot 10^{-8}$ relative; a loss of about 1 comes from some hundred of them, ten steps long. So we allow $5 \cdot 10^{-6}$. Would that find a forgotten average? Take two processes that each train on their own half without communication. Their mean loss differs by this much from that of one process with all samples:
 
 # %%
 from torch.nn import functional as F
@@ -172,7 +174,7 @@ print(" ".join(f"{difference:+.3f}" for difference in differences))
 assert abs(differences[1]) > 1e-2
 
 # %% [markdown]
-# The first loss is the same, made before any step; from the second on it shows, four orders of magnitude above the tolerance.
+# The first loss is the same, because it comes before any step. From the second one on, the difference shows: it is four orders of magnitude above the tolerance.
 #
 # **Predict.** How many of the frameworks that ran have losses within this tolerance of the serial ones? (A) all, (B) all but TensorFlow, (C) only plain PyTorch and DDP. Write a letter.
 
@@ -196,7 +198,7 @@ for name, run in found.items():
 compare(prediction, "A" if max(apart.values()) <= 5e-6 else "other")
 
 # %% [markdown]
-# All that ran. Two libraries of tensors, three of collectives, one sequence of losses. So a result in a paper that holds for DDP holds for the others, with the same *global* batch, learning rate and reduction.
+# All that ran have losses within the tolerance: two libraries of tensors, three of collectives, one sequence of losses. So a paper's result for DDP also holds for the others, with the same *global* batch, learning rate and reduction.
 
 # %%
 assert max(apart.values()) <= 5e-6
@@ -204,7 +206,7 @@ assert {"plain", "ddp", "fabric", "accelerate", "tensorflow"} <= apart.keys()
 assert serial[-1] < 0.9 * serial[0], "and it has learned something"
 
 # %% [markdown]
-# What did not run, and what it said (stored, with the date of the attempt):
+# These did not run, with the errors that they gave (stored, with the date of the attempt):
 
 # %%
 for name in FRAMEWORKS:
@@ -215,17 +217,17 @@ for name in FRAMEWORKS:
 # %% [markdown]
 # ## 5. Beside SPMD: Ray Train and Monarch
 #
-# Everything so far is SPMD: one program, started once for each rank. Two others turn it round.
+# Everything so far is SPMD: one program, started once for each rank. Two others work the other way round.
 #
-# **Ray Train.** Ray runs Python functions and *actors* (a process that keeps state and takes calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts so many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps in DDP. So inside it is lesson 08, synchronous, by NCCL or gloo. What Ray adds is around it: placing workers without Slurm, feeding data, restarting after a failure, many trials at once.
+# **Ray Train.** Ray runs Python functions and *actors* (a process that keeps state and takes calls) anywhere in a cluster. Its `TorchTrainer` takes your training function and the number of workers, starts that many actors, calls `init_process_group` in each, and runs the function there [1]; `prepare_model` wraps the model in DDP. So inside it is lesson 08: synchronous, by NCCL or gloo. Ray adds things around it: placing workers without Slurm, feeding data, restarting after a failure, many trials at once.
 #
-# **Monarch.** PyTorch's own experiment with a *single controller*: one program, like a notebook, holds a "mesh" of processes and calls methods on all actors of it at once [2]. You have used one: the notebook with `%%px` is a single controller of its ranks. It serves where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is young: its repository called it experimental until 2026.
+# **Monarch.** PyTorch's own experiment with a *single controller*: one program, like a notebook, holds a "mesh" of processes and calls methods on all actors of it at once [2]. You have used a single controller: the notebook with `%%px` controls its ranks. Monarch is useful where ranks do different things, as in reinforcement learning (some generate, some train), and for handling failures in one place. It is young: its repository called it experimental until 2026.
 #
 # ## 6. What does a wrapped optimizer do?
 #
 # ### Exercise 1: Horovod in ten lines
 #
-# Write `distributed(optimizer, group)`, as `hvd.DistributedOptimizer` does it: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Parameters whose `grad` is None are left alone. The parameters of an optimizer are in `settings["params"]` for each dict `settings` of `optimizer.param_groups`.
+# Write `distributed(optimizer, group)`, which works like `hvd.DistributedOptimizer`: it returns an optimizer whose `step()` first averages the gradients of all its parameters over `group`, and then steps. (You may change the given optimizer, or return an object of your own with `zero_grad` and `step`.) Skip parameters whose `grad` is None. The parameters of an optimizer are in `settings["params"]` for each dict `settings` of `optimizer.param_groups`.
 
 # %%
 # %%px
@@ -259,7 +261,7 @@ check("13b.distributed")
 # %% [markdown]
 # Stuck? `hint("13b.distributed")`, `solution("13b.distributed")`.
 #
-# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Apart from that one line, and from the shares of the samples, this is the serial loop. (`yours_or_solution` takes the worked solution if yours is missing, or not right yet.)
+# Does it train as one process would? Four ranks train the small network of section 1 with your wrapper. Except for that one line and the shares of the samples, this is the serial loop. (`yours_or_solution` takes the worked solution if yours is missing, or not right yet.)
 
 # %%
 # %%px
@@ -283,7 +285,7 @@ assert len(serial) == len(cluster.view["losses"][0])
 assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=True)) < 5e-6
 
 # %% [markdown]
-# The losses are those of the serial run, to the tolerance of section 4.
+# The losses are those of the serial run, within the tolerance of section 4.
 #
 # ## 7. A decoder for documentation
 #
@@ -304,12 +306,12 @@ assert max(abs(a - b) for a, b in zip(cluster.view["losses"][0], serial, strict=
 #
 # ### Exercise 2: what does the batch size count?
 #
-# In six settings somebody writes a batch size `written`. There are `ranks` ranks, and gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`: how many samples one step of the optimizer has seen. `setting` is one of
+# In each of six settings you write the same batch size, `written`. There are `ranks` ranks, and gradients of `accumulate` backward passes are added up before each step. Write `effective_batch(setting, written, ranks, accumulate)`: it returns how many samples one step of the optimizer has seen. `setting` is one of
 #
 # - `"ddp"`, `"fabric"`, `"accelerate"`: `DataLoader(..., batch_size=written)`, made on every rank. (The last two wrap it, and leave the size as it is.)
 # - `"accelerate split_batches"`: the same loader, but with `split_batches=True` Accelerate cuts each of its batches into equal parts, one for each rank [3].
-# - `"keras"`: `model.fit(..., batch_size=written)` under a strategy: of all replicas together. (Its optimizers can accumulate, by `gradient_accumulation_steps`. Here again: sum or mean? Keras steps by the *mean* of the accumulated gradients [8], where a loop over `backward()` in PyTorch sums them unless you divide the loss.)
-# - `"deepspeed train_batch_size"`: samples that one GPU has in one backward pass, times accumulation steps, times GPUs [4].
+# - `"keras"`: `model.fit(..., batch_size=written)` under a strategy counts the samples of all replicas together. (Its optimizers can accumulate, by `gradient_accumulation_steps`. Again: sum or mean? Keras steps by the *mean* of the accumulated gradients [8], whereas a loop over `backward()` in PyTorch sums them unless you divide the loss.)
+# - `"deepspeed train_batch_size"`: the samples of one GPU in one backward pass, times accumulation steps, times GPUs [4].
 
 
 # %% tags=["exercise"] exercise="13b.effective_batch"
@@ -328,11 +330,11 @@ def effective_batch(setting, written, ranks, accumulate):
 check("13b.effective_batch")
 
 # %% [markdown]
-# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. So the same 32 in these six settings stands for three different experiments. If you move a script to another framework and keep the number, look whether you have changed the experiment, and with it the learning rate that fits (lesson 05).
+# Stuck? `hint("13b.effective_batch")`, `solution("13b.effective_batch")`. So the same 32 in these six settings stands for three different experiments. If you move a script to another framework and keep the number, check whether you have changed the experiment, and with it the learning rate that fits (lesson 05).
 #
 # ### Exercise 3: what does this mean?
 #
-# Five paragraphs, in the manner of real documentation.
+# Here are five paragraphs in the style of real documentation.
 #
 # > **A.** Each accelerator holds a full copy of the variables. After the backward pass, partial sums travel from card to card over the vendor's interconnect without a detour through host memory, and only when every card holds the total does the next batch begin on all devices together. Requires graphics cards of NVIDIA.
 #
@@ -372,7 +374,7 @@ check("13b.reading")
 #
 # ## 8. LocalTensor: ranks to debug with
 #
-# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging PyTorch has a *LocalTensor*: one tensor that holds the parts of *all* ranks, in one process. An operation is applied to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore says that it may change. (What follows ran with PyTorch 2.13.) Groups use the backend `fake`, which sends nothing.
+# With DTensor (lesson 10b) a result is spread over processes, and each can print only its own part. For debugging, PyTorch has a *LocalTensor*: one tensor in one process that holds the parts of *all* ranks. An operation is applied to every part, and a collective is computed from all of them. Its module is `torch.distributed._local_tensor`; the underscore says that it may change. (The cells below ran with PyTorch 2.13.) Groups use the backend `fake`, which sends nothing.
 
 # %%
 from contextlib import contextmanager
@@ -395,7 +397,7 @@ def simulated(ranks):
 
 
 # %% [markdown]
-# The example is a row of eight ones times a column of the numbers 0 to 7. Both are cut over four ranks, such that rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
+# The example is a row of eight ones times a column of the numbers 0 to 7. Both are cut over four ranks, so rank r has entries 2r and 2r + 1 of each and can multiply them. The product is 28, but DTensor does not add up the ranks' terms until the sum is needed. Until then its placement is `Partial`.
 #
 # **Predict.** What does rank 3 hold before the sum?
 
@@ -416,14 +418,14 @@ compare(prediction, rank_3)
 print(product.placements, terms, sep="\n")
 
 # %% [markdown]
-# 6 + 7. The output shows all ranks, one below another; no single rank could have printed it. If a program went on with these terms as if they were the sum, you would see it here at once.
+# 6 + 7. The output shows all ranks, one below the other; no single rank could have printed it. If a program used these terms as if they were the sum, you would see it here at once.
 
 # %%
 assert rank_3 == 13
 assert total.reconcile().item() == 28  # reconcile: the parts are equal, so give me one of them
 
 # %% [markdown]
-# Do real ranks compute the same? Here is one program for the four real ranks and for simulated ones: an MLP whose first layer is cut by columns and the second by rows, forward and backward.
+# Do real ranks compute the same? The next cell has one program for the four real ranks and for simulated ones: forward and backward of an MLP whose first layer is cut by columns and whose second is cut by rows.
 
 # %%
 # %%px --local
@@ -463,7 +465,7 @@ for ranks in (4, 16):
 # %% [markdown]
 # Each simulated rank has the same shard as its real counterpart. Put together, the shards of 4 ranks or of 16 are the gradient of one process. ($10^{-12}$ leaves room for another order of summation.)
 #
-# Now a bug. All ranks should take part in a collective, but only rank 0 does:
+# Now we add a bug. All ranks should take part in a collective, but only rank 0 does:
 
 # %%
 # %%px --local
@@ -502,16 +504,16 @@ print("simulated:", answers)
 assert answers == [6.0] * 4
 
 # %% [markdown]
-# The right sum, while the real ranks hang. In the simulation one program runs, which asks for its rank once and is told 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` fail in this mode, because there is nobody to send to; for them PyTorch has a `LocalRunnerMode`, one thread for each rank, of which one runs at a time. And the simulation says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
+# It shows the right sum, while the real ranks hang. The simulation runs one program, which asks for its rank once and gets the answer 0. So it shows what the ranks *compute* if all of them do the same: shapes, uneven shards, placements, values. It can't show what goes wrong *between* them: a missing or mismatched call, a deadlock, a rank that takes another branch. `send` and `recv` fail in this mode, because there is no other rank to send to; for them PyTorch has a `LocalRunnerMode`, with one thread for each rank, of which one runs at a time. And the simulation says nothing about time or memory, because one process does the work of all ranks and holds the parts of all.
 #
 # ## 9. torchtitan: everything in one configuration
 #
-# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built: it puts `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP together, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
+# *torchtitan* [9] is the PyTorch project's own program for training large language models. It contains few ideas that you have not built. It combines `fully_shard`, DTensor, pipelining, context and expert parallelism, activation checkpointing and DCP, and a configuration says how much of each. (It needs GPUs to be of use, so it isn't installed here. The names are those of its repository in autumn 2026 [10], and they change: until August the batch was counted in samples, as `local_batch_size` and `global_batch_size`.)
 #
 # | setting | what it makes | lesson |
 # |---|---|---|
 # | `data_parallel_replicate_degree` | replicas, gradients averaged as in DDP; with shards it is HSDP | 08; 10b, section 8 |
-# | `data_parallel_shard_degree` | `fully_shard`; -1 takes all ranks that are left | 10b, section 7 |
+# | `data_parallel_shard_degree` | `fully_shard`; -1 uses all remaining ranks | 10b, section 7 |
 # | `tensor_parallel_degree`, `enable_sequence_parallel` | slices of layers; norms cut by tokens | 10b, sections 4 and 5 |
 # | `pipeline_parallel_degree`, `pipeline_parallel_schedule` | stages; 1F1B, interleaved, zero bubble | 10 |
 # | `context_parallel_degree` | parts of a sequence; keys and values gathered, or Ulysses | 10c |
@@ -520,7 +522,7 @@ assert answers == [6.0] * 4
 # | `num_tokens_per_microbatch_per_dp_rank`, `num_tokens_per_train_step` | tokens of a data-parallel rank in one forward, tokens of a step; accumulation makes up the difference | 08, section 4 |
 # | `checkpoint`, with its `async_mode` | DCP | 12, section 7 |
 #
-# All degrees except that of the experts multiply to the number of ranks. (Experts are spread over ranks that the other degrees have counted already.) The mesh has the pipeline outside and the slices inside:
+# The product of all degrees except that of the experts is the number of ranks. (Experts are spread over ranks that the other degrees have counted already.) The mesh has the pipeline outside and the slices inside:
 
 
 # %%
@@ -532,7 +534,7 @@ def arranged(ranks, pipeline=1, replicate=1, shard=-1, context=1, tensor=1):
 
 
 # %% [markdown]
-# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the rest for shards of data. (Meta has a program of its own. The degrees mean the same, but the order differs, as you will see.)
+# *Published* [11]: for sequences of 131,072 tokens Llama 3 405B was trained on 16,384 GPUs, with 8 slices, 16 parts of a sequence, 16 stages, and the remaining factor for shards of data. (Meta has a program of its own. The degrees mean the same, but the order differs, as you will see.)
 #
 # **Predict.** What is the shard degree? And over how many ranks is one weight of a stage's slice cut into shards? (Ranks with other tokens of the same sequence use the same weights.) Write `[degree, ranks]`.
 
@@ -549,7 +551,7 @@ for dimension, name in enumerate(names):
     print(f"{name:10} {len(others):3} ranks: {str(others[:4])[1:-1]}{', ...' * (len(others) > 4)}")
 
 # %% [markdown]
-# 8, and 8 · 16: context parallelism cuts the tokens and leaves the weights alone, so `fully_shard` uses both dimensions together. The slices, which talk in every layer, are neighbours in one machine of 8 GPUs; the stages, which talk least, are farthest apart. Meta's program has the shards outermost instead, and the stages inside them, because FSDP can gather weights ahead of time and so bears the longer way best [11].
+# The shard degree is 8, and the ranks are 8 · 16: context parallelism cuts the tokens but not the weights, so `fully_shard` uses both dimensions together. The slices, which communicate in every layer, are neighbours in one machine of 8 GPUs. The stages, which communicate least, are farthest apart. Meta's program has the shards outermost instead, and the stages inside them: FSDP can gather weights ahead of time, so it suffers least from the longer way [11].
 #
 # PyTorch's own mesh of 32 simulated ranks has the groups of `arranged`:
 
@@ -584,11 +586,11 @@ framework_map()
 # | `ParameterServerStrategy` | live on servers | none | async | none (gRPC) | coordinator |
 # | Ray Train | DDP inside | in backward | sync | PyTorch's | function for a worker |
 #
-# And beside them: `LocalTensor` shows what simulated ranks compute, and no hang; torchtitan's degrees multiply to the number of ranks.
+# Also remember: `LocalTensor` shows what simulated ranks compute, but no hang; the product of torchtitan's degrees is the number of ranks.
 #
-# Which to choose? The one that your colleagues know; then the one with the fewest lines between you and the three things above. For a model that fits on one device DDP is enough, with Fabric or Accelerate around it if you want one script for every machine; for one that does not, FSDP2, by itself or through any of them. Horovod's last release is of 2023 [5]; you will read it more often than write it.
+# Which one should you choose? First, the one that your colleagues know; then, the one with the fewest lines between you and the three things above. For a model that fits on one device DDP is enough, with Fabric or Accelerate around it if you want one script for every machine. For a larger model use FSDP2, by itself or through any of them. Horovod's last release is from 2023 [5]; you will read it more often than write it.
 #
-# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: gradients are summed there, and the loss is the mean over a replica: the rate is too large by the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
+# **Break it on purpose.** *Symptom*: after a move from DDP to `tf.distribute` the loss explodes. *Diagnosis*: gradients are summed there, and the loss is the mean over a replica, so the learning rate is too large by a factor of the number of replicas. *Fix*: `compute_average_loss(..., global_batch_size=...)`.
 #
 # ## References and further reading
 #

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 STEP_HINTS = [
-    "A wrapped optimizer has to do one thing more, before the step that the optimizer takes: what "
-    "lesson 05's `sync_gradients` does.",
-    "Keep the optimizer's own `step`, and put a function of your own into its place "
+    "A wrapped optimizer has to do one thing more before its step: the same as lesson 05's "
+    "`sync_gradients`.",
+    "Keep the optimizer's own `step`, and replace it by a function of your own "
     "(`optimizer.step = ...`) that averages the gradients of all parameters in "
     "`optimizer.param_groups` over `group`, and then calls the one that you kept.",
     "```python\n"
@@ -60,8 +60,8 @@ def check_effective_batch(effective_batch: Callable) -> str:
 
 
 READ_HINTS = [
-    "Look for the verbs. Who waits for whom before weights change? Where do weights live, on every "
-    "rank or on a server? Is a library named, or a kind of device?",
+    "Look for the verbs. Which ranks wait for which before weights change? Where do weights live, "
+    "on every rank or on a server? Is a library named, or a kind of device?",
     "'At once', 'as soon as it arrives', 'without waiting' mean asynchronous. 'Push' and 'pull' "
     "mean a server. 'Mirrored', 'replicas in lockstep', 'identical after each step' mean "
     "synchronous all-reduce. Tensors on the GPU between NVIDIA's devices mean NCCL.",

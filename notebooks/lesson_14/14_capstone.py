@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 14 Capstone
 #
-# **The one idea.** You have understood a speed-up when you can predict it. You choose how to train a given model on a given network, write down first how many times as fast it will be, and then find out, in a report of one page.
+# **The one idea.** You have understood a speed-up when you can predict it. You choose how to train a given model on a given network, and first write down how many times as fast it will be. Then you find out, and hand in a report of one page.
 #
 # **You will be able to**
-# - predict the *time to a target accuracy*: how many steps, times how long a step;
+# - predict the *time to a target accuracy*: the number of steps times the time of a step;
 # - compare with one rank at its best, and tell a speed-up from luck;
 # - choose a strategy for a network by numbers, and say where your prediction was off;
 # - hand in a report that others can check: prediction, measurement, timeline, traffic, accuracy.
@@ -63,49 +63,49 @@ for task in TASKS.values():
     print(f"   target {targets}; one rank: batch {task.batch}")
 
 # %% [markdown]
-# A *simulated device* computes a sample in 2 ms and needs 8 ms a step besides. It is made by sleeping: forward and backward are real, and what is left of the device's time is slept away. So four ranks compute at the same time on two cores as well, as long as the real computing is much shorter than the device's. The link is lesson 06's emulated one: each message takes at least its latency plus its bytes over the bandwidth. Gradients, messages and waiting are real.
+# A *simulated device* computes a sample in 2 ms and needs 8 ms a step besides. Forward and backward are real, and the rank sleeps for the rest of the device's time. So four ranks compute at the same time even on two cores, as long as the real computing takes much less time than the device's. The link is lesson 06's emulated one: each message takes at least its latency plus its bytes over the bandwidth. Gradients, messages and waiting are real.
 #
-# The *time to accuracy* is the number of steps until the test accuracy is first seen at the target, times the seconds of a step. Looking takes place after every fourth step, of one rank as of many, and the clock stands still meanwhile. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan's ranks. (Not the time of an epoch: lesson 05 has shown that a larger batch learns less from one.) Three rules keep it honest:
+# The *time to accuracy* is the number of steps until the test accuracy is first seen at the target, times the seconds of a step. The accuracy is looked at after every fourth step, for one rank and for many, and the clock stops meanwhile. The *speed-up* of a plan is the time to accuracy of one rank divided by that of the plan's ranks. (It is not the time of an epoch: lesson 05 showed that a larger batch learns less from one.) Three rules keep it honest:
 #
-# - **What is looked at.** One replica, as it is: rank 0's, or the stages of a pipeline put together. A mean of four replicas is a better model than each of them, so a plan that needs that mean to reach the target has to make it itself, on the clock and over the link.
-# - **The baseline.** One rank gets the best of the learning rates that the plans may choose from, found in the same way. To tune the new method and leave the old one as it was is one of the commonest faults of published speed-ups [3, 4, 6]: the learning rate is then measured along with the ranks.
-# - **Luck.** The same training may take twice the steps with another seed. So the steps are the median of five seeds, for one rank as for many; the seconds of a step are measured on the clock, with the first of them.
+# - **What is looked at.** One replica, as it is: rank 0's, or the stages of a pipeline put together. A mean of four replicas is a better model than each of them. So a plan that needs that mean to reach the target has to make it itself, on the clock and over the link.
+# - **The baseline.** One rank gets the best of the learning rates that the plans may choose from, found in the same way. It is one of the most common faults of published speed-ups to tune only the new method and not the old one [3, 4, 6]: then the effect of the learning rate is counted as that of the ranks.
+# - **Luck.** The same training may take twice the steps with another seed. So the steps are the median of five seeds, for one rank and for many; the seconds of a step are measured on the clock, with the first of them.
 #
-# What you do:
+# This is what you do:
 #
 # 1. Choose a plan: a strategy, the batch of each rank, a learning rate.
 # 2. Predict its speed-up, and write it into the *journal*.
-# 3. Run it, and have the report written.
+# 3. Run it, and let the notebook write the report.
 #
-# These strategies are ready; one of your own may be better. With `"alone"` no rank ever sends anything: try what communicating is worth against that.
+# These strategies are ready; one of your own may be better. With `"alone"` no rank ever sends anything: compare with it to see what communicating is worth.
 
 # %%
 for name, what in STRATEGIES.items():
     print(f"{name:13} {what}")
 
 # %% [markdown]
-# What each of them does in a step, and what you can tell it by `options`, such as `Plan("local SGD", 16, 0.4, {"every": 4})`:
+# The table says what each of them does in a step, and what you can set by `options`, such as `Plan("local SGD", 16, 0.4, {"every": 4})`:
 #
 # | strategy | option (default) | in a step, besides computing |
 # |---|---|---|
 # | alone | | nothing |
 # | per layer | | an all-reduce for each tensor, one after the other |
 # | flattened | | one all-reduce of all bytes |
-# | overlapped | `bucket_bytes` (4,000): from the last layer on, tensors are collected until they have so many bytes | an all-reduce for each bucket, one after the other; each begins as soon as backward, two thirds of the samples' time, has filled its bucket |
+# | overlapped | `bucket_bytes` (4,000): from the last layer on, tensors are collected until they have this many bytes | an all-reduce for each bucket, one after the other; each begins as soon as backward, two thirds of the samples' time, has filled its bucket |
 # | compressed | `bucket_bytes`, as above | the same with half the bytes on the link |
 # | local SGD | `every` (8): steps that each rank takes by itself before the weights are averaged | one all-reduce of all bytes after every `every`-th step, nothing after the others |
-# | asynchronous | | rank 0 serves and does not compute. A worker fetches all weights and sends a gradient, one message each; a step is the update of one worker. Its steps depend on the clock, so it has one seed, and is looked at while the clock runs |
+# | asynchronous | | rank 0 serves and does not compute. A worker fetches all weights and sends a gradient, one message each; a step is the update of one worker. Its steps depend on the clock, so it has only one seed, and the looks take place while the clock runs |
 # | pipeline | `micro_batches` (4): parts of a batch that go through the stages one after the other | activations to the next stage, gradients back. A stage takes a quarter of each sample's time, and the 8 ms |
 #
-# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks have one batch together, so its 64 are what 16 are to the others.
+# `batch` counts the samples that *each* rank takes in a step. A pipeline's ranks share one batch, so a batch of 64 there corresponds to 16 in the others.
 #
 # ## 2. What a speed-up is made of
 #
-# If one rank takes $N_1$ steps of $T_1$ seconds to the target, and $R$ ranks take $N_R$ of $T_R$, then
+# If one rank takes $N_1$ steps of $T_1$ seconds to the target, and $R$ ranks take $N_R$ steps of $T_R$ seconds, then
 #
 # $$S = \frac{N_1 T_1}{N_R T_R} = \frac{N_1}{N_R} \cdot \frac{T_1}{T_R}.$$
 #
-# The first factor is about learning: it is $R$ if a step with $R$ times the samples is worth $R$ steps, and rarely more. The second is about machines: with the same batch on each rank it is 1 at best, if communication costs nothing. Both are mostly below that, and they can be predicted separately.
+# The first factor is about learning: it is $R$ if a step with $R$ times the samples is worth $R$ steps, and rarely more. The second is about machines: with the same batch on each rank it is 1 at best, if communication costs nothing. Both are usually smaller, and you can predict them separately.
 
 # %%
 two_parts()
@@ -113,13 +113,13 @@ two_parts()
 # %% [markdown]
 # ### Exercise 1: what synchronising costs
 #
-# A link is sold in megabits a second (1 Mbit = 10⁶ bit, 8 bits are a byte). On it an all-reduce of $n$ bytes over $p$ ranks takes the smaller of
+# Links are sold in megabits a second (1 Mbit = 10⁶ bit, 8 bits are a byte). An all-reduce of $n$ bytes over $p$ ranks takes the smaller of
 #
 # $$\lg p\,(\alpha + n\beta) \quad\text{(recursive doubling)} \qquad\text{and}\qquad 2\,(p-1)\,\Big(\alpha + \frac{n}{p}\beta\Big) \quad\text{(ring)},$$
 #
-# with α for the latency in seconds, β for the seconds a byte takes, and lg for the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`: the seconds of synchronising gradients that leave in buckets, one all-reduce after the other. `buckets` is a list of their bytes.
+# where α is the latency in seconds, β the seconds that a byte takes, and lg the logarithm to base 2; $p$ is a power of two. Write `sync_seconds(buckets, ranks, latency, megabits)`: it returns the seconds that it takes to synchronise gradients that leave in buckets, one all-reduce after the other. `buckets` is a list of their bytes.
 #
-# (Why these two? They are what the emulated link charges for, and any number of ranks can do them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. Their models have 38, 106 and 307 kB, so it would change nothing. Only with CIFAR-10, 307 kB in task C, would it gain, by 4 %.)
+# (Why these two? The emulated link charges for them, and any number of ranks can run them. Rabenseifner's algorithm, which beats the ring in lesson 03 if $p$ is a power of two, takes $2 \lg p\,\alpha + 2\,\frac{p-1}{p}\,n\beta$. With four ranks that is less than recursive doubling only above $4\,\alpha/\beta$ bytes: 250 kB on the links of tasks A and C, 500 kB on that of B. The models of A, C and B have 38, 106 and 307 kB, so it would change nothing. Only with CIFAR-10, 307 kB in task C, would it gain, by 4 %.)
 
 
 # %% tags=["exercise"] exercise="14.sync_seconds"
@@ -144,9 +144,9 @@ check("14.sync_seconds")
 #
 # ### Exercise 2: the speed-up to a target
 #
-# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, several ranks synchronise for `sync` seconds in each step; a single one, also as `many`, has nobody to do that with.
+# A way to train is described by three numbers: `ranks`, `batch` (samples that *each* rank takes in a step) and `steps` (until the target). A rank computes a step in `fixed_seconds`, plus `sample_seconds` for each of its samples. At most `cores` ranks compute at the same time: if there are more ranks, they compute in turns. When all have computed, several ranks synchronise for `sync` seconds in each step. A single rank, also as `many`, does not synchronise.
 #
-# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: how many times as fast `many` reach the target as `one` rank. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
+# Write `speed_up(one, many, sample_seconds, fixed_seconds, sync, cores)`: it returns how many times as fast `many` reach the target as `one` does. `one` and `many` have the attributes `ranks`, `batch` and `steps`.
 
 
 # %% tags=["exercise"] exercise="14.speed_up"
@@ -170,9 +170,9 @@ check("14.speed_up")
 #
 # ## 3. First solved example: task A, flattened
 #
-# Task A is a small MLP: 9,610 parameters in four tensors, so gradients of 38,440 bytes. The link has 5 ms and 100 Mbit/s, 12.5 MB/s.
+# Task A is a small MLP. It has 9,610 parameters in four tensors, so its gradients have 38,440 bytes. The link has a latency of 5 ms and 100 Mbit/s, or 12.5 MB/s.
 #
-# **Which strategy?** A step computes for 8 + 16 · 2 = 40 ms. An all-reduce of each tensor by itself pays the latency four times, one of all of them once. Your formulas say how much that is. (If one is not written, or not yet right, `yours_or_solution` takes the worked solution, and says so.)
+# **Which strategy?** A step computes for 8 + 16 · 2 = 40 ms. An all-reduce of each tensor by itself pays the latency four times, and one of all of them pays it once. Your formulas say how much that is. (If one is not written, or not yet right, `yours_or_solution` takes the worked solution, and says so.)
 
 # %%
 my_sync, my_speed_up = yours_or_solution("14.sync_seconds"), yours_or_solution("14.speed_up")
@@ -183,9 +183,9 @@ at_once_a = my_sync([sum(tensors)], 4, task_a.latency, task_a.megabits)
 print(f"per layer {1e3 * per_layer_a:.0f} ms, flattened {1e3 * at_once_a:.0f} ms")
 
 # %% [markdown]
-# So flattened: a step will take 40 + 16 = 56 ms.
+# So we choose flattened: a step will take 40 + 16 = 56 ms.
 #
-# **How many steps?** No formula knows. But a step of four ranks with 16 samples each is a step of one process with 64 samples (lesson 04), so one process can find out, without link and device, in a moment. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks share the work. One rank with batch 16 gets the same pilot.
+# **How many steps?** No formula can say. But a step of four ranks with 16 samples each equals a step of one process with 64 samples (lesson 04). So one process can find out quickly, without link and device. This is a *pilot*: it tries four learning rates with five seeds each, and the ranks share the work. One rank with batch 16 gets the same pilot.
 
 # %%
 # %%px
@@ -200,9 +200,9 @@ print(f"one rank: {steps_a} at {rate_a}; four ranks: {steps_four_a} at {rate_fou
 cluster.view["rate_a"] = rate_a
 
 # %% [markdown]
-# Look at the rows. At 0.1 a step of 64 samples is worth hardly more than one of 16: both follow the same path, with little noise to average away. The larger batch pays at rates at which the small one has become noisy. (The linear rule of lesson 05, four times the rate for four times the batch, is where a search may begin; a pilot decides.)
+# Look at the rows. At 0.1 a step of 64 samples is worth hardly more than one of 16: both follow the same path, with little noise to average away. The larger batch pays at rates at which the small one has become noisy. (You may begin a search with the linear rule of lesson 05, four times the rate for four times the batch; a pilot decides.)
 #
-# **Predict.** With the best rate of each, 40 ms for a step of one rank and 56 ms for one of four: what will be the speed-up? Write a number.
+# **Predict.** Each side has its best rate. A step takes 40 ms on one rank and 56 ms on four. What will be the speed-up? Write a number.
 
 # %%
 prediction = None
@@ -214,7 +214,7 @@ predicted_a = my_speed_up(one_a, many_a, *device, at_once_a, cores=4)
 compare(prediction, predicted_a, within=0.05, source="By the formula")
 
 # %% [markdown]
-# Had the baseline been left at the rate 0.1, with which many a tutorial begins, the very same run would be sold as
+# If the baseline had kept the rate 0.1, where many tutorials begin, the same run would be reported as
 
 # %% tags=["nbval-ignore-output"]
 untuned_a = costs.Run(1, 16, pilots_a[16][0.1])
@@ -224,7 +224,7 @@ assert pilots_a[16][0.1] > 1.5 * steps_a
 # %% [markdown]
 # Most of that is the learning rate, which needs no second rank.
 #
-# Now the prediction is written down, before the run. The journal seals each line together with the line before (a *hash chain*): a number that is changed later breaks the seal, and the report says so. Only what was written before the first run of a plan counts.
+# Now we write down the prediction, before the run. The journal seals each line together with the line before it (a *hash chain*). If a number is changed later, the seal breaks, and the report says so. Only predictions written before the first run of a plan count.
 
 # %% tags=["nbval-ignore-output"]
 journal = Journal.for_examples()
@@ -234,7 +234,7 @@ journal.predict("A", plan_a, round(predicted_a, 2), why=why)
 cluster.view["plan_a"] = plan_a
 
 # %% [markdown]
-# A strategy is a function that makes, of a `worker`, the function for one step. The worker has a model, an optimizer, and `compute(images, labels)`: forward and backward on its device. This is the whole of the strategy "flattened":
+# A strategy is a function that takes a `worker` and returns the function for one step. The worker has a model, an optimizer, and `compute(images, labels)`: forward and backward on its device. This is the whole strategy "flattened":
 
 
 # %%
@@ -252,7 +252,7 @@ def flattened(worker):
 strategies.READY["flattened"] = flattened
 
 # %% [markdown]
-# `train_alone` runs the baseline on rank 0; `train` runs the plan on all ranks, over the link. Afterwards each rank holds what it has measured.
+# `train_alone` runs the baseline on rank 0; `train` runs the plan on all ranks, over the link. Afterwards each rank holds its measurements.
 
 # %%
 # %%px
@@ -275,13 +275,13 @@ report_a = write_report(journal, result_a, learned=learned, author="solved examp
 report_a
 
 # %% [markdown]
-# Read it from top to bottom: what was predicted, what was measured, the steps of each seed, and the two factors. The number of steps was predicted by the pilot: four ranks are one process with batch 64, up to roundings. So whatever the prediction is off comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce, longer than they should by what it takes to wake up; on a busy machine by more.
+# Read it from top to bottom: the prediction, the measurement, the steps of each seed, and the two factors. The pilot predicted the number of steps, because four ranks equal one process with batch 64, up to roundings. So the whole error of the prediction comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce. They wait longer than predicted by the time that it takes to wake up, and on a busy machine longer still.
 #
 # ## 4. When is the target reached?
 #
 # ### Exercise 3: time to accuracy
 #
-# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: the seconds at which the accuracy was first seen at the target or above it, or `None`, also if nothing has been looked at yet.
+# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: it returns the seconds of the first look whose accuracy is at the target or above it. It returns `None` if there is no such look, also for an empty list.
 
 
 # %% tags=["exercise"] exercise="14.time_to_target"
@@ -301,7 +301,7 @@ check("14.time_to_target")
 # %% [markdown]
 # Stuck? `hint("14.time_to_target")`, `solution("14.time_to_target")`.
 #
-# Try it on the run that you have just made: when was its target seen, on the clock?
+# Try it on the run that you have just made: when, on the clock, was the target first seen?
 
 # %% tags=["nbval-ignore-output"]
 my_time = yours_or_solution("14.time_to_target")
@@ -311,13 +311,13 @@ for name, run in (("one rank", alone_a), ("flattened", ours_a[0])):
     assert seconds == run.reached.seconds
 
 # %% [markdown]
-# One look is one measurement, and accuracies jump up and down from look to look. A target that is met by luck at one look is met. That is why both sides look equally often, and why five seeds are run: the row "seeds" of the report says how far they lie apart. A difference that is smaller than that is none.
+# One look is one measurement, and accuracies go up and down from look to look. A target counts as met even if one look meets it by luck. That is why both sides look equally often, and why we run five seeds. The row "seeds" of the report says how far they are apart. A difference smaller than that means nothing.
 #
 # ## 5. Second solved example: task B, local SGD
 #
-# Task B has a wider model, one hidden layer of 1,024: 76,810 parameters or 307,240 bytes. Its link has 20 ms and 50 Mbit/s.
+# Task B has a wider model with one hidden layer of 1,024: 76,810 parameters or 307,240 bytes. Its link has a latency of 20 ms and 50 Mbit/s.
 #
-# **Predict.** What does one all-reduce of all gradients take, in ms, and can synchronous SGD with four ranks pay if a step computes for 40 ms? Write `(ms, True)` or `(ms, False)`.
+# **Predict.** How many ms does one all-reduce of all gradients take, and can synchronous SGD with four ranks pay if a step computes for 40 ms? Write `(ms, True)` or `(ms, False)`.
 
 # %%
 prediction = None
@@ -333,7 +333,7 @@ print(f"synchronising / computing: {at_once_b / 0.040:.1f}")
 assert not pays
 
 # %% [markdown]
-# Synchronising takes three and a half times as long as computing. Even if four ranks needed a fourth of the steps, more than three times would not pay (lesson 06), and they rarely do. Sending half as many bytes would not help enough, either. So talk less often: *local SGD* (lesson 09) lets each rank take `every` steps by itself, and then averages the weights. With every 8 steps, a step costs 40 ms and an eighth of an all-reduce.
+# Synchronising takes three and a half times as long as computing. Four ranks rarely need only a fourth of the steps, and even then a ratio above three does not pay (lesson 06). Sending half as many bytes would not help enough, either. So communicate less often: *local SGD* (lesson 09) lets each rank take `every` steps by itself, and then averages the weights. With `every` = 8, a step costs 40 ms and an eighth of an all-reduce.
 
 
 # %%
@@ -356,7 +356,7 @@ def local_sgd(worker, every):
 strategies.READY["local SGD"] = local_sgd
 
 # %% [markdown]
-# **How many steps?** This time no single process can tell; the four ranks have to. A *rehearsal* is the run itself, without link and device. It is not cheating: what it tells is one of the two factors, and how long a step takes is still to be predicted. (On a real cluster you would rehearse on one node, or on a part of the data.) Beside it, the pilots of one rank and of synchronous SGD:
+# **How many steps?** This time a single process cannot find out; the four ranks have to. A *rehearsal* is the run itself, without link and device. It is not cheating: it gives only one of the two factors, and you still have to predict how long a step takes. (On a real cluster you would rehearse on one node, or on a part of the data.) The cell also runs the pilots of one rank and of synchronous SGD:
 
 # %% tags=["nbval-ignore-output"]
 plan_b = Plan("local SGD", batch=16, rate=0.8, options={"every": 8})
@@ -377,7 +377,7 @@ steps_local_b = rehearsed_b[plan_b.rate]
 cluster.view["rate_b"] = rate_b
 
 # %% [markdown]
-# **Predict.** With the steps that you see above, and the rate 0.8 for local SGD, the speed-up is (A) above 2; (B) between 1 and 2; (C) below 1. Write a letter.
+# **Predict.** With the steps above, and the rate 0.8 for local SGD, the speed-up is (A) above 2; (B) between 1 and 2; (C) below 1. Write a letter.
 
 # %%
 prediction = None
@@ -423,9 +423,9 @@ print(f"synchronous: {steps_sync_b} steps of {40 + 1e3 * at_once_b:.0f} ms at th
 print(f"{rate_sync_b}, {other_b:.2f} times as fast (predicted)")
 
 # %% [markdown]
-# About as many steps, each of them more than four times as long as one of a single rank: four ranks would have been slower than one. No strategy is best everywhere; numbers decide.
+# It needs about as many steps, and each takes more than four times as long as a step of a single rank. So four ranks would have been slower than one. No strategy is best everywhere; numbers decide.
 #
-# **Predict.** If talking seldom is good, why talk at all? `"alone"` is local SGD without the averages: 40 ms a step, no byte on the link. In steps to the target it will be (A) about as good as local SGD; (B) about as good as one rank; (C) four times as good as one rank. Write a letter.
+# **Predict.** If it is good to communicate rarely, why communicate at all? `"alone"` is local SGD without the averages: 40 ms a step, and no byte on the link. In steps to the target it will be (A) about as good as local SGD; (B) about as good as one rank; (C) four times as good as one rank. Write a letter.
 
 # %%
 prediction = None
@@ -443,14 +443,14 @@ compare(prediction, nearest, source="Rehearsed")
 print(f"{silent} steps with nothing exchanged (seeds: {silent_b.seeds}); one rank: {steps_b}")
 
 # %% [markdown]
-# Four ranks that never speak are one rank, and three more whose work is lost. Now suppose that each look took the mean of all four models, with the clock standing still: these ranks would be at the target after 96 steps of 40 ms (*measured here*, at the rate 0.4), ahead of every plan in this lesson, by communication that the clock does not see. Ask of each speed-up that you read what went on while the clock stood still.
+# Four ranks that never communicate are one rank, and three more whose work is lost. Now suppose that each look took the mean of all four models while the clock stopped. These ranks would reach the target after 96 steps of 40 ms (*measured here*, at the rate 0.4), ahead of every plan in this lesson, by communication that the clock does not see. Whenever you read of a speed-up, ask what happened while the clock stopped.
 #
 # ### Exercise 4: the bytes
 #
-# Where the provider charges for traffic, bytes are money. Count those that cross all links together until the target is reached. `model_bytes` is the size of all parameters, and so of all gradients.
+# If the provider charges for traffic, bytes cost money. Count the bytes that cross all links together until the target is reached. `model_bytes` is the size of all parameters, and so of all gradients.
 #
-# - `"synchronous"`: in each of `steps` steps one all-reduce round the ring. There each of p ranks sends $2\,(p-1)/p$ of the model;
-# - `"local SGD"`: the same after every `every` steps, none for the steps that are left over;
+# - `"synchronous"`: in each of `steps` steps one all-reduce round the ring, in which each of p ranks sends $2\,(p-1)/p$ of the model;
+# - `"local SGD"`: the same after every `every` steps, and none for the remaining steps;
 # - `"server"`: for each of `steps` updates a worker fetches the parameters and sends a gradient.
 #
 # Write `bytes_on_links(strategy, steps, ranks, model_bytes, every)`.
@@ -473,7 +473,7 @@ check("14.bytes_on_links")
 # %% [markdown]
 # Stuck? `hint("14.bytes_on_links")`, `solution("14.bytes_on_links")`.
 #
-# So what would the two ways of task B cost, if the provider charged for every megabyte?
+# What would the two strategies of task B cost if the provider charged for every megabyte?
 
 # %% tags=["nbval-ignore-output"]
 my_bytes = yours_or_solution("14.bytes_on_links")
@@ -485,9 +485,9 @@ assert local_bytes < synchronous_bytes / 4
 # %% [markdown]
 # ## 6. Your project: task C
 #
-# Task C takes Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), else the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once. (The course was built where there was a part of MNIST; the targets of Fashion-MNIST and CIFAR-10 are estimates that have not been run.)
+# Task C uses Fashion-MNIST, CIFAR-10 or MNIST if your `COURSE_DATA` has one of them (in this order), and otherwise the digits, all with 14 × 14 pixels. Nothing is downloaded here; `course_lib.training.data.load("fashion_mnist")`, in one process, fetches it once. (Only a part of MNIST was available when the course was built; the targets of Fashion-MNIST and CIFAR-10 are estimates that have not been run.)
 #
-# Its model is an MLP with one hidden layer of 128. From a grey image of 14 × 14 it has four tensors of 100,352, 512, 5,120 and 40 bytes, together 106,024. (Three colours, as in CIFAR-10: 301,056 bytes in the first, 306,728 in all.) Its link has 10 ms and 50 Mbit/s. This is what you have:
+# Its model is an MLP with one hidden layer of 128. For a grey image of 14 × 14 it has four tensors of 100,352, 512, 5,120 and 40 bytes, together 106,024. (With three colours, as in CIFAR-10, the first has 301,056 bytes, and all together 306,728.) Its link has a latency of 10 ms and 50 Mbit/s. The cell prints what you have:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -497,7 +497,7 @@ print(f"{name_c}: {len(training_c)} images for training, {len(test_c)} for tests
 print("bytes of each tensor:", [parameter.nbytes for parameter in model_c.parameters()])
 
 # %% [markdown]
-# Plan, and do as the examples did: a pilot or a rehearsal for the steps, a formula for the seconds. The baseline's pilot is made here; make the plan's in a cell of your own.
+# Make a plan as in the examples: a pilot or a rehearsal for the steps, a formula for the seconds. The next cell runs the baseline's pilot; run the plan's in a cell of your own.
 
 # %%
 # %%px --limit 120
@@ -510,7 +510,7 @@ print(f"one rank, batch 16: {pilot_c}, so {steps_c} steps at the rate {rate_c}")
 cluster.view["rate_c"] = rate_c
 
 # %% [markdown]
-# Take any strategy of section 1, or add one of your own: its name and a line on it to `STRATEGIES` here, its function to `strategies.READY` in a `%%px` cell. Change this cell, and run it; each further plan is one more report. (The plan that stands here is not a good one: work out why.)
+# Take any strategy of section 1, or add one of your own: put its name and a line about it into `STRATEGIES` here, and its function into `strategies.READY` in a `%%px` cell. Change this cell, and run it; each further plan makes one more report. (The plan in this cell is not a good one: work out why.)
 
 # %% tags=["nbval-ignore-output"]
 my_plan = cluster.view["my_plan"] = None  # if the next line fails, there is no plan
@@ -528,23 +528,23 @@ alone_c = training.train_alone(TASKS["C"], Plan("alone", 16, rate_c)) if rank ==
 ours_c = training.train(TASKS["C"], my_plan)
 
 # %% [markdown]
-# Look at the numbers first, then say in a sentence or two where your prediction was off, and why. Each time that this cell runs, a new report is written; nothing is overwritten. The files are in the folder `capstone` of your workspace: hand in the PDF or the HTML, and the journal.
+# Look at the numbers first. Then say in a sentence or two where your prediction was off, and why. Each time this cell runs, it writes a new report; nothing is overwritten. The files are in the folder `capstone` of your workspace. Hand in the PDF or the HTML, and the journal.
 
 # %% tags=["nbval-ignore-output"]
 my_result = Result.of("C", my_plan, cluster.view["alone_c"][0], cluster.view["ours_c"])
 write_report(my_journal, my_result, learned="", author="")
 
 # %% [markdown]
-# Then look back at your prediction. The line "reading" says which usual mistake it looks like, for the strategies that have a formula. (If you have not predicted, there is no such line.) The usual reasons why a prediction is off:
+# Then look back at your prediction. For the strategies that have a formula, the line "reading" says which common mistake it resembles. (If you have not predicted, there is no such line.) These are the usual reasons why a prediction is off:
 #
 # | what was forgotten | what the report shows |
 # |---|---|
 # | communication | the second factor is far below 1 |
 # | that a larger batch changes the number of steps | the first factor is not $R$ |
 # | that one rank has a best learning rate, too | the first factor is far below $R$ |
-# | that two seeds differ | "seeds": the medians are nearer than the seeds |
+# | that two seeds differ | "seeds": the medians are closer together than the seeds |
 # | the part of a step that is not divided (Amdahl) | work that does not shrink with the batch |
-# | bits and bytes | waits eight times as long as predicted |
+# | that a byte has 8 bits | waits eight times as long as predicted |
 # | a latency for each bucket | many short waits instead of one |
 # | the way back | twice the traffic, and twice the wait |
 # | that ranks share cores | work in turns, steps longer on all ranks |
@@ -552,7 +552,7 @@ write_report(my_journal, my_result, learned="", author="")
 #
 # ## Break it on purpose: a prediction that was improved later
 #
-# **Symptom.** A report shows a prediction that is right to three digits. Its author has opened the journal in an editor, and changed a number:
+# **Symptom.** A report shows a prediction that is right to three digits. Its author has opened the journal in an editor and changed a number:
 
 # %% tags=["nbval-ignore-output"]
 import shutil
@@ -568,7 +568,7 @@ assert forged == 1
 assert journal.broken_from() is None
 
 # %% [markdown]
-# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and the seal of the line before; the report of such a journal says from which line on the seals do not fit. (To work out *all* seals again escapes it. An instructor who wants to be sure has the seals written down before the runs.) **Fix.** Make another plan, and predict again: a miss that is explained earns all marks.
+# **Diagnosis.** Each line's seal is a checksum (SHA-256) of its text and the seal of the line before; the report of such a journal says from which line on the seals do not fit. (It does not detect a journal in which *all* seals were computed again. To be sure, an instructor has the seals written down before the runs.) **Fix.** Make another plan, and predict again: a wrong prediction that is well explained earns all marks.
 #
 # ## For instructors: a rubric
 #
@@ -585,16 +585,16 @@ Markdown(rubric())
 # | | what to remember |
 # |---|---|
 # | the aim | time to a target accuracy, against one rank with the same model, data and clock, at its best learning rate |
-# | the clock | runs for everything that the model which is looked at needs |
+# | the clock | runs for everything that is needed for the model whose accuracy counts |
 # | steps of one seed | are luck; the median of several is a measurement |
 # | speed-up | $(N_1/N_R) \cdot (T_1/T_R)$: fewer steps, times longer ones |
-# | steps | of a larger batch: a pilot in one process; of other strategies: a rehearsal |
-# | seconds of a step | computing, what cannot be divided, and every message's latency and bytes |
+# | steps | for a larger batch, a pilot in one process; for other strategies, a rehearsal |
+# | seconds of a step | computing, the part that is not divided, and every message's latency and bytes |
 # | a fast link | synchronous, in few messages or with overlap |
-# | a slow link | talk less often, and pay in steps |
+# | a slow link | communicate less often, and pay in steps |
 # | a prediction | counts if it was written before the run, and teaches most where it was wrong |
 #
-# This was the last lesson. Take a training of your own, predict what more ranks would bring it, and find out.
+# This was the last lesson. Take a training of your own, predict how much faster more ranks would make it, and find out.
 #
 # ## References and further reading
 #

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from course_lib.teaching.exercise import exercise
 
 SYNC_HINTS = [
-    "Work out one bucket first: how many seconds by recursive doubling, how many by the ring? "
-    "Which of the two counts? And how many seconds does one byte take, if the link is sold in "
-    "bits?",
+    "Compute one bucket first: how many seconds does it take by recursive doubling, and how many "
+    "by the ring? Which of the two counts? And how many seconds does one byte take, if the link is "
+    "sold in bits?",
     "A link of m Mbit/s carries m · 10⁶ / 8 bytes a second; β is the inverse. For each bucket take "
     "the smaller time, and add the buckets up. For a power of two, `ranks.bit_length() - 1` is "
     "its logarithm to base 2.",
@@ -83,8 +83,8 @@ def check_time_to_target(time_to_target: Callable) -> str:
 
 
 BYTES_HINTS = [
-    "For each strategy two numbers: how often does something cross the links, and how many bytes "
-    "are it each time, of all ranks together?",
+    "For each strategy find two numbers: how often do bytes cross the links, and how many bytes is "
+    "that each time, for all ranks together?",
     "An all-reduce round the ring: p ranks, each with 2 (p - 1) / p of the model. An update "
     "through the server: the parameters one way, a gradient the other, for one worker. Local SGD "
     "has `steps // every` all-reduces.",
