@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from tests import ranks
 from tests.cluster.conftest import new_kernel, traces  # noqa: F401  fixtures
 from tests.sites import mpis
 
-_INSTALLED = pytest.StashKey[dict[str, ranks.Library]]()
+_INSTALLED = pytest.StashKey[dict[str, ranks.Library | Exception]]()
 
 
 def library_of(config: pytest.Config, name: str) -> ranks.Library:
@@ -22,8 +23,14 @@ def library_of(config: pytest.Config, name: str) -> ranks.Library:
     if name not in installed:
         folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
         config.add_cleanup(folder.cleanup)
-        installed[name] = mpis.MPIS[name].install(Path(folder.name))
-    return installed[name]
+        try:
+            installed[name] = mpis.MPIS[name].install(Path(folder.name))
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            installed[name] = error  # which the next test would only wait for again
+    library = installed[name]
+    if isinstance(library, Exception):
+        pytest.fail(f"{name} cannot be installed: {library}", pytrace=False)
+    return library
 
 
 def pytest_ranks_variables(item: pytest.Item) -> dict[str, str] | None:
