@@ -64,13 +64,13 @@ for ranks in (4, 1_000, 10_000, 100_000):
     print(f"{ranks:7,} ranks: {hours:9.1f} hours")
 
 # %% [markdown]
-# A training of weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. Nobody can sit beside it and press *restart*.
+# A training run of weeks on $10^4$ ranks sees hundreds of deaths, and at $10^5$ there is one every half hour. Nobody can sit beside it and press *restart*.
 #
 # ## 2. A training to break
 #
 # A small network, the digits, DDP. Two things are arranged so that you can *prove* something later:
 #
-# - numbers are float64, whose roundings are $10^{-16}$ of a number;
+# - numbers are float64, where a rounding error is $10^{-16}$ of a number;
 # - the batch of step $t$ depends on $t$ alone, not on how many ranks there are. It has 96 samples, which 4, 3, 2 or 1 ranks can share evenly.
 
 # %%
@@ -220,7 +220,7 @@ momentum = [state["momentum_buffer"] for state in optimizer.state.values()]
 assert_replicas_equal({str(index): tensor for index, tensor in enumerate(momentum)})
 
 # %% [markdown]
-# Nothing is lost but rank 2's share of one batch. The replicas are equal to the bit, momentum included, because the step that failed has not been taken: some of the gradients were averages already and some were not, but `optimizer.step()` comes after all of them. So: throw the gradients away (the loop's `zero_grad` does), wrap the model anew, and do step 12 again. (`unwrapped` takes the old DDP's hooks off the model first: they belong to a group with a dead rank in it.) `my_share` sees that there are three now.
+# Nothing is lost but rank 2's share of one batch. The replicas are equal to the bit, momentum included, because the step that failed has not been taken: some of the gradients were averages already and some were not, but `optimizer.step()` comes after all of them. So: throw the gradients away (the loop's `zero_grad` does), wrap the model again, and repeat step 12. (`unwrapped` takes the old DDP's hooks off the model first: they belong to a group with a dead rank in it.) `my_share` sees that there are three now.
 #
 # **Predict.** How far will the losses of the first 20 steps be, at most, from those of the single process that nobody disturbed? Write the order of magnitude, such as `1e-3`.
 
@@ -242,7 +242,7 @@ compare(prediction, far, within=10)
 assert 0 < far < 1e-10
 
 # %% [markdown]
-# Roundings only. ($10^{-10}$ leaves room for the roundings of 20 steps; a batch left out, or taken twice, shows as $10^{-3}$ and more.)
+# Rounding errors only. ($10^{-10}$ leaves room for those of 20 steps; a batch left out, or taken twice, shows as $10^{-3}$ and more.)
 #
 # ## 4. What changes with one rank fewer
 #
@@ -304,7 +304,7 @@ prediction = None
 compare(prediction, 1, source="By the argument below")
 
 # %% [markdown]
-# By one: whoever is ahead needs everybody for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights, buffers (such as batch norm's averages) *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
+# By one: a rank that is ahead needs all others for its next all-reduce, and the dead one won't come. So the survivors have to compare how many steps each has done, and those behind take the state of one that is ahead: weights, buffers (such as batch norm's averages) *and* momentum. (Our `train_step` adds up the losses before the update for the same reason: afterwards, a rank could have updated and have no loss to show for it.)
 #
 # ### Exercise 2: go on
 #
@@ -469,7 +469,7 @@ serial_losses, curve = cluster.view["serial_losses"][0], cluster.view["curve"][0
 loss_across_deaths(curve, serial_losses, {12: 2, 26: 1}, ranks=4)
 
 # %% [markdown]
-# The points lie on the line of the single process. Whoever is shown only the loss curve can't tell that half of the ranks are gone.
+# The points lie on the line of the single process. From the loss curve alone you can't tell that half of the ranks are gone.
 #
 # ## 6. What a checkpoint must hold
 #
@@ -633,7 +633,7 @@ cluster.restart()
 cluster.view["folder"] = folder
 
 # %% [markdown]
-# Everything on the ranks is gone: variables, functions, imports. That is why a training that is meant to survive is a *program in a file* with its state in another file, and not a collection of cells. The program finds the checkpoint and goes on by itself.
+# Everything on the ranks is gone: variables, functions, imports. That is why a training run that is meant to survive is a *program in a file* with its state in another file, and not a collection of cells. The program finds the checkpoint and goes on by itself.
 #
 # **Predict.** In how many of the 16 digits will its checksum differ from that of the run that nobody disturbed?
 
@@ -812,7 +812,7 @@ assert cluster.view["unfinished"] == [True] * 4
 #
 # - Once `async_save` has returned you may change weights and optimizer: the copy has been made. (A stager of your own, given by `async_stager`, can copy in the background too. Then `async_save` returns an `AsyncSaveResponse`, and you have to wait for its `staging_completion` before the next `optimizer.step()`.)
 # - The group that you gave to it belongs to the writing thread. Hence `dist.new_group()`: in a shared group its calls and those of training would mix. The group needs a backend for CPUs, so beside NCCL it could be `dist.new_group(backend="gloo")`.
-# - The checkpoint is not there before `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that. And save into a new folder each time: in an old one the old `.metadata` stands beside files that are just being overwritten.
+# - The checkpoint is not there before `result()` has returned. Rank 0 writes `.metadata` last, so a folder without it is no checkpoint. Start the next save, end the program or delete the previous checkpoint only after that. And save into a new folder each time: in an old one the old `.metadata` is beside files that are just being overwritten.
 #
 # **Predict.** The network has 301,066 parameters in float32, and Adam keeps two more numbers for each. How many bytes does each of the four ranks write, and how many would rank 0 have to receive to write everything itself? Write `[written, received]`.
 
@@ -884,7 +884,7 @@ check("12.best_interval")
 # %% [markdown]
 # Stuck? `hint("12.best_interval")`, `solution("12.best_interval")`.
 #
-# Is the formula true? Here is a *simulation* of a training that needs `work` seconds of pure computing, on a machine that fails at random times (exponentially distributed, as for failures that do not know of each other). After a failure a restart takes a while, and everything since the last save is done again.
+# Is the formula true? Here is a *simulation* of a training run that needs `work` seconds of pure computing, on a machine that fails at random times (exponentially distributed, as for failures that do not know of each other). After a failure a restart takes a while, and everything since the last save is done again.
 
 # %%
 import numpy as np
@@ -911,7 +911,7 @@ def share_expected(interval, save_s, between_failures, restart_s):
 
 
 # %% [markdown]
-# *Assumed*: a save of 60 s and a restart of 5 minutes; lifetimes as published for Llama 3. The simulated trainings are long, 1,500 mean times between failures.
+# *Assumed*: a save of 60 s and a restart of 5 minutes; lifetimes as published for Llama 3. The simulated training runs are long, 1,500 mean times between failures.
 #
 # **Predict.** What share of the time is lost at the best interval with 10,000 ranks, and with 100,000? Write two fractions, `[a, b]`.
 
@@ -1037,7 +1037,7 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 #
 # One trap, met while this lesson was written: the agent's store still has the addresses of the ranks' first life, and PyTorch 2.13 may give them to the second, which then can't connect. `course_lib.parallel.launching` asks under another name in each life; for programs of your own start `torchrun` with `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`.
 #
-# Frameworks offer the first column too (elastic Horovod keeps the state in memory and goes on with whoever is there), and large trainings use both: survivors for a single death, checkpoints for the rest.
+# Frameworks offer the first column too (elastic Horovod keeps the state in memory and goes on with the ranks that are there), and large training runs use both: survivors for a single death, checkpoints for the rest.
 #
 # On GPUs the first column is becoming possible too. NCCL can *shrink* a communicator since version 2.27 and, in later ones, *revoke* it [7], the two words of ULFM; PyTorch has `torch.distributed.shrink_group`. *torchft* [8] does for DDP and for sharded training what `train_whoever_dies` does here: in each step it asks which replicas are alive, goes on with those, and lets a restarted one fetch the weights from a living one.
 #
@@ -1045,7 +1045,7 @@ assert cluster.view.client[0]["of_two"]["checksum"] == by_torchrun["checksum"]
 #
 # A death is at least noticed. Worse is a rank that lives and does not come: a *hang*. Here is a cell in which two ranks mean different messages. `--limit 3` gives it 3 s instead of 60.
 #
-# **Predict.** How many of the four ranks will be waiting after 3 s, and in how many ranks' code do you have to change something at least, to mend it? Write `[waiting, to change]`.
+# **Predict.** How many of the four ranks will be waiting after 3 s, and in how many ranks' code must you change something, at least, to fix it? Write `[waiting, to change]`.
 
 # %%
 prediction = None
@@ -1158,7 +1158,7 @@ counted = [comm.allreduce(int(one.isnan().any())) for one in (total, own)]
 compare(prediction, cluster.view["counted"][0])
 
 # %% [markdown]
-# One rank has made it, and every rank has it. So the sum says nothing of where it came from. Ask before numbers are mixed: an `assert` in front of the all-reduce stops the rank whose numbers are wrong, and no other. (Forward and backward have other tools for this as well, such as `torch.autograd.detect_anomaly()`. They work on one rank like here.)
+# One rank has made it, and every rank has it. So the sum does not show where it came from. Ask before numbers are mixed: an `assert` in front of the all-reduce stops the rank whose numbers are wrong, and no other. (Forward and backward have other tools for this as well, such as `torch.autograd.detect_anomaly()`. They work on one rank as they do here.)
 
 # %% tags=["raises-exception", "nbval-ignore-output"]
 # %%px
@@ -1167,7 +1167,7 @@ assert own.isfinite().all(), "my own gradient is not finite"
 dist.all_reduce(own)
 
 # %% [markdown]
-# Rank 3 raised the error, and the others waited for it until they were freed. What each was doing when the cell ended is still there, and at any time, also while a cell runs (`%%px --noblock`), hangs, or computes for too long:
+# Rank 3 raised the error, and the others waited for it until they were freed. What each was doing when the cell ended is still there, and at any time, even while a cell runs (`%%px --noblock`), hangs, or computes for too long:
 
 # %% tags=["nbval-ignore-output"]
 cluster.where()
@@ -1248,7 +1248,7 @@ check("12.standardise")
 # | $T_\text{fail} = T_\text{life}/R$ | the job fails $R$ times as often as one of its $R$ ranks |
 # | detection | the launcher sees it; survivors get `RankFailedError` at once |
 # | `cluster.shrink()`, `mpi.shrink()` | a new world of the survivors; variables stay; ranks get new numbers |
-# | going on | same step for all, from the one furthest on; weights *and* momentum; new DDP; batch shared out anew |
+# | going on | same step for all, from the one furthest on; weights *and* momentum; new DDP; batch shared out again |
 # | R - 1 ranks | same global batch, same rate; or smaller batch, rate times (R - 1)/R |
 # | checkpoint | model, optimizer, schedule, place in the data, every rank's generators |
 # | writing it | beside, flush, `fsync`, rename |

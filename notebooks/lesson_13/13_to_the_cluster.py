@@ -41,7 +41,7 @@ print(records.about())
 cluster = start_cluster(n=2, init_process_group=True)
 
 # %% [markdown]
-# ## 1. One training, three ways to start it
+# ## 1. One training run, three ways to start it
 #
 # First we run the training itself in the notebook. It is the loop of lesson 05: LeNet, shards by rank, rank 0's weights at the start, the mean gradient in every step. It ends with a *checksum* of the weights (lesson 08). Everything is computed on the processor here, so that we can compare the bits.
 

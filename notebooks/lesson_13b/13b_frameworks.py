@@ -111,7 +111,7 @@ print(listing("tensorflow"))
 # %% [markdown]
 # Find the three things again. For the same weights, variables made in `strategy.scope()` are mirrored. For other samples, `experimental_distribute_dataset` cuts each batch of 64 in two. For the average, `apply_gradients` all-reduces, but it sums. That is why the script divides the loss by the batch of *all* devices, not by a device's own number of samples, and why `reduce("sum")` gives the loss.
 #
-# **Predict.** Suppose that `tf.reduce_mean(each)` stood there instead, the mean over the device's own samples. With two devices, the applied gradient is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
+# **Predict.** Suppose that it were `tf.reduce_mean(each)` instead, the mean over the device's own samples. With two devices, the applied gradient is then (A) half of the right one, (B) right, (C) twice the right one. Write a letter.
 
 # %%
 prediction = None

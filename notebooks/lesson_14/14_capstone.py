@@ -275,13 +275,13 @@ report_a = write_report(journal, result_a, learned=learned, author="solved examp
 report_a
 
 # %% [markdown]
-# Read it from top to bottom: the prediction, the measurement, the steps of each seed, and the two factors. The pilot predicted the number of steps, because four ranks equal one process with batch 64, up to roundings. So the whole error of the prediction comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce. They wait longer than predicted by the time that it takes to wake up, and on a busy machine longer still.
+# Read it from top to bottom: the prediction, the measurement, the steps of each seed, and the two factors. The pilot predicted the number of steps, because four ranks equal one process with batch 64, up to rounding. So the whole error of the prediction comes from the length of a step. The timeline shows it: after each block of work all ranks wait for the all-reduce. They wait longer than predicted by the time that it takes to wake up, and on a busy machine longer still.
 #
 # ## 4. When is the target reached?
 #
 # ### Exercise 3: time to accuracy
 #
-# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: it returns the seconds of the first look whose accuracy is at the target or above it. It returns `None` if there is no such look, also for an empty list.
+# `looks` is a list of pairs (seconds, accuracy), in the order of time. Write `time_to_target(looks, target)`: it returns the seconds of the first look whose accuracy is at the target or above it. It returns `None` if there is no such look, or no look at all.
 
 
 # %% tags=["exercise"] exercise="14.time_to_target"
@@ -594,7 +594,7 @@ Markdown(rubric())
 # | a slow link | communicate less often, and pay in steps |
 # | a prediction | counts if it was written before the run, and teaches most where it was wrong |
 #
-# This was the last lesson. Take a training of your own, predict how much faster more ranks would make it, and find out.
+# This was the last lesson. Take a training run of your own, predict how much faster more ranks would make it, and find out.
 #
 # ## References and further reading
 #
