@@ -97,16 +97,20 @@ def test_where_shows_stacks_of_both_hosts(kernel: Kernel) -> None:
     assert_trains(kernel)
 
 
-def test_a_breakpoint_on_another_host_stops_time_on_both(kernel: Kernel) -> None:
+@pytest.mark.parametrize("stops", [0, 3], ids=["here", "elsewhere"])
+def test_a_breakpoint_stops_time_on_both_hosts(kernel: Kernel, stops: int) -> None:
     kernel.must("%px comm.timeout = 2")
-    running = kernel.begin("%%px\nif rank == 3: breakpoint()\nprint(comm.allreduce(1))")
-    assert await_prompt(kernel) == "rank 3> "
+    code = f"%%px\nif rank == {stops}: breakpoint()\nprint(comm.allreduce(1))"
+    running = kernel.begin(code)
+    assert await_prompt(kernel) == f"rank {stops}> "
     time.sleep(4)  # what is tested is that this does not count
     kernel.client.input("p 40 + rank;; c")
     said = plain(kernel.finish(running))
-    assert re.search(r"^3 +at a breakpoint +cell \d+, line 2$", said, re.MULTILINE), said
+    stands = rf"^{stops} +at a breakpoint +cell \d+, line 2$"
+    assert re.search(stands, said, re.MULTILINE), said
     fours = [f"rank {rank} | 4\n" for rank in range(4)]
-    assert said.endswith("".join([*fours[:3], "rank 3 | 43\n", fours[3]])), said
+    fours.insert(stops, f"rank {stops} | {40 + stops}\n")
+    assert said.endswith("".join(fours)), said
     kernel.must("%px comm.timeout = 60")
 
 
