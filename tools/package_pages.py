@@ -59,10 +59,9 @@ def page(text: str, place: str, repository: str, version: str) -> str:
 
     made = []
     for number, part in enumerate(_BLOCK.split(text)):
-        if number % 2:  # a block of code
-            for before, after in _FOLDERS.items():
-                part = part.replace(before, after)
-        else:
+        for before, after in _FOLDERS.items():
+            part = part.replace(before, after)
+        if number % 2 == 0:  # no block of code
             part = _HTML.sub(html, _TARGET.sub(markdown, part))
             part = _FROM_A_CHECKOUT.sub(lambda found: _upper(found[1] or "by pip") + ":", part)
         made.append(part)
