@@ -144,7 +144,7 @@ compare(prediction, on_rank_0["together"] / on_rank_0["alone"], within=0.3)
 #
 # ## 2. How fast can it remember?
 #
-# Most calls in a network are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. For them the *memory bandwidth* counts, in bytes per second.
+# Most of a network's operations are not matrix products. Adding, scaling and ReLU do one operation for each number, and have to fetch the number first. For them the *memory bandwidth* counts, in bytes per second.
 #
 # The method is that of STREAM [2], the usual benchmark for this: copy is `c = a` for long arrays, *triad* is `a = b + 3 c`, with 2 arrays and 3 arrays of 4 bytes a number. Like STREAM, we count each array once and take the best of several tries. (Most processors read a cache line before they overwrite it; that traffic is not counted.) STREAM demands arrays of at least four times the size of the largest cache. We try all sizes instead, so that you can see the caches.
 

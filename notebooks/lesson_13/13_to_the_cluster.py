@@ -143,7 +143,7 @@ assert by_torchrun["accuracy"] > 0.6, "and it has learned something"
 # |---|---|---|
 # | `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` | `torchrun` | `init_process_group("nccl")` with a GPU for each rank, else `"gloo"` |
 # | `OMPI_COMM_WORLD_RANK`, `PMIX_RANK` or `PMI_RANK` | an MPI, or `srun --mpi=pmix` (section 5) | `init_process_group("mpi4py", init_method="mpi://")`, or `"nccl"` with a GPU for each rank |
-# | none of these | no launcher | nothing: a world of one |
+# | none of these | no launcher | a world of one |
 #
 # ## 2. What the launcher tells
 #
