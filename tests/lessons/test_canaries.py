@@ -40,7 +40,7 @@ CELLS = {
     "an expected error": ("1 / 0", ZERO, [RAISES], None),
     "an engine raises": (ONE_RANK_RAISES, [], [IGNORE], "caused an exception"),
     "an engine raises a child": ("%px assert rank == 0", [], [IGNORE], "caused an exception"),
-    "a comment above a magic": ("# twice\n%%px\n1 / 0", [], [IGNORE], "in the first line"),
+    "a comment above a magic": ("# twice\n%%px\n1 / 0", [], [IGNORE], "the first line of its cell"),
     "a magic nobody knows": ("%pxx 1 / 0", [], [IGNORE], "did not know what to do"),
     "a wrong stored output": ("print(2 * 3)", printed("5\n"), [], "outputs differ"),
     "a wrong output of a rank": (
