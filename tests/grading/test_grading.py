@@ -121,7 +121,7 @@ def test_endings_are_named(results: Path) -> None:
         ("dan", "00.neighbours"): "no cell of the notebook has the exercise",
         ("dan", "00.global_accuracy"): "rank 1",
         ("eve", "00.neighbours"): "a verdict that no check has given",
-        ("fay", "00.my_share"): "00_start_here.ipynb is no notebook",
+        ("fay", "00.my_share"): "00_start_here.ipynb is not a notebook",
         ("gus", "00.neighbours"): "more than any answer needs",
         ("hal", "00.neighbours"): "Taken from another cell",
         ("jon", "00.neighbours"): "nothing was handed in",
