@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import threading
@@ -29,8 +30,11 @@ MISSED_SECONDS = 10.0
 ROUNDS = 4000
 LONG = 4_000_000  # float32, 16 MiB
 NOT_TAKEN = 100_000  # enough for a send to wait
+BEFORE = 40  # short messages, for which a sender has memory
 A_MOMENT = 0.3
 MOST_HELPED_SECONDS = 0.04  # it takes 2 to 9 ms; where the sender looks once a slice, 67 and more
+
+_number = itertools.count()
 
 
 def waits(
@@ -322,6 +326,36 @@ def case_messages_from_any_rank_wake_their_receiver(rank: int, size: int) -> Non
             for other in range(1, size):
                 comm.send("next", other)
     assert longest < 0.8 * MISSED_SECONDS, longest
+
+
+@case(sizes=(2, 4), seconds=60)
+def case_a_message_behind_others_is_found_before_its_receiver_sleeps(rank: int, size: int) -> None:
+    """All have been sent, so nobody rings any more; a thread of its own does not spin first."""
+    comm, took = world(), []
+    # No call of MPI tells rank 0 so, which would take them in.
+    store = dist.PrefixStore(f"behind {next(_number)}", dist.group.WORLD.get_group_store())
+
+    def receive() -> None:
+        began = time.monotonic()
+        for other in range(1, size):
+            assert comm.recv(source=other, tag=2) == "behind"
+        took.append(time.monotonic() - began)
+
+    if rank:
+        requests = [comm.isend("before", 0, tag=1) for _ in range(BEFORE)]
+        comm.send("behind", 0, tag=2)
+        store.set(str(rank), "sent")
+        for request in requests:
+            request.wait()
+        return
+    store.wait([str(other) for other in range(1, size)], timedelta(seconds=30))
+    with long_slices():
+        thread = threading.Thread(target=receive)
+        thread.start()
+        thread.join()
+    assert took, "its thread failed"
+    assert took[0] < 0.8 * MISSED_SECONDS, took
+    assert all(comm.recv(tag=1) == "before" for _ in range(BEFORE * (size - 1)))
 
 
 @case(sizes=(2, 3), seconds=60)
