@@ -24,7 +24,7 @@ _LEGEND = [
 # What the course itself tells of these has no text of its own.
 _GENERAL = {
     "it-raises": "the function raised an exception",
-    "does-not-finish": "the function did not finish in its time",
+    "does-not-finish": "the function did not finish in time",
     "it-hangs": "ranks waited for others that never came",
 }
 

@@ -155,7 +155,7 @@ def homes(pattern: str, inside: str, exercises: Collection[str]) -> list[Learner
         except OSError:
             pass  # none of the class, or not yet
     if closed and not learners:
-        raise NothingToReadError(f"you may not read {pattern}: call it as root, by sudo")
+        raise NothingToReadError(f"you may not read {pattern}: run this as root, with sudo")
     return learners
 
 

@@ -65,7 +65,7 @@ def _ours() -> argparse.ArgumentParser:
 
 def _problem(ours: argparse.Namespace) -> str:
     if ours.name and not ours.shared:
-        return "--name is what you are called in a class: give --class SHARED, too"
+        return "--name is your name in a class, so it needs --class SHARED as well"
     if ours.shared and not (ours.shared.is_dir() and os.access(ours.shared, os.W_OK | os.X_OK)):
         return (
             f"--class {ours.shared} is not a folder that you may write to: ask your teacher for it"

@@ -187,7 +187,9 @@ def scatter(
         ValueError: if the batch is empty.
     """
     if batch.dim() == 0 or len(batch) == 0:
-        raise ValueError(f"a batch of shape {tuple(batch.shape)} cannot be dealt out: no samples")
+        raise ValueError(
+            f"a batch of shape {tuple(batch.shape)} cannot be split: it has no samples"
+        )
     log = Log() if log is None else log
     with log.span(devices[0], label):
         shards = batch.chunk(len(devices))

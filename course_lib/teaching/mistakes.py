@@ -314,7 +314,7 @@ class _Reader:
         try:
             parts = list(string.Formatter().parse(template))
         except ValueError as error:
-            problem = f"{error}: a brace that is meant is written twice, {{{{ or }}}}"
+            problem = f"{error}: write a literal brace twice, {{{{ or }}}}"
             raise self.fail(problem, self.text_line) from None
         for _, name, form, conversion in parts:
             if name is not None and (not name.isidentifier() or conversion or "{" in (form or "")):

@@ -233,5 +233,5 @@ def _unavailable(name: str, root: Path, why: str) -> DataUnavailableError:
     return DataUnavailableError(
         f"the {name} files are not below the data root {root} and could not be downloaded "
         f"({why}). Put them there, or set COURSE_DATA to a folder that has them; "
-        "without a network go on with the digits: load('digits')"
+        "without a network use the digits: load('digits')"
     )

@@ -26,9 +26,9 @@ from IPython.core.autocall import IPyAutocall
 _PR_SET_PDEATHSIG = 1
 
 _INSTEAD = (
-    "would not end the cell but this rank, and its variables would be lost. To end a cell early, "
-    "raise an error; in a cell without %%px, cluster.stop() ends all ranks and cluster.restart() "
-    "starts fresh ones."
+    "would end this rank, not the cell, and lose its variables. To end a cell early, raise an "
+    "error; in a cell without %%px, cluster.stop() ends all ranks and cluster.restart() starts "
+    "fresh ones."
 )
 
 

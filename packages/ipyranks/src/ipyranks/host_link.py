@@ -132,7 +132,7 @@ class HostLink:
                 self._why(what, "the checkout and its .venv must have the same path on every host")
             )
         by_hand = to_try(self._reach(self.host, ["true"]))
-        raise HostError(self._why("cannot be used", f"this has to work:  {by_hand}"))
+        raise HostError(self._why("cannot be used", f"this command must succeed:  {by_hand}"))
 
     def _why(self, what: str, advice: str) -> str:
         lines = tail(self._directory.logs / f"agent-{self.host}.log", 5)

@@ -251,7 +251,7 @@ class Keeper:
             if differs := differences(ours, hello["versions"]):
                 raise HostError(
                     f"{host} has {', '.join(differs)}: every host needs the same; "
-                    "install it there, with the course by make setup"
+                    "install that version there (the course does it by make setup)"
                 )
             # srun hands on our variables: the connection of whoever has come to this host by ssh.
             connection = "" if by_slurm else hello["connection"]

@@ -62,10 +62,10 @@ class RankMagics(ParallelMagics):
     @magic_arguments()
     @exec_args
     @output_args
-    @argument("--local", action="store_true", help="run the cell in the notebook, too")
+    @argument("--local", action="store_true", help="run the cell in the notebook as well")
     @argument(
         "--limit",
-        help="end the cell after so many seconds (60 by default, ``cluster.limit``), with a "
+        help="end the cell after this many seconds (60 by default, ``cluster.limit``), with a "
         "report of what every rank was doing; ``60+`` counts only time without progress, "
         "``none`` is no limit",
     )

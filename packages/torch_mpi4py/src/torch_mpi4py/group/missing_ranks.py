@@ -112,8 +112,8 @@ def _outcome(comm: MPI.Intracomm, store: dist.Store, seconds: float, wait_all_ra
         except KeyboardInterrupt:
             number = store.add(_place_of(rank), 0)  # it may have struck right behind that call
             key = _round(number)
-            answer = "DeadlineError monitored_barrier: a rank was interrupted before all had come"
-            decide(who_came(), answer)
+            why = "a rank was interrupted before all ranks arrived"
+            decide(who_came(), f"DeadlineError monitored_barrier: {why}")
             raise
         ranks, _, answer = store.get(key).decode().partition(" ")
         if str(rank) in ranks.split(","):
@@ -139,7 +139,7 @@ def _answer(
         gone: which of those that are missing will never come, and why; "" if none.
     """
     named = missing if wait_all_ranks else missing[:1]
-    late = f"{rank_list(named)} did not come within {seconds:g} s"
+    late = f"{rank_list(named)} did not arrive within {seconds:g} s"
     if dead:
         also = f", and {late}" if missing and wait_all_ranks else ""
         return f"RankFailedError {_death(dead, also)}"
@@ -148,8 +148,8 @@ def _answer(
     if gone:
         return f"RevokedError monitored_barrier: {gone}."
     if len(missing) > len(named):
-        late += " (nor did others: wait_all_ranks=True names all)"
-    text = f"monitored_barrier: Timed out because {late}. The group is as usable as before."
+        late += " (nor did others; wait_all_ranks=True names them all)"
+    text = f"monitored_barrier: Timed out because {late}. The group is still usable."
     return f"DeadlineError {text}"
 
 

@@ -277,7 +277,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         failure = self.failure
         if failure is not None:
             raise RevokedError(
-                f"{what}: this group is unusable since an earlier failure: {failure}"
+                f"{what}: this group is unusable after an earlier failure: {failure}"
             )
 
     # --- running --------------------------------------------------------------------------
@@ -426,7 +426,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         for rank in members:
             require_peer(rank, self._size, "split_group:")
         if not members or len(set(members)) < len(members):
-            raise ValueError(f"split_group: each of the ranks once, and at least one, not {ranks}")
+            raise ValueError(f"split_group: give at least one rank, and none twice, not {ranks}")
         if self._rank not in members:
             return None
         name = group_name or f"{self._group_name}:split:{'_'.join(map(str, members))}"

@@ -148,7 +148,7 @@ def _error(
     what: str, why: str, present: str, seconds: float, comm: MPI.Intracomm
 ) -> CommunicationError:
     """Return the error that says why not all came."""
-    others = "Other groups are as usable as before."
+    others = "Other groups are still usable."
     kind, _, dead = why.partition(" ")
     if kind == _DEAD:
         return rank_failed(what, list(map(int, dead.split())), comm)
@@ -156,11 +156,11 @@ def _error(
         return freed(what, comm)
     if kind == _LATE:
         return DeadlineError(
-            f"{what}: Timed out after {seconds:g} s: only {present} ranks came; "
+            f"{what}: Timed out after {seconds:g} s: only {present} ranks arrived; "
             f"every rank must make this call. {others}"
         )
     if kind == _INTERRUPTED:
-        return DeadlineError(f"{what}: a rank was interrupted before all had come. {others}")
+        return DeadlineError(f"{what}: a rank was interrupted before all ranks arrived. {others}")
     return RevokedError(f"{what}: {why}. {others}")
 
 

@@ -67,7 +67,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Make the settings known."""
-    parser.addini("ranks_backend", "process group for tests on ranks, none if empty", default="")
+    parser.addini(
+        "ranks_backend", "backend of the default group in tests on ranks; empty: none", default=""
+    )
     parser.addini("ranks_timeout", "seconds that a test on ranks may take", default="60")
 
 
@@ -312,7 +314,7 @@ class OnController:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which ranks have not ended well."""
         for text in self._bad_ends:
-            terminalreporter.section("ranks that did not end well", red=True)
+            terminalreporter.section("ranks that did not end cleanly", red=True)
             terminalreporter.write_line(text)
 
 

@@ -98,7 +98,9 @@ class Traffic:
     def __enter__(self) -> Traffic:
         log = events.log
         if not log.enabled:
-            raise RuntimeError("Traffic counts what the event log sees: set events.log.enabled")
+            raise RuntimeError(
+                "Traffic counts what is in the event log: set events.log.enabled = True"
+            )
         if self._communicator is not None:
             name = log.group_of(self._communicator)
             self._only = (name.name, name.ranks)
