@@ -49,7 +49,7 @@ def assert_replicas_equal(model: Model, group: dist.ProcessGroup | None = None) 
         group: process group, the default one if None.
 
     Raises:
-        InvariantError: on every rank, also if the ranks' models differ in layout.
+        InvariantError: on every rank, even if the ranks' models differ in layout.
     """
     tensors, reference = _with_first_rank(model, model, group)
     rank = dist.get_rank(group)

@@ -31,8 +31,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Now, while there is no group: its functions keep the default group of the moment of its import
-# as their default argument, for ever (_end_gloo_at_exit). Making an optimizer would import it.
+# Import it while there is no group: its functions keep the default group that exists at their
+# import as a default argument (_end_gloo_at_exit). Making an optimizer would import it.
 import torch.distributed.nn.functional
 from torch_mpi4py.core import gpus
 
@@ -169,15 +169,15 @@ def _alone(timeout: timedelta, any_source: bool) -> tuple[int, torch.device]:
 
 
 def _end_gloo_at_exit() -> None:
-    """Have gloo's threads joined where it is safe, when the program has ended and Python has not.
+    """Have gloo's threads joined when it is safe: the program has ended, and Python has not.
 
-    Whoever lets the last reference to a gloo group go joins its threads, and such a thread needs
-    the interpreter's lock (the GIL) to let go of the tensors of its last operation. Too early,
-    when DDP's reducer is deleted, the caller holds the lock and both wait for ever; too late, when
-    Python has begun to end, a thread that asks for the lock aborts the process (PyTorch 2.13).
-    The backend's own Python object gives the lock away before it joins, so it goes last. Either
-    happened once in hundreds of runs, and in every third if the threads were ``SCHED_IDLE`` and
-    both cores busy.
+    Dropping the last reference to a gloo group joins its threads, and such a thread needs the
+    interpreter's lock (the GIL) to release the tensors of its last operation. Too early, when DDP's
+    reducer is deleted, the caller holds the lock and both wait indefinitely. Too late, when Python
+    has begun to end, a thread that asks for the lock aborts the process (PyTorch 2.13). The
+    backend's own Python object releases the lock before it joins, so it is dropped last. Either
+    failure happened once in hundreds of runs, and in every third if the threads were ``SCHED_IDLE``
+    and both cores busy.
     """
     assert dist.group.WORLD is not None
     last = [dist.group.WORLD._get_backend(torch.device("cpu"))]

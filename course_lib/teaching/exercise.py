@@ -7,7 +7,7 @@ A check is written in ``notebooks/lesson_NN/exercises.py``::
         ...  # call ring_pass; raise WrongAnswer("ring-not-closed", last=3)
         return "The token went once round."  # said after "right."
 
-What a learner is told of a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
+The message about a mistake is in ``mistakes.md`` beside it (:mod:`.mistakes`).
 
 With ``where="engines"`` it runs on every rank with that rank's function, with
 ``where="notebook"`` once, in the notebook's kernel. Such a check must not import

@@ -69,7 +69,7 @@ def save_checkpoint(
 
     Args:
         path: file to write; an older one is replaced only when the new one is complete.
-        model: plain, or inside of DataParallel or DistributedDataParallel.
+        model: plain, or inside DataParallel or DistributedDataParallel.
         optimizer: its state is saved.
         scheduler: anything with ``state_dict``, or None.
         step: steps done in the current epoch.

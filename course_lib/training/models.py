@@ -48,7 +48,7 @@ class LeNet(nn.Module):
         classes: number of classes.
 
     Raises:
-        ValueError: for another size, also in ``forward``.
+        ValueError: for another size, here or in ``forward``.
     """
 
     def __init__(self, channels: int = 1, size: int = 28, classes: int = 10) -> None:

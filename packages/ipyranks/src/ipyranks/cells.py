@@ -1,7 +1,7 @@
-"""Runs a cell on the ranks to its end, and gets them out of one that does not end.
+"""Runs a cell on the ranks to its end, and frees them from one that does not end.
 
-A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait in vain for
-one that raised an error, or the stop button is pressed.
+A :class:`Cell` waits until all ranks have ended it, its limit has passed, ranks wait for one that
+raised an error, or the stop button is pressed.
 """
 
 from __future__ import annotations

@@ -42,18 +42,18 @@ def start_cluster(
 ) -> Cluster:
     """Start ``n`` MPI engines, print who they are, and make ``%%px`` run cells on them.
 
-    If this notebook already has a cluster of ``n`` ranks, also from before a restart of its
-    kernel, that one is used, with its variables. Every rank offers the names ``rank``,
+    If this notebook already has a cluster of ``n`` ranks, even from before a restart of its
+    kernel, that one is used, with its variables. Every rank has the names ``rank``,
     ``world_size``, ``comm`` (an MPI communicator of all ranks), ``device``, ``torch``,
     ``dist`` (``torch.distributed``) and ``np``.
 
     The cluster ends with :meth:`Cluster.stop`, when the notebook is shut down, or ``grace``
     seconds after its kernel was restarted or died without coming back for it.
 
-    Where neither ``hosts`` nor ``slurm`` is given, ``IPYRANKS_CLUSTER`` may name one of them for
+    If neither ``hosts`` nor ``slurm`` is given, ``IPYRANKS_CLUSTER`` may name one of them for
     all notebooks: ``hosts:node1:2,node2:2``, ``slurm``, ``slurm:partition=main,nodes=2``, or
-    ``local`` for this machine. Otherwise a notebook inside of a job of Slurm uses the nodes of
-    that job, and any other one this machine.
+    ``local`` for this machine. Otherwise a notebook in a Slurm job uses the nodes of that job,
+    and any other notebook this machine.
 
     Args:
         n: number of ranks; more than there are cores is fine.

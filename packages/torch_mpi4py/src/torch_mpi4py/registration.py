@@ -23,7 +23,7 @@ _registered = False
 
 
 def autoload() -> None:
-    """Register from inside of ``import torch``, which must not fail because of this package."""
+    """Register inside ``import torch``, which must not fail because of this package."""
     try:
         register()
     except Exception as error:

@@ -204,8 +204,8 @@ class Position(NamedTuple):
         running: whether a cell or a program was running.
         outcome: how the latest cell or the program ended: "" if well, or the error.
         began: when the latest cell or the program began, 0 if none has.
-        renewed: when communication was last made anew; what was open before is over.
-        lost: what the latest cell has lost, in flags of whoever runs cells.
+        renewed: when communication was last renewed; what was open before is over.
+        lost: what the latest cell has lost, in flags defined by the program that runs cells.
         notebook: whether the process runs cells, so that it does not end by itself.
         run: which run of a cell the latest is, the same on all ranks that were asked for it
             together; empty where nobody says.
@@ -374,7 +374,7 @@ class Board:
         return sorted(self._event(fields, texts) for fields in whole if fields[0] == fields[-1] > 0)
 
     def _forget_replaced_strings(self) -> bool:
-        """Forget what was read if places have got other strings since; return whether so."""
+        """Forget what was read if any string was replaced since; return whether one was."""
         generation = board_strings.generation(self._memory, STRINGS_AT)
         if generation == self._generation:
             return False
@@ -421,7 +421,7 @@ class BoardWriter:
         enabled: whether operations are recorded.
         latest_number: that of the latest event, roughly: any thread writes it.
         listeners: called with each event when it ends, by the thread on which it does; for
-            whoever must not miss one when the ring turns over.
+            readers that must not miss one when the ring buffer wraps round.
         reader: reads this board in its own process.
         arrivals: the words by which its ranks meet others, each of 64 bits.
         bell: the words by which others wake it, and that they may write.
@@ -635,7 +635,7 @@ class BoardWriter:
         return verdict
 
     def _write_note(self, begin: int, fields: list[Any] | tuple[Any, ...]) -> None:
-        # In one go: whoever is stopped in the middle leaves it unreadable.
+        # In one write: a process stopped in the middle would leave it unreadable.
         number = NUMBER.pack(next(self._serial))
         text = json.dumps(fields, ensure_ascii=False).encode(errors="replace")
         note = number + len(text).to_bytes(4, "little") + text + number

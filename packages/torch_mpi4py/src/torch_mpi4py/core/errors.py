@@ -14,7 +14,7 @@ class CommunicationError(DistBackendError):
     """Base of all errors that the backend raises about communication."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the caller's own lines, not what went on inside of them."""
+        """What a notebook shows: the caller's own lines, not what went on inside them."""
         get_ipython = sys.modules["IPython"].get_ipython
 
         ending = _up_to_the_caller(self.__traceback__)

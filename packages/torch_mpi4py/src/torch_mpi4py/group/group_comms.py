@@ -1,7 +1,7 @@
 """Makes the communicators that process groups run on.
 
-All ranks of a group come here together. Where only a part of the ranks does, they meet at the
-store first, so that one which never comes holds up nobody inside of MPI.
+All ranks of a group come here together. If it is only some of the ranks, they meet at the store
+first, so that a rank which never comes holds up none inside MPI.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A barrier that names the ranks which do not come.
+"""A barrier that names the ranks which do not arrive.
 
-Ranks sign in at the rendezvous store, and MPI is not touched: a group whose barrier was given up
-is as usable as before. They meet in rounds. Who finds first that all have come, or that this rank
-has waited long enough, decides a round for all who are in it, by one entry in the store that is
-written once: so either all of them pass or none. Who comes later goes on to the next round.
+Ranks sign in at the rendezvous store and do not touch MPI, so a group is still usable after its
+barrier was given up. They meet in rounds. The first rank that finds that all have arrived, or that
+it has waited long enough, decides the round for all ranks in it, by one entry in the store that is
+written once: so either all of them pass or none. A rank that arrives later goes to the next round.
 """
 
 from __future__ import annotations

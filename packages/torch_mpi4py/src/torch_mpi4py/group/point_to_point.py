@@ -150,7 +150,7 @@ class PointToPointWork(Handle):
         return self._channel.comm
 
     def post(self) -> None:
-        """Start it; a receive that was taken back is started anew, into the same tensor."""
+        """Start it; a receive that was cancelled is started again, into the same tensor."""
         try:
             self._request = self._start(self._channel.comm)
         except MPI.Exception as error:

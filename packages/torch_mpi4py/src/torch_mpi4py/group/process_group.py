@@ -221,7 +221,7 @@ class MPIProcessGroup(RefusedMethods, dist.ProcessGroup):
         """Let receives from any source go on among the living; return the dead ranks."""
         failed = self.failed_ranks()
         if failed:
-            self.comm.Ack_failed(len(failed))  # and no later ones, which nobody has been told of
+            self.comm.Ack_failed(len(failed))  # not later ones, which have not been reported
             point_to_point.post_again(self._channels[0])
         return failed
 

@@ -233,7 +233,7 @@ class CollectiveWork(Handle, Collective):
             if once.acquire(blocking=False):
                 settle(future, self.tensors, self.error)
 
-        # Whoever ends it looks for this afterwards: one of the two sees the other.
+        # The thread that ends it looks for this afterwards: one of the two sees the other.
         self._on_done = complete
         if self.done:
             complete()

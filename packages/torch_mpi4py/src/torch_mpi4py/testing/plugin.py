@@ -23,7 +23,7 @@ from .marks import DESCRIPTION, MANY, RanksMark
 _SOCKET = "RANKS_SOCKET"  # as .crews has it, which is imported only where ranks are started
 _MOST_RANKS = 8  # that are kept: each takes as much memory as an import of torch
 # Options of pytest itself, and of plugins, that are about this process: which tests run, how they
-# are told of, what measures or distributes them. Ranks take over all others.
+# are reported, what measures or distributes them. Ranks use all others.
 _NOT_FOR_RANKS = {
     *("file_or_dir", "keyword", "markexpr", "maxfail", "plugins", "xmlpath", "junitprefix"),
     *("basetemp", "collectonly", "capture", "usepdb", "usepdb_cls", "trace", "lf", "failedfirst"),
