@@ -1,6 +1,6 @@
 """Makes the process group for a program that runs under mpiexec, torchrun, or by itself.
 
-The environment tells which launcher it was, and that determines backend and device:
+The environment shows which launcher was used, which determines backend and device:
 
 ========= ============ =======================================================
 launcher  backend      device
@@ -12,8 +12,8 @@ torchrun  gloo         otherwise: the CPU
 (none)    gloo         the CPU, or the first GPU; one rank
 ========= ============ =======================================================
 
-``COURSE_BACKEND=mpi4py`` (or ``gloo``, under torchrun) leaves NCCL out. Only under mpiexec is MPI
-started: torchrun's ranks are no MPI job.
+``COURSE_BACKEND=mpi4py`` (or ``gloo``, under torchrun) excludes NCCL. MPI is started only under
+mpiexec: torchrun's ranks are not an MPI job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MPIEXEC = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")  # Open MPI, any PM
 
 @dataclass(frozen=True)
 class Place:
-    """Where this process stands among the ranks.
+    """The place of this process among the ranks.
 
     Attributes:
         rank: 0 to ``world_size`` - 1.
@@ -100,7 +100,7 @@ def chooses_nccl(identities: Sequence[str], nccl: bool, wanted: str = "") -> boo
     Args:
         identities: of every rank, which GPU it takes, as ``torch_mpi4py.core.gpus.identity`` says.
         nccl: whether PyTorch has NCCL.
-        wanted: the value of ``COURSE_BACKEND``, empty if nobody has set it.
+        wanted: the value of ``COURSE_BACKEND``, empty if it is not set.
     """
     return nccl and wanted in ("", "nccl") and gpus.own_gpu_each(identities)
 
