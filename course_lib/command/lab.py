@@ -6,10 +6,10 @@ Usage::
 
     rank-by-rank lab [FOLDER] --class SHARED [--name NAME] [...]
 
-FOLDER is made if it is not there. Your copies of the lessons are in its workspace, and nothing
-ever overwrites them. Without FOLDER it is the one around you in which lessons are already, or else
-rank-by-rank, in the folder where you are. With --class your teacher sees how you get on, by what
-your notebooks write to the folder SHARED (never your code), under NAME or that of your account.
+FOLDER is created if it does not exist. Your copies of the lessons are in its workspace, and nothing
+ever overwrites them. By default, FOLDER is the enclosing one that already has lessons, or else
+rank-by-rank in the current folder. With --class, your teacher sees your progress from what your
+notebooks write to the folder SHARED (never your code), under NAME or the name of your account.
 Examples::
 
     rank-by-rank lab ~/course

@@ -39,8 +39,8 @@ _LIMIT_OF_A_LINE = re.compile(r"^\s*--limit(?:=|\s+)(\S+)\s*")
 class RankMagics(ParallelMagics):
     """ipyparallel's magics, on the :class:`~ipyranks.Cluster` of the moment.
 
-    They are registered once: what ``%pxconfig`` says of streaming, progress and signals outlives
-    a shrink, a restart, and the cluster.
+    They are registered once, so the settings of ``%pxconfig`` for streaming, progress and signals
+    survive a shrink, a restart, and the cluster.
     """
 
     def __init__(self, shell: Any) -> None:
@@ -263,7 +263,7 @@ def require_first_line(lines: list[str]) -> list[str]:
     """Return a cell's lines as they are.
 
     Raises:
-        ClusterError: if a cell magic stands where IPython would take it for a line magic.
+        ClusterError: if a cell magic is where IPython would treat it as a line magic.
     """
     if lines and lines[0].startswith("%%"):
         return lines  # below the magic anything may stand

@@ -41,8 +41,8 @@ def unfinished(result: Any) -> list[int]:
 def free(cluster: Connection, result: Any, signum: int = signal.SIGINT) -> list[int]:
     """Get all ranks out of a cell; return those that can't be freed.
 
-    One whose heart has stopped, in C code that keeps the interpreter's lock, is not waited for
-    as long as the others.
+    A rank whose heartbeat has stopped, in C code that holds the interpreter's lock, is waited for
+    less long than the others.
     """
     signalled: dict[int, float] = {}
     began = time.perf_counter()
@@ -121,7 +121,7 @@ class Recovery:
         return sorted({*cluster.busy(ranks), *not_begun})
 
     def note_stuck(self, ranks: list[int], result: Any = None) -> str:
-        """Remember ranks that could not be freed; return what can be done about them.
+        """Remember ranks that could not be freed; return what to do about them.
 
         Args:
             ranks: these ranks.

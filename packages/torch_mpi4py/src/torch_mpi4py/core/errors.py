@@ -64,7 +64,7 @@ class MismatchError(CommunicationError):
 
 
 class DeliveryError(CommunicationError):
-    """The operation went well on all ranks, but this one could not take in its result.
+    """The operation succeeded on all ranks, but this one could not write its result.
 
     The other ranks have theirs, and the group stays usable.
     """

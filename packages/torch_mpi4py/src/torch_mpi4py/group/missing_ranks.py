@@ -40,10 +40,10 @@ def monitored_barrier(
 
     Args:
         group: the group, the default group if None.
-        timeout: time allowed (a number means seconds), the group's own if None. It is over for all
-            when it is for the first; zero asks who is there now.
-        wait_all_ranks: name all ranks that are missing. Otherwise the first is named, and where
-            one has died, ended or destroyed its group nobody waits until the time-out.
+        timeout: time allowed (a number means seconds), the group's own if None. It ends for all
+            when it ends for the first; zero asks which ranks are there now.
+        wait_all_ranks: name all ranks that are missing. Otherwise only the first is named, and if
+            a rank has died, ended or destroyed its group, the others don't wait for the time-out.
 
     Raises:
         DeadlineError: on every rank that came, if one does not in time. The group stays usable.

@@ -1,8 +1,8 @@
-"""Groups in which each device has a backend of its own, such as ``"cpu:mpi4py,cuda:nccl"``.
+"""Groups in which each device has its own backend, such as ``"cpu:mpi4py,cuda:nccl"``.
 
-PyTorch asks for the backend of one device after the other, and takes a group that is written in
-Python for all of them. So ours is such a group: it has the backends made that PyTorch has not made
-yet, keeps them in a group of PyTorch's, and passes on the calls with tensors of their devices.
+PyTorch asks for the backend of one device after the other, and uses a group written in Python for
+all of them. Ours is such a group: it makes the backends that PyTorch has not made yet, keeps them
+in a PyTorch group, and passes on the calls with tensors of their devices.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def make_others(
 class MixedGroup(MPIProcessGroup):
     """A group on MPI that leaves the tensors of some devices to other backends.
 
-    What has no device is done by MPI: a barrier that names none, object collectives if the CPU is
-    ours, ``monitored_barrier``. Deadlines, freeing and reports are those of MPI's part.
+    MPI does everything without a device: a barrier that names none, object collectives if the CPU
+    is ours, ``monitored_barrier``. Deadlines, freeing and reports are those of MPI's part.
 
     Args:
         comm, timeout, store: as :class:`MPIProcessGroup` takes them.

@@ -1,7 +1,7 @@
 """Methods that torch declares for every process group and ours does not have.
 
-Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here
-each call raises, and says why.
+Torch's own would look for a backend in C++, and some would keep a hook that is never called. Here,
+each call raises an error that says why.
 """
 
 from __future__ import annotations

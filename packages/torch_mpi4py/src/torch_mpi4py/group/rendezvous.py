@@ -1,6 +1,6 @@
-"""Ranks that MPI started already know each other, so no address need be given.
+"""Ranks that MPI started already know each other, so no address is needed.
 
-``init_method="mpi://"`` takes rank and world size from MPI. Torch also wants a key-value
+``init_method="mpi://"`` gets rank and world size from MPI. Torch also needs a key-value
 store: rank 0 opens one on a port the system chooses and broadcasts its address over MPI.
 """
 

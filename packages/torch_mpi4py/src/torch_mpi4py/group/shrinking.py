@@ -1,11 +1,11 @@
-"""After a death the survivors agree on who lives, and go on among themselves.
+"""After a death, the survivors agree on which ranks live, and continue without the dead.
 
 :func:`shrink` renews everything: the base, :func:`torch_mpi4py.comm.guarded_comm` and the default
-process group. ``group.shrink()`` renews one group of a part of the ranks. Both are calls for
-all survivors; they work where ranks can be freed (Open MPI with ULFM).
+process group. ``group.shrink()`` renews one group of some of the ranks. All survivors must call
+them; they work if ranks can be freed (Open MPI with ULFM).
 
-Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and a call that was given up is
-taken up again by the next one.
+Nothing can interrupt ``MPI_Comm_shrink``, so it runs on a thread, and the next call
+continues one that was given up.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class Shrunk(NamedTuple):
 
 
 def shrink(seconds: float = DEFAULT_TIMEOUT_SECONDS) -> Shrunk:
-    """Go on with the ranks that live; each of them must call this.
+    """Continue with the living ranks; each of them must call this.
 
-    What ranks may still be waiting in is revoked first. Afterwards :func:`world` gives a
+    Everything in which ranks may still be waiting is revoked first. Afterwards, :func:`world` is a
     communicator of the survivors, with new numbers in the same order. If there was a default
     process group, there is a new one, with the same time-out; all other groups are gone.
-    Variables stay. A model's weights are equal on all ranks only if all ended the same step.
+    Variables are kept. A model's weights are equal on all ranks only if all finished the same step.
 
     Args:
         seconds: time allowed for the others to come.
 
     Raises:
-        DeadlineError: if a living rank does not come; call it again, then it goes on.
+        DeadlineError: if a living rank does not come; call it again to continue.
         CommunicationError: if this MPI has no fault tolerance.
     """
     comm = current_world()
