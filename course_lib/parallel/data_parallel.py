@@ -141,9 +141,9 @@ class Log:
     def move(
         self, what: str, tensor: torch.Tensor, source: VirtualDevice, dest: VirtualDevice
     ) -> torch.Tensor:
-        """Return a copy of ``tensor`` on ``dest``, outside the graph, and write it down.
+        """Return a copy of ``tensor`` on ``dest``, outside the graph, and record it.
 
-        A tensor that stays where it is is not copied.
+        A tensor is not copied if it stays on its device.
         """
         if source is dest:
             return tensor.detach()

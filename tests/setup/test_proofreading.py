@@ -86,6 +86,20 @@ def test_only_markdown_cells_of_a_lesson_are_read(tmp_path: Path) -> None:
     assert found_in(tmp_path, "01_lesson.py", lesson) == [(2, "mend"), (9, "mend")]
 
 
+def test_only_docstrings_and_comments_of_a_program_are_read(tmp_path: Path) -> None:
+    program = (
+        '"""Mend it.\n\nArgs:\n    what: to mend, but not ``mend``, nor "to mend".\n"""\n\n'
+        'mend = "mend"  # mends it\n\n\ndef mend_it(mend: str = """mend""") -> str:\n'
+        "    # a tpyo is let through\n    return mend\n"
+    )
+    assert found_in(tmp_path, "tool.py", program) == [(1, "Mend"), (4, "mend"), (7, "mends")]
+
+
+def test_programs_are_among_the_files() -> None:
+    names = {path.name for path in files()}
+    assert {"README.md", "00_start_here.py", "process_group.py", "keeper.py", "loops.py"} <= names
+
+
 def test_ids_and_fields_of_mistakes_are_passed_over(tmp_path: Path) -> None:
     page = "## 01.ring_mend\n\n### mend-it\n\nrank {mend} has to mend it\n"
     assert found_in(tmp_path, "mistakes.md", page) == [(5, "mend")]

@@ -223,7 +223,7 @@ def draw(plot: Callable[[Canvas], None], alt: str, height: float) -> Figure:
         text = io.StringIO()
         canvas.savefig(text, format="svg", edgecolor="auto", metadata={"Date": None})
     svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]  # an <img> needs no XML declaration
+    svg = svg[svg.index("<svg") :]  # no XML declaration inside <img>
     return Figure(svg, alt)
 
 

@@ -214,7 +214,9 @@ class HostLink:
         if self._process.returncode is None:
             cut_off = self._is_silent()
             self._process.kill()
-        if not gone and not cut_off:  # else its lease is over, and all there ends by itself
+        if (
+            not gone and not cut_off
+        ):  # otherwise its lease ends, and the ranks on it end by themselves
             await self.sweep()
 
     async def sweep(self) -> None:

@@ -80,7 +80,7 @@ def _start_mpi() -> None:
     import mpi4py.MPI
 
     mpi = mpi4py.MPI
-    if not mpi.Is_initialized():  # the program has told mpi4py not to: rc.initialize = False
+    if not mpi.Is_initialized():  # the program has set `rc.initialize = False`
         mpi.Init_thread(mpi.THREAD_MULTIPLE)  # mpi4py keeps the interpreter's lock meanwhile
     if not _initialized_before:
         news_comm = mpi.COMM_WORLD.Dup()
