@@ -114,13 +114,19 @@ MARKS = {
 class ByFile(LoadFileScheduling):
     """Keep the tests of a file in one process, as they share what takes long to start.
 
-    A lesson runs for a minute in processes of its own, so each goes wherever there is room.
-    (Groups by mark do nothing: pytest-xdist 3.8 with pytest 9.2.)
+    A lesson runs for a minute in processes of its own, so each goes wherever there is room, and so
+    do the cases that one start of ranks serves. (Groups by mark do nothing: pytest-xdist 3.8 with
+    pytest 9.2.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        lesson = nodeid.startswith("tests/lessons/test_notebooks.py")
-        return nodeid if lesson else super()._split_scope(nodeid)
+        if nodeid.startswith("tests/lessons/test_notebooks.py"):
+            return nodeid
+        scope = super()._split_scope(nodeid)
+        if scope == "tests/torch_mpi4py/test_battery.py":
+            mpi, ranks_, *_ = nodeid.partition("[")[2].split("-")
+            return f"{scope} {mpi} {ranks_}"
+        return scope
 
 
 @pytest.hookimpl(optionalhook=True)
