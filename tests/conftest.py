@@ -98,6 +98,24 @@ ORDER = (
     "classroom",
     "browser",
 )
+# Of several processes each takes the next file, so the longest come first, or all wait for one.
+LONGEST = (
+    "scripts/test_scripts.py",
+    "torch_mpi4py/test_exits.py",
+    "torch_mpi4py/test_pytest_plugin.py",
+    "torch_mpi4py/test_battery.py",
+    "lessons/test_answers.py",
+    "site/test_site.py",
+    "torch_mpi4py/test_failures.py",
+    "torch_mpi4py/fuzz",
+    "doctor/test_doctor.py",
+    # and of those with clusters
+    "cluster/test_life.py",
+    "cluster/test_stop_and_restart.py",
+    "cluster/test_start_clock.py",
+    "grading/test_grading.py",
+    "lessons/test_notebooks.py",
+)
 # `make test` runs four files of tests at a time, then three files of whole clusters, or lessons,
 # which mostly wait, and then one by one what needs the machine for itself. `make
 # test-cluster` runs those on virtual hosts.
@@ -131,17 +149,22 @@ class ByFile(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
-    """Distribute tests as above."""
+    """Distribute tests as above, in the order of their collection."""
+    config.option.loadscopereorder = False
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the folders of tests in the order above."""
+    longest = LONGEST if hasattr(config, "workerinput") else ()
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+        path = item.path.relative_to(ROOT / "tests")
+        for number, start in enumerate(longest):
+            if path.is_relative_to(start):
+                return number - len(longest)
+        return ORDER.index(path.parts[0]) if path.parts[0] in ORDER else len(ORDER)
 
     items.sort(key=place)
     for item in items:
