@@ -113,7 +113,7 @@ def test_a_deck_has_figures_notes_and_lessons_that_exist(deck: Path) -> None:
         notes = [text for text in re.findall(r"<!--(.*?)-->", slide, re.S) if "_class" not in text]
         spoken = [text for text in notes if "_paginate" not in text]
         assert spoken, f"slide {number} has no speaker notes"
-        assert re.search(r"\d+ min|minute|After the pause", spoken[0]), f"slide {number}: no timing"
+        assert re.search(r"\d+ min|minute|After the break", spoken[0]), f"slide {number}: no timing"
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
