@@ -59,7 +59,7 @@ def test_ranks_that_wait_are_told_with_their_calls() -> None:
         "barrier; rank 1 was through with 1 call; rank 2 made no call"
     )
     assert explain(hang([[receives], [receives]])) == (
-        "ranks wait for messages that do not come, or that nobody takes: rank 0 waited in its "
+        "ranks wait for messages that are not sent, or that no rank receives: rank 0 waited in its "
         "call 1, recv; rank 1 waited in its call 1, recv"
     )
 
