@@ -158,7 +158,7 @@ def test_a_talk_needs_no_mouse(page: Page) -> None:
     speakers_view.value.wait_for_url("**view=presenter**", timeout=20_000)
     page.goto(f"{address}?view=presenter#3")
     notes = page.locator(".bespoke-marp-note.active")
-    expect(notes).to_contain_text("This distinction decides", timeout=20_000)
+    expect(notes).to_contain_text("Nearly every later decision", timeout=20_000)
 
 
 def test_what_does_not_fit_is_found(page: Page) -> None:
