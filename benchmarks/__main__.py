@@ -120,7 +120,7 @@ start: {result["load"]}. Made by `make bench`.
 ## Targets
 
 Targets are about medians. Other load on the machine slows gloo more than MPI, so the ratio of the \
-fastest samples stands beside: where it tells another story, trust neither.
+fastest samples is given as well: if the two disagree, trust neither.
 
 {targets}"""
 

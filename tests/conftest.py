@@ -98,6 +98,24 @@ ORDER = (
     "classroom",
     "browser",
 )
+# Of several processes each takes the next file, so the longest come first, or all wait for one.
+LONGEST = (
+    "scripts/test_scripts.py",
+    "torch_mpi4py/test_exits.py",
+    "torch_mpi4py/test_pytest_plugin.py",
+    "torch_mpi4py/test_battery.py",
+    "lessons/test_answers.py",
+    "site/test_site.py",
+    "torch_mpi4py/test_failures.py",
+    "torch_mpi4py/fuzz",
+    "doctor/test_doctor.py",
+    # and of those with clusters
+    "cluster/test_life.py",
+    "cluster/test_stop_and_restart.py",
+    "cluster/test_start_clock.py",
+    "grading/test_grading.py",
+    "lessons/test_notebooks.py",
+)
 # `make test` runs four files of tests at a time, then three files of whole clusters, or lessons,
 # which mostly wait, and then one by one what needs the machine for itself. `make
 # test-cluster` runs those on virtual hosts.
@@ -114,28 +132,39 @@ MARKS = {
 class ByFile(LoadFileScheduling):
     """Keep the tests of a file in one process, as they share what takes long to start.
 
-    A lesson runs for a minute in processes of its own, so each goes wherever there is room.
-    (Groups by mark do nothing: pytest-xdist 3.8 with pytest 9.2.)
+    A lesson runs for a minute in processes of its own, so each goes wherever there is room, and so
+    do the cases that one start of ranks serves. (Groups by mark do nothing: pytest-xdist 3.8 with
+    pytest 9.2.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        lesson = nodeid.startswith("tests/lessons/test_notebooks.py")
-        return nodeid if lesson else super()._split_scope(nodeid)
+        if nodeid.startswith("tests/lessons/test_notebooks.py"):
+            return nodeid
+        scope = super()._split_scope(nodeid)
+        if scope == "tests/torch_mpi4py/test_battery.py":
+            mpi, ranks_, *_ = nodeid.partition("[")[2].split("-")
+            return f"{scope} {mpi} {ranks_}"
+        return scope
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
-    """Distribute tests as above."""
+    """Distribute tests as above, in the order of their collection."""
+    config.option.loadscopereorder = False
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by the mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the folders of tests in the order above."""
+    longest = LONGEST if hasattr(config, "workerinput") else ()
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(ROOT / "tests").parts[0]
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+        path = item.path.relative_to(ROOT / "tests")
+        for number, start in enumerate(longest):
+            if path.is_relative_to(start):
+                return number - len(longest)
+        return ORDER.index(path.parts[0]) if path.parts[0] in ORDER else len(ORDER)
 
     items.sort(key=place)
     for item in items:

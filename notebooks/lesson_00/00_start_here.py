@@ -297,7 +297,7 @@ def add_up_gradients(network):
 
 
 # %% [markdown]
-# The next cell trains for one epoch. Only the two lines marked `# <-` make it different from training alone. The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
+# The next cell trains for one epoch. Two lines, marked `# <-`, make it different from training alone. (The `all_reduce` at the end only adds up the loss that you will see.) The loss is the sum over the share, divided by the size of the *whole* batch, so the four losses add up to the mean over the batch.
 
 # %%
 # %%px
@@ -425,7 +425,7 @@ for what, run in {
     print(f"{what:26} {seconds:.3f} s an epoch, {speed_up:.2f} times as fast as one thread")
 
 # %% [markdown]
-# Those are the times on your machine (*measured here*). On a quiet machine with 2 cores, four ranks were 1.4 to 1.5 times as fast as one thread, and two threads 1.5 to 1.8 times (*measured* while the lesson was written). With other programs running on the same machine, four ranks fell to 0.7 times the speed of one thread. What to take from that:
+# Those are the times on your machine (*measured here*). On a quiet machine with 2 cores, four ranks were 1.4 to 1.6 times as fast as one thread, and two threads 1.5 to 1.9 times (*measured* while the lesson was written). With other programs running on the same machine, four ranks fell to 0.7 times the speed of one thread. What to take from that:
 #
 # - Four ranks on two cores are not four times as fast. They cannot be more than twice as fast, and they lose some of that to messages and to taking turns on two cores. The busier your machine is, the more they lose.
 # - Threads in one process do as well or better here. So on one small machine you would not need ranks at all.

@@ -113,7 +113,7 @@ def test_a_deck_has_figures_notes_and_lessons_that_exist(deck: Path) -> None:
         notes = [text for text in re.findall(r"<!--(.*?)-->", slide, re.S) if "_class" not in text]
         spoken = [text for text in notes if "_paginate" not in text]
         assert spoken, f"slide {number} has no speaker notes"
-        assert re.search(r"\d+ min|minute|After the pause", spoken[0]), f"slide {number}: no timing"
+        assert re.search(r"\d+ min|minute|After the break", spoken[0]), f"slide {number}: no timing"
 
 
 @pytest.mark.parametrize("deck", build_slides.decks(), ids=lambda deck: deck.stem)
@@ -158,7 +158,7 @@ def test_a_talk_needs_no_mouse(page: Page) -> None:
     speakers_view.value.wait_for_url("**view=presenter**", timeout=20_000)
     page.goto(f"{address}?view=presenter#3")
     notes = page.locator(".bespoke-marp-note.active")
-    expect(notes).to_contain_text("This distinction decides", timeout=20_000)
+    expect(notes).to_contain_text("Nearly every later decision", timeout=20_000)
 
 
 def test_what_does_not_fit_is_found(page: Page) -> None:

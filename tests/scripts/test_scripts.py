@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from tests import ranks
 
 MODELS_IN_PARTS = ("pipeline", "tensor_parallel", "fsdp", "experts")
 SCRIPTS = ("send_recv", "all_reduce", "sync_sgd", "ddp", *MODELS_IN_PARTS)
+TOGETHER = os.path.join("tests", "scripts", "one_after_another.py")
 LIMIT = 150
+Program = tuple[str, tuple[object, ...]]
+"""A script's name and its options."""
 STEPS = 12
 # Rounding in float32 is 6e-8 relative; after 12 steps weights of about 0.1 differ by some 1e-7,
 # and by 2e-5 on processors where it decides which of two pixels a pooling layer takes. One sample
@@ -36,11 +40,41 @@ def result(output: str) -> dict:
 
 
 def by_mpiexec(n: int, name: str, *options: object) -> dict:
-    ended = ranks.run(n, script(name), *map(str, options), limit=LIMIT)
+    (found,) = together_by_mpiexec(n, [(name, options)])
+    return found
+
+
+def together_by_mpiexec(n: int, programs: Sequence[Program]) -> list[dict]:
+    """Return the results of scripts that the same ranks run one after another."""
+    ended = ranks.run(n, *map(str, together(programs)), limit=LIMIT)
     assert ended.returncode == 0, ended.output
     assert not ended.left_behind
-    assert len(ended.output.strip().splitlines()) == 1, ended.output  # no bar without a person
-    return result(ended.output)
+    return results(ended.output, len(programs))
+
+
+def alone(root: Path, programs: Sequence[Program]) -> list[dict]:
+    """Return the results of scripts that one process runs one after another."""
+    ended = python(root, *together(programs))
+    assert ended.returncode == 0, ended.stderr
+    return results(ended.stdout, len(programs))
+
+
+def results(output: str, number: int) -> list[dict]:
+    """Return what the lines of an output give: one result a script, no bar without a person."""
+    lines = output.strip().splitlines()
+    assert len(lines) == number, output
+    return [json.loads(line) for line in lines]
+
+
+def together(programs: Sequence[Program]) -> list[object]:
+    """Return the arguments of Python that run these scripts, each with its options."""
+    if len(programs) == 1:
+        ((name, options),) = programs
+        return [script(name), *options]
+    argv: list[object] = [TOGETHER]
+    for name, options in programs:
+        argv += [script(name), *options, "--"]
+    return argv
 
 
 def python(root: Path, *argv: object) -> subprocess.CompletedProcess:
@@ -116,68 +150,81 @@ def test_all_reduce_by_torchrun(root: Path) -> None:
         assert found["backend"] == "gloo"
 
 
-@pytest.mark.timeout(620)  # four starts
+@pytest.mark.timeout(620)  # three starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
 def test_the_same_training_ends_with_the_same_bits_on_two_ranks(root: Path) -> None:
     """Sums of two terms do not depend on their order, so nothing may differ at all."""
     options = ("--steps", STEPS, "--batch", 8)
-    found = {
-        (name, launcher): run(name, *options)
-        for name in ("sync_sgd", "ddp")
-        for launcher, run in (
-            ("mpiexec", lambda *given: by_mpiexec(2, *given)),
-            ("torchrun", lambda *given: by_torchrun(root, 2, *given)),
-        )
-    }
-    for (name, launcher), values in found.items():
-        assert values["script"] == name
-        assert values["backend"] == {"mpiexec": "mpi4py", "torchrun": "gloo"}[launcher]
-        assert (values["data"], values["steps"], values["ranks"]) == ("digits", STEPS, 2)
-        assert values["samples_per_s"] > 0
-    same = {(values["checksum"], values["loss"], values["accuracy"]) for values in found.values()}
-    assert len(same) == 1, found
+    names = ("sync_sgd", "ddp")
+    by_mpi = together_by_mpiexec(2, [(name, options) for name in names])
+    by_gloo = [by_torchrun(root, 2, name, *options) for name in names]
+    for backend, trained in (("mpi4py", by_mpi), ("gloo", by_gloo)):
+        for name, values in zip(names, trained, strict=True):
+            assert (values["script"], values["backend"]) == (name, backend)
+            assert (values["data"], values["steps"], values["ranks"]) == ("digits", STEPS, 2)
+            assert values["samples_per_s"] > 0
+    assert len({outcome(values) for values in by_mpi + by_gloo}) == 1, (by_mpi, by_gloo)
 
 
-@pytest.mark.timeout(470)
+def outcome(values: dict) -> tuple:
+    """Return what the same training always ends with."""
+    return values["checksum"], values["loss"], values["accuracy"]
+
+
+@pytest.mark.timeout(320)
 def test_three_ranks_equal_one_process_up_to_rounding(root: Path, tmp_path: Path) -> None:
     """Three terms may be added in any order."""
     files = {name: tmp_path / f"{name}.pt" for name in ("sync_sgd", "ddp", "one")}
-    for name in ("sync_sgd", "ddp"):
-        by_mpiexec(3, name, "--steps", STEPS, "--batch", 4, "--save", files[name])
-    alone = python(
-        root, script("sync_sgd"), "--steps", STEPS, "--batch", 12, "--save", files["one"]
-    )
-    assert alone.returncode == 0, alone.stderr
-    assert result(alone.stdout)["ranks"] == 1
+    options = ("--steps", STEPS, "--batch", 4, "--save")
+    together_by_mpiexec(3, [(name, (*options, files[name])) for name in ("sync_sgd", "ddp")])
+    options = ("--steps", STEPS, "--batch", 12, "--save", files["one"])
+    (one,) = alone(root, [("sync_sgd", options)])
+    assert one["ranks"] == 1
     weights = {name: torch.load(file, weights_only=True) for name, file in files.items()}
     for name in ("sync_sgd", "ddp"):
-        assert weights[name].keys() == weights["one"].keys()
-        for key, tensor in weights["one"].items():
-            torch.testing.assert_close(weights[name][key], tensor, rtol=0, atol=TOLERANCE)
+        assert_close(weights[name], weights["one"])
+
+
+def assert_close(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Raise AssertionError unless all weights are equal up to rounding."""
+    assert weights.keys() == expected.keys()
+    for key, tensor in expected.items():
+        torch.testing.assert_close(weights[key], tensor, rtol=0, atol=TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def trained_in_parts(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict]]:
+    """Return, for each model in parts, what one process, two and four ranks made of it."""
+    folder = tmp_path_factory.mktemp("parts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COURSE_DATA", raising=False)  # see digits
+        found: dict[str, list[dict]] = {name: [] for name in MODELS_IN_PARTS}
+        for n in (1, 2, 4):
+            options = ("--steps", STEPS, "--batch", 16 // n, "--save")
+            files = {name: folder / f"{name}_{n}.pt" for name in MODELS_IN_PARTS}
+            programs = [(name, (*options, file)) for name, file in files.items()]
+            trained = together_by_mpiexec(n, programs) if n > 1 else alone(root, programs)
+            for name, values in zip(MODELS_IN_PARTS, trained, strict=True):
+                weights = torch.load(files[name], weights_only=True)
+                found[name].append(values | {"weights": weights})
+    return found
 
 
 @pytest.mark.timeout(620)  # four starts
 @pytest.mark.skipif(torch.cuda.is_available(), reason="sums differ between CPU and GPU")
 @pytest.mark.parametrize("name", MODELS_IN_PARTS)
-def test_a_model_in_parts_is_trained_as_in_one_piece(root: Path, tmp_path: Path, name: str) -> None:
+def test_a_model_in_parts_is_trained_as_in_one_piece(
+    root: Path, trained_in_parts: dict[str, list[dict]], name: str
+) -> None:
     """Two ranks to the same bits under both launchers; four and one up to rounding."""
-    files = {ranks_: tmp_path / f"{ranks_}.pt" for ranks_ in (1, 2, 4)}
-    two = ("--steps", STEPS, "--batch", 8)
-    by_mpi = by_mpiexec(2, name, *two, "--save", files[2])
-    by_gloo = by_torchrun(root, 2, name, *two)
-    assert (by_mpi["backend"], by_gloo["backend"]) == ("mpi4py", "gloo")
-    assert (by_mpi["script"], by_mpi["steps"], by_mpi["ranks"]) == (name, STEPS, 2)
-    same = {(found["checksum"], found["loss"], found["accuracy"]) for found in (by_mpi, by_gloo)}
-    assert len(same) == 1, (by_mpi, by_gloo)
-
-    by_mpiexec(4, name, "--steps", STEPS, "--batch", 4, "--save", files[4])
-    alone = python(root, script(name), "--steps", STEPS, "--batch", 16, "--save", files[1])
-    assert alone.returncode == 0, alone.stderr
-    weights = {number: torch.load(file, weights_only=True) for number, file in files.items()}
-    for number in (2, 4):
-        assert weights[number].keys() == weights[1].keys()
-        for key, tensor in weights[1].items():
-            torch.testing.assert_close(weights[number][key], tensor, rtol=0, atol=TOLERANCE)
+    one, two, four = trained_in_parts[name]
+    by_gloo = by_torchrun(root, 2, name, "--steps", STEPS, "--batch", 8)
+    assert (two["backend"], by_gloo["backend"]) == ("mpi4py", "gloo")
+    assert (two["script"], two["steps"], two["ranks"]) == (name, STEPS, 2)
+    assert outcome(two) == outcome(by_gloo)
+    assert (one["ranks"], four["ranks"]) == (1, 4)
+    for values in (two, four):
+        assert_close(values["weights"], one["weights"])
 
 
 def test_experts_that_do_not_share_out_are_refused() -> None:
@@ -190,10 +237,7 @@ def test_experts_that_do_not_share_out_are_refused() -> None:
 def test_another_seed_and_epoch_give_other_weights(root: Path) -> None:
     """So that equal checksums mean something. 44 steps of 32 samples are an epoch."""
     runs = [("--seed", 0, "--steps", 45), ("--seed", 1, "--steps", 45), ("--seed", 0)]
-    sums = [
-        result(python(root, script("ddp"), "--batch", 32, "--epochs", 2, *options).stdout)
-        for options in runs
-    ]
+    sums = alone(root, [("ddp", ("--batch", 32, "--epochs", 2, *options)) for options in runs])
     assert len({found["checksum"] for found in sums}) == 3
     assert [found["steps"] for found in sums] == [45, 45, 88]
     assert sums[2]["accuracy"] > 0.3  # 0.1 is chance

@@ -30,7 +30,7 @@ MISFIT = MismatchError("calls differ\n  rank 0: barrier\n  rank 1: all_reduce")
         ([DeadlineError(), KeyError("x")], "it-raises", "rank 1 raised KeyError: 'x'"),
         ([MISFIT, DeadlineError()], "ranks-disagree", "rank 0: barrier; rank 1: all_reduce"),
         ([ValueError("one\ntwo"), None], "it-raises", "ValueError: one"),
-        ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "of tag 3 from"),
+        ([DeadlineError(), WrongAnswer("tags-differ", **TAGS)], "tags-differ", "with tag 3 from"),
     ],
 )
 def test_the_cause_comes_before_its_consequences(errors, name, words):
@@ -59,7 +59,7 @@ def test_ranks_that_wait_are_told_with_their_calls() -> None:
         "barrier; rank 1 was through with 1 call; rank 2 made no call"
     )
     assert explain(hang([[receives], [receives]])) == (
-        "ranks wait for messages that do not come, or that nobody takes: rank 0 waited in its "
+        "ranks wait for messages that are not sent, or that no rank receives: rank 0 waited in its "
         "call 1, recv; rank 1 waited in its call 1, recv"
     )
 

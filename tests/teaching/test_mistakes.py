@@ -227,7 +227,7 @@ def test_mistakes_that_were_made_together_are_told_one_after_the_other(double) -
     wrong = WrongAnswer("squared", number=4, found=16)
     wrong.further = [WrongAnswer("ranks-disagree", calls="a"), WrongAnswer("squared: b", **ONE)]
     assert explain(wrong, double) == (
-        "4 became 16: that is its square; the ranks' calls do not fit together: a; "
+        "4 became 16: that is its square; the ranks' calls do not match: a; "
         "1 became 1: that is its square"
     )
 
@@ -241,7 +241,7 @@ def test_a_wrong_answer_travels_with_its_fields_and_its_reason() -> None:
         raise WrongAnswer("ranks-disagree", calls=Odd())
     copy = pickle.loads(pickle.dumps(caught.value))
     assert explain(copy) == explain(caught.value)
-    assert explain(copy).endswith("(the ranks' calls do not fit together: odd)")
+    assert explain(copy).endswith("(the ranks' calls do not match: odd)")
 
 
 def test_a_text_is_told_in_a_fraction_of_a_millisecond(double) -> None:
