@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.proofreading.__main__ import RULES, files, findings, proofread, prose
+from tools.proofreading.__main__ import files, findings, proofread, prose
 
 
 def found_in(tmp_path: Path, name: str, text: str) -> list[tuple[int, str]]:
